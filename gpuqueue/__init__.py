@@ -1,0 +1,67 @@
+"""gpuqueue: the job queue for a team that shares GPUs.
+
+    >>> from gpuqueue import Client
+    >>> job = Client().submit(["python", "train.py"], mem="6G")
+
+Names are resolved when they are first used: importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuqueue.client import Client
+    from gpuqueue.device import Device, Peak, PeakSource
+    from gpuqueue.errors import GpuQueueError
+    from gpuqueue.job import Job, JobSpec, JobState, Level
+    from gpuqueue.run import Ending, EndingKind, Record, Run
+    from gpuqueue.settings import Settings
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Client": "gpuqueue.client",
+    "Device": "gpuqueue.device",
+    "Ending": "gpuqueue.run",
+    "EndingKind": "gpuqueue.run",
+    "GpuQueueError": "gpuqueue.errors",
+    "Job": "gpuqueue.job",
+    "JobSpec": "gpuqueue.job",
+    "JobState": "gpuqueue.job",
+    "Level": "gpuqueue.job",
+    "Peak": "gpuqueue.device",
+    "PeakSource": "gpuqueue.device",
+    "Record": "gpuqueue.run",
+    "Run": "gpuqueue.run",
+    "Settings": "gpuqueue.settings",
+}
+
+__all__ = [
+    "Client",
+    "Device",
+    "Ending",
+    "EndingKind",
+    "GpuQueueError",
+    "Job",
+    "JobSpec",
+    "JobState",
+    "Level",
+    "Peak",
+    "PeakSource",
+    "Record",
+    "Run",
+    "Settings",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,72 @@
+"""Every error that a person can meet, in one tree.
+
+::
+
+    GpuQueueError
+    ├── BadRequest          the request cannot be meant as written        exit 2
+    │   └── Impossible      no device could ever run it                   exit 2
+    ├── JobNotFound         neither the queue nor the book knows the id   exit 3
+    ├── Unreachable         a service does not answer                     exit 4
+    │   ├── StoreUnreachable   Redis
+    │   ├── StoreNotReady      Redis answers but was never opened, or is unsafe
+    │   └── BookUnreachable    the SQL database
+    ├── Refused             understood, but not allowed in this state     exit 5
+    └── WaitTimeout         the job has not ended in the time given       exit 124
+
+The message says what is wrong and what to do next, in one line.
+"""
+
+from __future__ import annotations
+
+
+class GpuQueueError(Exception):
+    """Something that gpuqueue can explain in one line."""
+
+    #: Exit code of the command line when this error ends it.
+    exit_code = 1
+
+
+class BadRequest(GpuQueueError):
+    """The request is malformed; nothing was changed."""
+
+    exit_code = 2
+
+
+class Impossible(BadRequest):
+    """No known device could ever run the job; nothing was queued."""
+
+
+class JobNotFound(GpuQueueError):
+    """Neither the queue nor the book knows this job id."""
+
+    exit_code = 3
+
+
+class Unreachable(GpuQueueError):
+    """A service that is needed does not answer."""
+
+    exit_code = 4
+
+
+class StoreUnreachable(Unreachable):
+    """The Redis store does not answer."""
+
+
+class StoreNotReady(Unreachable):
+    """The Redis store answers, but was not opened for gpuqueue or is not safe to use."""
+
+
+class BookUnreachable(Unreachable):
+    """The SQL database does not answer or has no tables yet."""
+
+
+class Refused(GpuQueueError):
+    """The request is clear, but the job's state does not allow it."""
+
+    exit_code = 5
+
+
+class WaitTimeout(GpuQueueError):
+    """The job has not ended within the time given; it goes on."""
+
+    exit_code = 124

@@ -1,0 +1,67 @@
+"""What the queue tells the book: one event for each arrow of a job's lifecycle. Pure.
+
+The script that moves a job appends the event to the outbox in the same atomic step; the recorder reads it
+and the book writes it down. The queue and the book know this type and not each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+
+from gpuqueue.job import JobState, WaitReason
+
+
+class Act(str, Enum):
+    """What was done: the name of the script that did it."""
+
+    SUBMIT = "submit"
+    CLAIM = "claim"
+    STARTED = "started"
+    GIVEBACK = "giveback"
+    FINISH = "finish"
+    LOSE = "lose"
+    CANCEL = "cancel"
+    HOLD = "hold"
+    RELEASE = "release"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """One step of one job. ``id`` is the outbox entry's id, ``<ms>-<n>``, growing in the order of the steps.
+
+    ``state``, ``attempt``, ``losses`` and ``reason`` are the job's after the step. ``fields`` holds what only
+    this act brings:
+
+    ======== ==============================================================================
+    submit   ``spec`` (see :func:`gpuqueue.codec.encode_spec`)
+    claim    ``token``, ``host``, ``worker``, ``devices`` (UUIDs, comma-separated), ``lease`` (bytes on each)
+    started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`)
+    giveback ``token``, ``detail`` (the claim did not become a run and counts as none)
+    finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`)
+    lose     ``token``, ``detail`` (the run is over, nobody knows how)
+    ======== ==============================================================================
+    """
+
+    id: str
+    act: Act
+    job_id: int
+    state: JobState
+    at: datetime
+    attempt: int
+    losses: int = 0
+    reason: WaitReason | None = None
+    fields: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cursor:
+    """How far the book has read the outbox of the store whose ``epoch`` this is."""
+
+    epoch: str
+    last_id: str = "0-0"

@@ -1,0 +1,250 @@
+"""What a job is, and where it may stand. Pure: the first file to read.
+
+A **job** is what somebody asked for. Its **spec** is the frozen request. Each time the job is claimed
+it gets a new **run** (see :mod:`gpuqueue.run`). Where a job stands is its **state**; how a run ended is
+its **ending**: two words, because a job can be queued again after a run that ended badly.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum, IntEnum
+from types import MappingProxyType
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.units import MIB, format_bytes
+
+
+class JobState(str, Enum):
+    """Where a job stands, and who moves it on."""
+
+    #: It waits for a device with enough memory. A worker's claim moves it on.
+    QUEUED = "queued"
+    #: It waits for a person (or was lost too often). ``release`` moves it on.
+    HELD = "held"
+    #: A worker has claimed it and is about to start it.
+    STARTING = "starting"
+    #: Its processes are alive under a shim.
+    RUNNING = "running"
+    #: Somebody asked for its end; the worker moves it on once its processes are gone.
+    CANCELLING = "cancelling"
+    #: End: it exited with 0.
+    SUCCEEDED = "succeeded"
+    #: End: it exited with something else, was killed, ran out of time or memory, or could not start.
+    FAILED = "failed"
+    #: End: somebody cancelled it.
+    CANCELLED = "cancelled"
+    #: End: its worker and its processes vanished, and it may not run again.
+    LOST = "lost"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def is_end(self) -> bool:
+        """Return whether a job in this state never moves again."""
+        return self in ENDS
+
+    @property
+    def is_active(self) -> bool:
+        """Return whether a job in this state holds a device."""
+        return self in {JobState.STARTING, JobState.RUNNING, JobState.CANCELLING}
+
+
+ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST})
+
+#: Every arrow of the lifecycle. None stands for "not there yet". Each script under ``queue/lua`` repeats
+#: its own arrows in its header, and a test holds the two together.
+TRANSITIONS: Mapping[JobState | None, frozenset[JobState]] = MappingProxyType(
+    {
+        None: frozenset({JobState.QUEUED}),
+        JobState.QUEUED: frozenset({JobState.STARTING, JobState.HELD, JobState.CANCELLED}),
+        JobState.HELD: frozenset({JobState.QUEUED, JobState.CANCELLED}),
+        JobState.STARTING: frozenset(
+            {
+                JobState.RUNNING,
+                JobState.CANCELLING,
+                JobState.QUEUED,
+                JobState.HELD,
+                JobState.FAILED,
+                JobState.LOST,
+            }
+        ),
+        JobState.RUNNING: frozenset(
+            {
+                JobState.CANCELLING,
+                JobState.SUCCEEDED,
+                JobState.FAILED,
+                JobState.QUEUED,
+                JobState.HELD,
+                JobState.LOST,
+            }
+        ),
+        JobState.CANCELLING: frozenset({JobState.CANCELLED, JobState.SUCCEEDED, JobState.FAILED}),
+    }
+)
+
+
+class Level(IntEnum):
+    """Priority band: a higher level goes first, whoever asks."""
+
+    LOW = 0
+    NORMAL = 1
+    HIGH = 2
+    URGENT = 3
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class WaitReason(str, Enum):
+    """Why a queued or held job does not run."""
+
+    #: No device can promise it enough memory right now, or others go first.
+    MEMORY = "memory"
+    #: A person held it.
+    HELD = "held"
+    #: Its runs were lost so often that it waits for a person.
+    LOST_TOO_OFTEN = "lost_too_often"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Account:
+    """Who asks: the submitting account, taken once at the door and then carried as a value."""
+
+    name: str
+    uid: int
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What matters when a job is matched with a device; jobs of one shape are interchangeable there.
+
+    The idea is HTCondor's autocluster: test each distinct shape once, not each job. Memory is rounded up
+    to whole MiB and the time limit up to one of a few steps, so that there are few shapes; the job keeps
+    its exact figures.
+    """
+
+    mem_bytes: int
+    #: Seconds, one of TIME_STEPS_S; 0 means no limit.
+    time_limit_s: int
+    gpus: int
+    pool: str
+
+    #: Time limits are matched in these steps, in seconds: 5 min, 15 min, 1 h, 4 h, 12 h, 1 d, 3 d, 10 d.
+    TIME_STEPS_S = (300, 900, 3600, 14400, 43200, 86400, 259200, 864000)
+
+    @classmethod
+    def of(cls, spec: JobSpec) -> Shape:
+        """Return the shape of *spec*; a limit beyond the last step counts as none."""
+        limit_s = 0
+        if spec.time_limit_s is not None:
+            limit_s = next((step for step in cls.TIME_STEPS_S if spec.time_limit_s <= step), 0)
+        return cls(-(-spec.mem_bytes // MIB) * MIB, limit_s, spec.gpus, spec.pool)
+
+    def __str__(self) -> str:
+        return f"{self.mem_bytes}:{self.time_limit_s}:{self.gpus}:{self.pool}"
+
+
+#: Names that become part of a key in the store: no colon, no space, nothing that a terminal obeys.
+_KEY_WORD = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
+#: Longest job name, in characters.
+MAX_NAME = 128
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobSpec:
+    """The frozen request.
+
+    ``mem_bytes`` is what the job needs free on *each* of its ``gpus`` devices. ``env`` is the submitter's
+    environment; it stays out of ``repr`` because people paste logs and environments hold secrets.
+    ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
+    content-addressed copy of the code beside ``cwd``; nothing fills it yet.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str
+    account: Account
+    mem_bytes: int
+    name: str
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    gpus: int = 1
+    time_limit_s: float | None = None
+    level: Level = Level.NORMAL
+    pool: str = ""
+    requeue: bool = True
+    script: str | None = None
+    interpreter: str | None = None
+    snapshot: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what could never run.
+
+        Raises:
+            BadRequest: a field is out of range or holds a character that no process could be given.
+
+        """
+        if not self.argv or not self.argv[0]:
+            raise BadRequest("there is no command to run: name a script, or put a command after --")
+        if self.mem_bytes <= 0:
+            raise BadRequest(f"a job cannot ask for {self.mem_bytes} bytes of memory: give a size above 0")
+        if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - no host has more
+            raise BadRequest(f"a job cannot ask for {self.gpus} devices: give a number from 1 to 64")
+        if self.time_limit_s is not None and self.time_limit_s <= 0:
+            raise BadRequest("a time limit must be above 0")
+        if not self.name or len(self.name) > MAX_NAME:
+            raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
+        if not self.cwd.startswith("/"):
+            raise BadRequest(f"the working directory {self.cwd!r} is not absolute")
+        for what, word in (("user", self.account.name), ("pool", self.pool or "x")):
+            if not _KEY_WORD.fullmatch(word):
+                raise BadRequest(f"{word!r} is no usable {what} name: letters, digits and _ . @ + - only")
+        texts = (*self.argv, self.cwd, self.name, *self.env, *self.env.values())
+        if any("\0" in text for text in texts):
+            raise BadRequest(
+                "an argument, the environment or a path holds a NUL character, which no process can be given"
+            )
+
+    @property
+    def shape(self) -> Shape:
+        """Return what matters when this job is matched with a device."""
+        return Shape.of(self)
+
+    @property
+    def command(self) -> str:
+        """Return the command line as one would type it into a shell."""
+        return shlex.join(self.argv)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """A job as it stands at one moment: its request, and how far it has come.
+
+    ``attempt`` counts the runs so far, ``losses`` those that vanished with their worker. Times are on the
+    store's clock. ``devices`` holds the UUIDs of the current or last run.
+    """
+
+    id: int
+    spec: JobSpec
+    state: JobState
+    submitted_at: datetime
+    attempt: int = 0
+    losses: int = 0
+    reason: WaitReason | None = None
+    claimed_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    host: str | None = None
+    devices: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the one name by which logs call a job."""
+        return f"job {self.id} ({self.spec.name}, {self.spec.account.name}, {format_bytes(self.spec.mem_bytes)})"

@@ -1,0 +1,133 @@
+"""Processes of this machine, told apart for certain.
+
+A pid alone is not an identity: the kernel gives it out again. Pid and start time together are one for as
+long as the machine is up, and the boot id tells one boot from the next (proc(5)).
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def boot_id() -> str:
+    """Return the id of this boot of the kernel."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def start_time(pid: int) -> int | None:
+    """Return when *pid* started, in clock ticks since boot, or None if it is gone (or only its zombie is left)."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    after_name = stat[stat.rindex(b")") + 2 :].split()  # the name may hold spaces and brackets
+    return None if after_name[0] in {b"Z", b"X"} else int(after_name[19])
+
+
+class DetachedProcess:
+    """A program started to outlive us: in a session of its own, with its output in a file."""
+
+    def __init__(self, argv: Sequence[str], *, log: Path) -> None:
+        """Start *argv*, whose first word is a path.
+
+        Raises:
+            OSError: it could not be started.
+
+        """
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        self.pid = os.posix_spawn(argv[0], list(argv), os.environ, file_actions=files, setsid=True)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended, negative for a signal; None while it runs."""
+        return self._collect(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Wait for its end and return the exit code, negative for a signal."""
+        code = self._collect(0)
+        return 0 if code is None else code
+
+    def _collect(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid == self.pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process, for ever: never a later one that was given the same pid."""
+
+    pid: int
+    started: int
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity | None:
+        """Return the identity of *pid*, or None if there is no such process."""
+        started = start_time(pid)
+        return None if started is None else cls(pid, started, boot_id())
+
+    @classmethod
+    def parse(cls, text: str) -> ProcessIdentity | None:
+        """Return the identity that ``str()`` wrote, or None if *text* is damaged."""
+        words = text.split()
+        if len(words) != 3 or not (words[0].isdigit() and words[1].isdigit()):  # noqa: PLR2004 - the three fields
+            return None
+        return cls(int(words[0]), int(words[1]), words[2])
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.started} {self.boot}"
+
+    def alive(self) -> bool:
+        """Return whether exactly this process still runs."""
+        return self.boot == boot_id() and start_time(self.pid) == self.started
+
+    def handle(self) -> int | None:
+        """Return a pidfd of exactly this process, or None if it is gone. The caller closes it."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        if self.alive():
+            return fd
+        os.close(fd)
+        return None
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal to exactly this process; return False if it is gone."""
+        fd = self.handle()
+        if fd is None:
+            return False
+        try:
+            signal.pidfd_send_signal(fd, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until this process is gone; return False if it still runs after *timeout_s*."""
+        fd = self.handle()
+        if fd is None:
+            return True
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            return bool(poll.poll(max(0, round(timeout_s * 1000))))
+        finally:
+            os.close(fd)

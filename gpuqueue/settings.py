@@ -1,0 +1,205 @@
+"""One page of knobs. The only reader of ``GPUQUEUE_*`` and of the settings file.
+
+A value comes from the environment (``GPUQUEUE_LEASE=5m``), else from a TOML file (``lease = "5m"``), else from
+the default; ``origins`` says which. The file is ``$GPUQUEUE_CONFIG`` or ``config.toml`` in the user's
+configuration directory for gpuqueue.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.units import parse_bytes, parse_duration
+
+PREFIX = "GPUQUEUE_"
+#: A unix socket's path may have about 107 bytes; below this we never come near it.
+_MAX_SOCKET_PATH = 90
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """All settings of one process. Durations are seconds, sizes bytes."""
+
+    #: Where the store, the book, the runs and the logs of this machine live.
+    state_dir: Path
+    #: The store: ``redis://``, ``rediss://`` or ``unix://``. The default is the embedded store's socket.
+    redis_url: str = field(repr=False)
+    #: The book, as an SQLAlchemy URL. The default is a SQLite file in the state directory.
+    database_url: str = field(repr=False)
+    #: This machine's name in the queue and the book.
+    host: str
+    #: The devices that ``up`` serves: ``auto``, ``cpu`` or simulated ones such as ``sim:4x24G``.
+    devices: str = "auto"
+    #: Memory kept free on every device.
+    headroom_bytes: int = 512 * 2**20
+    #: Most jobs at a time on one device.
+    slots: int = 8
+    #: What a job asks for when ``submit`` is given no ``--mem``; None makes ``--mem`` obligatory.
+    default_mem_bytes: int | None = None
+    #: How long a claim holds without a beat before the job may be given to another worker.
+    lease_s: float = 300.0
+    #: Time between two beats of a worker.
+    beat_s: float = 10.0
+    #: Time between two looks at the queue when no doorbell rings.
+    poll_s: float = 2.0
+    #: Time a job has between SIGTERM and SIGKILL.
+    kill_grace_s: float = 10.0
+    #: Lost runs after which a job is held.
+    loss_limit: int = 3
+    #: Where each value comes from.
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def shim_grace_s(self) -> float:
+        """Return how long a shim keeps its job without a worker's beat: 0.7 of the lease, so always less."""
+        return 0.7 * self.lease_s
+
+    @property
+    def embedded(self) -> bool:
+        """Return whether the store is the one that ``gpuqueue up`` starts on this machine."""
+        return self.origins.get("redis_url", "default") == "default"
+
+    @property
+    def socket_path(self) -> Path:
+        """Return where the embedded store listens."""
+        return embedded_socket(self.state_dir)
+
+    @property
+    def runs_dir(self) -> Path:
+        """Return the directory that holds one directory for each run."""
+        return self.state_dir / "runs"
+
+    @property
+    def logs_dir(self) -> Path:
+        """Return the directory of the logs of our own processes."""
+        return self.state_dir / "log"
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Return the settings that hold for this process.
+
+        Raises:
+            BadRequest: a value cannot be read, or the file has a key that is no setting.
+
+        """
+        environ = os.environ if environ is None else environ
+        path, from_file = _read_file(environ)
+        values: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        for name, read in _READERS.items():
+            key = name.removesuffix("_bytes").removesuffix("_s")
+            variable = PREFIX + key.upper()
+            if variable in environ:
+                raw, origin = environ[variable], f"environment {variable}"
+            elif key in from_file:
+                raw, origin = str(from_file.pop(key)), f"file {path}"
+            else:
+                continue
+            try:
+                values[name] = read(raw)
+            except (BadRequest, ValueError) as error:
+                raise BadRequest(f"setting {key} ({origin}): {error}") from error
+            origins[name] = origin
+        unknown = set(from_file) - {name.removesuffix("_bytes").removesuffix("_s") for name in _READERS}
+        if unknown:
+            raise BadRequest(f"file {path}: {min(unknown)!r} is no setting: see docs/reference/settings.md")
+        return cls(**_with_defaults(values), origins={f.name: origins.get(f.name, "default") for f in fields(cls)})
+
+
+def embedded_socket(state_dir: Path) -> Path:
+    """Return the embedded store's socket: in *state_dir*, or in /tmp if that path is too long for a socket."""
+    path = state_dir / "store" / "store.sock"
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        return path
+    import hashlib  # noqa: PLC0415 - rare, and imports are the latency that a user feels
+
+    digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
+    return Path("/tmp") / f"gpuqueue-{os.getuid()}-{digest}" / "store.sock"  # noqa: S108 - made 0700 by the store
+
+
+def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
+    state_dir = values.get("state_dir") or _default_state_dir()
+    return {
+        "redis_url": f"unix://{embedded_socket(state_dir)}",
+        "database_url": f"sqlite:///{state_dir / 'book.db'}",
+        "host": socket.gethostname(),
+        **values,
+        "state_dir": state_dir,
+    }
+
+
+def _default_state_dir() -> Path:
+    import platformdirs  # noqa: PLC0415 - not needed where GPUQUEUE_STATE_DIR is set
+
+    return platformdirs.user_state_path("gpuqueue")
+
+
+def _read_file(environ: Mapping[str, str]) -> tuple[Path | None, dict[str, Any]]:
+    named = environ.get(PREFIX + "CONFIG")
+    if named:
+        path = Path(named)
+    else:
+        home = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - a str is wanted
+        path = Path(home) / "gpuqueue" / "config.toml"
+    try:
+        text = path.read_text()
+    except OSError as error:
+        if named:
+            raise BadRequest(f"cannot read the settings file {path}: {error.strerror}") from error
+        return None, {}
+    if sys.version_info >= (3, 11):
+        import tomllib as toml  # noqa: PLC0415 - only where there is a file
+    else:
+        import tomli as toml  # noqa: PLC0415 - as above
+    try:
+        return path, toml.loads(text)
+    except toml.TOMLDecodeError as error:
+        raise BadRequest(f"the settings file {path} is not TOML: {error}") from error
+
+
+def _host(raw: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", raw):
+        raise BadRequest(f"{raw!r} is no host name")
+    return raw
+
+
+def _positive(raw: str) -> int:
+    number = int(raw) if raw.isdigit() else 0
+    if number < 1:
+        raise BadRequest(f"{raw!r} is no number above 0")
+    return number
+
+
+def _size_or_zero(raw: str) -> int:
+    return 0 if raw == "0" else parse_bytes(raw)
+
+
+def _directory(raw: str) -> Path:
+    if not raw:
+        raise BadRequest("an empty path")
+    return Path(raw).expanduser().absolute()
+
+
+_READERS: dict[str, Callable[[str], Any]] = {
+    "state_dir": _directory,
+    "redis_url": str,
+    "database_url": str,
+    "host": _host,
+    "devices": str,
+    "headroom_bytes": _size_or_zero,
+    "slots": _positive,
+    "default_mem_bytes": parse_bytes,
+    "lease_s": parse_duration,
+    "beat_s": parse_duration,
+    "poll_s": parse_duration,
+    "kill_grace_s": parse_duration,
+    "loss_limit": _positive,
+}

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from factories import make_spec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuqueue.codec import (
+    MAX_SPEC_BYTES,
+    decode_ended,
+    decode_spec,
+    decode_started,
+    encode_ended,
+    encode_spec,
+    encode_started,
+)
+from gpuqueue.device import DeviceKind, Peak, PeakSource
+from gpuqueue.errors import BadRequest
+from gpuqueue.job import Level
+from gpuqueue.run import Ending, EndingKind, RunDevice
+from gpuqueue.units import GIB
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+#: Any text that a process can be given: no NUL, but undecodable bytes as lone surrogates.
+argument = st.text(
+    alphabet=st.one_of(
+        st.characters(exclude_characters="\0", exclude_categories=["Cs"]), st.sampled_from("\udc80\udcff")
+    )
+)
+
+
+@given(argv=st.lists(argument, max_size=5), env=st.dictionaries(argument, argument, max_size=5))
+def test_a_spec_comes_out_as_it_went_in(argv: list[str], env: dict[str, str]) -> None:
+    """Arguments that are no valid UTF-8 included; the text between is pure ASCII."""
+    spec = make_spec(argv=("prog", *argv), env=env, time_limit_s=3.5, level=Level.HIGH, script="a.py")
+
+    text = encode_spec(spec)
+
+    assert text.isascii()
+    assert spec == decode_spec(text)
+
+
+def test_what_a_run_brings_comes_out_as_it_went_in() -> None:
+    """Start and end of a run survive the way to the book."""
+    device = RunDevice(
+        uuid="GPU-1",
+        lease_bytes=GIB,
+        index=1,
+        name="Test",
+        kind=DeviceKind.GPU,
+        total_bytes=24 * GIB,
+        peak=Peak(bytes=5, source=PeakSource.NVML_SAMPLED, samples=3, interval_s=1.0, shared=True),
+    )
+    ending = Ending.stopped(EndingKind.TIMED_OUT, -15, "over")
+
+    assert ("/log", (device,)) == decode_started(encode_started(log_path="/log", devices=(device,)))
+    assert (ending, 1.5, (device,)) == decode_ended(encode_ended(ending=ending, duration_s=1.5, devices=(device,)))
+
+
+def test_a_spec_that_is_too_large_is_refused() -> None:
+    """The store's memory is not for data sets."""
+    with pytest.raises(BadRequest, match="put large inputs into a file"):
+        encode_spec(make_spec(argv=("echo", "x" * MAX_SPEC_BYTES)))
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("spec-*.json")), ids=lambda path: path.name)
+def test_payloads_of_older_versions_load_for_ever(path: Path) -> None:
+    """A job that was queued by any released version can be claimed by this one."""
+    spec = decode_spec(path.read_text())
+
+    assert ("train.py", "ada", 6 * GIB) == (spec.script, spec.account.name, spec.mem_bytes)
+    assert ("/venv/bin/python", "train.py", "--lr", "1e-3") == spec.argv
+
+
+def test_there_are_golden_payloads() -> None:
+    """The test above has something to load."""
+    assert list(GOLDEN.glob("spec-*.json"))

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from importlib.resources import files
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.job import ENDS, TRANSITIONS, Account, JobState, Shape
+from gpuqueue.queue.scripts import ACTS, source
+from gpuqueue.units import GIB, MIB
+
+
+def test_the_scripts_and_the_lifecycle_tell_the_same_arrows() -> None:
+    """Each arrow of TRANSITIONS is drawn by some script's header, and no script draws another."""
+    declared = {(str(start or "none"), str(end)) for start, ends in TRANSITIONS.items() for end in ends}
+
+    drawn = set()
+    for act in ACTS:
+        for line in source(act).splitlines():
+            if line.startswith("-- arrow: "):
+                start, end = line.removeprefix("-- arrow: ").split(" -> ")
+                drawn.add((start, end))
+
+    assert declared == drawn
+
+
+def test_every_lua_file_is_an_act_or_the_prelude() -> None:
+    """No script lies about that nothing runs."""
+    present = {entry.name.removesuffix(".lua") for entry in (files("gpuqueue.queue") / "lua").iterdir()}
+
+    assert {*ACTS, "lib"} == present
+
+
+def test_ends_are_final() -> None:
+    """No arrow leaves an end."""
+    assert not ENDS & set(TRANSITIONS)
+    assert all(state.is_end == (state in ENDS) for state in JobState)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"argv": ()},
+        {"argv": ("",)},
+        {"mem_bytes": 0},
+        {"mem_bytes": -1},
+        {"gpus": 0},
+        {"gpus": 65},
+        {"time_limit_s": 0.0},
+        {"name": ""},
+        {"name": "x" * 129},
+        {"cwd": "relative"},
+        {"pool": "a:b"},
+        {"account": Account(name="a b", uid=1, host="h")},
+        {"argv": ("echo", "a\0b")},
+        {"env": {"A": "\0"}},
+    ],
+)
+def test_what_could_never_run_is_no_spec(changes: dict[str, object]) -> None:
+    """A spec that exists is one that a process could be given."""
+    with pytest.raises(BadRequest):
+        make_spec(**changes)
+
+
+def test_a_shape_rounds_up_and_the_job_keeps_its_figures() -> None:
+    """Few shapes are matched; memory goes up to whole MiB, time to the next step."""
+    spec = make_spec(mem_bytes=GIB + 1, time_limit_s=61.0, gpus=2, pool="big")
+
+    assert Shape(GIB + MIB, 300, 2, "big") == spec.shape
+    assert f"{GIB + MIB}:300:2:big" == str(spec.shape)
+    assert GIB + 1 == spec.mem_bytes
+
+
+def test_a_limit_beyond_the_last_step_counts_as_none_in_matching() -> None:
+    """Nothing can be planned around a limit of many days."""
+    assert 0 == make_spec(time_limit_s=86400.0 * 30).shape.time_limit_s
+    assert 0 == make_spec().shape.time_limit_s
+
+
+def test_the_environment_stays_out_of_repr() -> None:
+    """People paste logs, and environments hold secrets."""
+    assert "hunter2" not in repr(make_spec(env={"SECRET": "hunter2"}))

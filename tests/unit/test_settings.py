@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.settings import Settings, embedded_socket
+from gpuqueue.units import GIB
+
+HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}
+
+
+def test_defaults_are_one_private_machine() -> None:
+    """With nothing set, the store is a socket and the book a file below the state directory."""
+    settings = Settings.load(HERE)
+
+    assert "unix:///s/store/store.sock" == settings.redis_url
+    assert "sqlite:////s/book.db" == settings.database_url
+    assert socket.gethostname() == settings.host
+    assert settings.embedded
+
+
+def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
+    """Each value tells where it comes from."""
+    file = tmp_path / "config.toml"
+    file.write_text('lease = "1m"\nslots = 2\nheadroom = "1G"\n')
+
+    settings = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_LEASE": "30s"})
+
+    assert (30.0, 2, GIB) == (settings.lease_s, settings.slots, settings.headroom_bytes)
+    assert "environment GPUQUEUE_LEASE" == settings.origins["lease_s"]
+    assert f"file {file}" == settings.origins["slots"]
+    assert "default" == settings.origins["beat_s"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("GPUQUEUE_LEASE", "soon"), ("GPUQUEUE_SLOTS", "0"), ("GPUQUEUE_HEADROOM", "-1G"), ("GPUQUEUE_HOST", "a b")],
+)
+def test_a_bad_value_names_its_origin(variable: str, value: str) -> None:
+    """One line says which setting, from where, and what is wrong."""
+    with pytest.raises(BadRequest, match=variable):
+        Settings.load({**HERE, variable: value})
+
+
+def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
+    """A misspelt setting must not be ignored in silence."""
+    file = tmp_path / "config.toml"
+    file.write_text('leese = "1m"\n')
+
+    with pytest.raises(BadRequest, match="leese"):
+        Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+
+
+def test_a_long_path_gets_a_short_socket() -> None:
+    """A unix socket's path is limited to about 107 bytes by the kernel."""
+    deep = Path("/" + "x" * 200)
+
+    assert 100 > len(str(embedded_socket(deep)))
+    assert embedded_socket(deep) == embedded_socket(deep)
+
+
+def test_the_shim_lets_go_before_the_lease_does() -> None:
+    """A run is over before anybody else can be given its job."""
+    settings = Settings.load(HERE)
+
+    assert settings.shim_grace_s < settings.lease_s
+
+
+def test_addresses_stay_out_of_repr() -> None:
+    """They may hold passwords."""
+    assert "hunter2" not in repr(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "redis://:hunter2@h"}))
