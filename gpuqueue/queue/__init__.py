@@ -1,0 +1,1 @@
+"""The queue: Redis decides what may run now. The only room that imports redis."""

@@ -1,0 +1,62 @@
+"""Waking up at once: the store rings when there is work, room, a cancellation or an end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect, translated
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """One ring: ``work`` (look at the queue), ``cancel`` (of *token*'s run) or ``end`` (of *job_id*)."""
+
+    what: str
+    job_id: int | None = None
+    token: str | None = None
+
+
+class Doorbell:
+    """Listens on a connection of its own. Rings may be lost: whoever listens also looks by the clock."""
+
+    def __init__(self, url: str, *channels: str) -> None:
+        self._url = url
+        self._client = connect(url, blocking=True)
+        self._channels = channels or (keys.BELL, keys.CONTROL)
+        self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
+        with translated(url):
+            self._pubsub.subscribe(*self._channels)
+
+    def wait(self, timeout_s: float) -> Ring | None:
+        """Return the next ring, or None after *timeout_s*.
+
+        Raises:
+            StoreUnreachable: the connection is gone; make a new doorbell.
+
+        """
+        with translated(self._url):
+            message = self._pubsub.get_message(timeout=timeout_s)
+        if message is None:
+            return None
+        channel, text = message["channel"], message["data"]
+        if channel == keys.END:
+            return Ring("end", job_id=int(text))
+        if channel == keys.CONTROL and text.startswith("cancel:"):
+            _, job_id, token = text.split(":", 2)
+            return Ring("cancel", job_id=int(job_id), token=token)
+        return Ring("work")
+
+    def __enter__(self) -> Doorbell:  # noqa: PYI034 - typing.Self is of 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._pubsub.close()
+        self._client.close()

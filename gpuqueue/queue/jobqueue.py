@@ -1,0 +1,307 @@
+"""The queue as Python sees it: one method for each script, with the same name."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+import redis
+
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.codec import device_to_plain, encode_ended, encode_spec, encode_started
+from gpuqueue.errors import Impossible
+from gpuqueue.event import Cursor, Event
+from gpuqueue.job import Job, JobSpec, JobState
+from gpuqueue.queue import keys, replies
+from gpuqueue.queue.connect import connect, translated
+from gpuqueue.queue.lease import Alive, Claim, DeviceStatus, Offer, Verdicts
+from gpuqueue.queue.scripts import Scripts
+from gpuqueue.run import Ending, RunDevice
+from gpuqueue.units import format_bytes
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _answering(method: Callable[Concatenate[JobQueue, P], R]) -> Callable[Concatenate[JobQueue, P], R]:
+    """Let *method* raise our errors instead of the client library's."""
+
+    @wraps(method)
+    def wrapper(self: JobQueue, *args: P.args, **kwargs: P.kwargs) -> R:
+        with translated(self.url):
+            return method(self, *args, **kwargs)
+
+    return cast("Callable[Concatenate[JobQueue, P], R]", wrapper)
+
+
+def new_nonce() -> str:
+    """Return 48 random bits, as hexadecimal digits."""
+    return secrets.token_hex(6)
+
+
+class JobQueue:
+    """The store at *url*. Every method raises StoreUnreachable or StoreNotReady when it cannot serve."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._redis = connect(url)
+        self._scripts = Scripts(self._redis)
+        self._reader: redis.Redis | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()
+        if self._reader is not None:
+            self._reader.close()
+
+    # ---- opening -------------------------------------------------------------------------------------------------
+
+    @_answering
+    def open(self, floor: int) -> bool:
+        """Make the store ready; return whether it was new. Ids go on above *floor*."""
+        _, created = self._scripts.run("open", secrets.token_hex(8), floor)
+        return bool(created)
+
+    @_answering
+    def epoch(self) -> str | None:
+        """Return the store's epoch, or None if it was never opened."""
+        return cast("str | None", self._redis.get(keys.EPOCH))
+
+    @_answering
+    def now_ms(self) -> int:
+        """Return the store's clock."""
+        seconds, micros = self._redis.time()
+        return seconds * 1000 + micros // 1000
+
+    # ---- a job's way, in order -----------------------------------------------------------------------------------
+
+    @_answering
+    def submit(self, spec: JobSpec, *, nonce: str | None = None) -> Job:
+        """Queue *spec* and return the job. Sent twice with the same *nonce* it makes one job.
+
+        Raises:
+            Impossible: no known device could ever run it.
+
+        """
+        reply = self._scripts.run(
+            "submit",
+            spec.account.name,
+            int(spec.level),
+            spec.mem_bytes,
+            str(spec.shape),
+            int(spec.requeue),
+            encode_spec(spec),
+            nonce or new_nonce(),
+        )
+        if reply[0] == "impossible":
+            raise Impossible(_why_impossible(spec, int(reply[1]), int(reply[2])))
+        return Job(id=int(reply[1]), spec=spec, state=JobState.QUEUED, submitted_at=from_epoch_ms(int(reply[2])))
+
+    @_answering
+    def claim(
+        self, *, host: str, device: str, worker: str, lease_s: float, foreign_bytes: int, nonce: str
+    ) -> Claim | None:
+        """Claim the job that should run next on *device*, or None. The same *nonce* again gets the same answer."""
+        reply = self._scripts.run("claim", host, device, worker, _ms(lease_s), foreign_bytes, nonce)
+        return replies.claim(reply) if reply else None
+
+    @_answering
+    def started(
+        self, job_id: int, token: str, *, lease_s: float, log_path: str, devices: tuple[RunDevice, ...]
+    ) -> JobState | None:
+        """Ask whether the claimed job may start: RUNNING yes, CANCELLING it was cancelled, None the claim is stale."""
+        payload = encode_started(log_path=log_path, devices=devices)
+        reply = self._scripts.run("started", job_id, token, _ms(lease_s), payload)
+        return {1: JobState.RUNNING, -1: JobState.CANCELLING}.get(int(reply))
+
+    @_answering
+    def beat(self, offer: Offer, alive: Sequence[Alive], *, lease_s: float) -> Verdicts:
+        """Tell that a device and its runs are alive; renew the leases and hear what became of each run."""
+        args: list[str | int] = [
+            offer.host,
+            offer.device.uuid,
+            offer.device.total_bytes,
+            offer.headroom_bytes,
+            offer.foreign_bytes,
+            offer.slots,
+            offer.pool,
+            _ms(lease_s),
+        ]
+        for run in alive:
+            args += [run.job_id, run.token, len(run.observed)]
+            for device, observed in run.observed.items():
+                args += [device, observed]
+        return replies.verdicts(alive, self._scripts.run("beat", *args))
+
+    @_answering
+    def giveback(self, job_id: int, token: str, detail: str) -> bool:
+        """Return a claim that did not become a run; False if it was stale."""
+        return bool(self._scripts.run("giveback", job_id, token, detail))
+
+    @_answering
+    def finish(
+        self,
+        job_id: int,
+        token: str,
+        *,
+        state: JobState,
+        ending: Ending,
+        duration_s: float | None,
+        devices: tuple[RunDevice, ...],
+    ) -> bool:
+        """End a job in *state* after its run ended with *ending*; False if the run was stale."""
+        payload = encode_ended(ending=ending, duration_s=duration_s, devices=devices)
+        return bool(self._scripts.run("finish", job_id, token, state.value, payload))
+
+    @_answering
+    def lose(self, job_id: int, token: str, *, loss_limit: int, detail: str) -> JobState | None:
+        """Say that a run is over and nobody knows how; return the job's state after, None if the run was stale."""
+        reply = self._scripts.run("lose", job_id, token, loss_limit, detail)
+        return JobState(reply) if reply else None
+
+    @_answering
+    def reap(self, *, loss_limit: int, lease_s: float, tick_s: float, most: int = 100) -> dict[int, JobState]:
+        """Take back expired leases; return the jobs and their states after."""
+        reply = self._scripts.run("reap", loss_limit, _ms(lease_s), _ms(tick_s), most)
+        return {int(job_id): JobState(state) for job_id, state in zip(reply[::2], reply[1::2], strict=True)}
+
+    # ---- change of mind ------------------------------------------------------------------------------------------
+
+    @_answering
+    def cancel(self, job_id: int) -> JobState | None:
+        """End a job; return its state after, None if it is unknown here."""
+        return _state(self._scripts.run("cancel", job_id))
+
+    @_answering
+    def hold(self, job_id: int) -> JobState | None:
+        """Keep a queued job from being claimed; return its state after, None if it is unknown here."""
+        return _state(self._scripts.run("hold", job_id))
+
+    @_answering
+    def release(self, job_id: int) -> JobState | None:
+        """Let a held job be claimed again; return its state after, None if it is unknown here."""
+        return _state(self._scripts.run("release", job_id))
+
+    # ---- looking -------------------------------------------------------------------------------------------------
+
+    @_answering
+    def get(self, job_id: int) -> Job | None:
+        """Return the job as it stands, or None if the queue does not know it (any more)."""
+        return next(iter(self._read([job_id])), None)
+
+    @_answering
+    def live(self, *, limit: int = 1000, after: int = 0) -> list[Job]:
+        """Return at most *limit* jobs that the book has not taken over, oldest first, from above the id *after*."""
+        ids = cast("list[str]", self._redis.zrange(keys.LIVE, f"({after}", "+inf", byscore=True, offset=0, num=limit))
+        return self._read(ids)
+
+    def _read(self, ids: Iterable[int | str]) -> list[Job]:
+        pipe = self._redis.pipeline(transaction=False)
+        wanted = list(ids)
+        for job_id in wanted:
+            pipe.hgetall(keys.job(job_id))
+            pipe.get(keys.spec(job_id))
+        answers = pipe.execute()
+        found = zip(wanted, answers[::2], answers[1::2], strict=True)
+        return [replies.job(int(job_id), fields, spec) for job_id, fields, spec in found if fields and spec]
+
+    @_answering
+    def counts(self) -> tuple[int, int]:
+        """Return how many jobs wait (queued or held), and how many hold a device."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.zcard(keys.LIVE)
+        pipe.zcard(keys.LEASES)
+        pipe.zcard(keys.PREFIX + "ended")
+        live, active, ended = pipe.execute()
+        return live - active - ended, active
+
+    # ---- devices -------------------------------------------------------------------------------------------------
+
+    @_answering
+    def announce(self, offer: Offer, *, worker: str, pid: int, boot_id: str) -> None:
+        """Tell what *offer*'s device is and which worker serves it from now on."""
+        facts = {"device": device_to_plain(offer.device), "host": offer.host, "worker": worker, "pid": pid}
+        self._redis.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, "boot_id": boot_id}))
+
+    @_answering
+    def devices(self, host: str | None = None) -> list[DeviceStatus]:
+        """Return every device that workers announced (on *host*), by host and index."""
+        now = self.now_ms()
+        facts = cast("dict[str, str]", self._redis.hgetall(keys.FACTS))
+        drained = cast("dict[str, str]", self._redis.hgetall(keys.DRAINED))
+        found = []
+        for uuid, text in facts.items():
+            plain = json.loads(text)
+            if host is not None and plain["host"] != host:
+                continue
+            record = cast("str | None", self._redis.hget(keys.host_devices(plain["host"]), uuid))
+            leases = cast("dict[str, str]", self._redis.hgetall(keys.device_leases(uuid)))
+            if record:
+                found.append(replies.device_status(plain, record, leases, now, drained.get(uuid)))
+        return sorted(found, key=lambda each: (each.host, each.device.index))
+
+    @_answering
+    def withdraw(self, host: str, uuid: str) -> None:
+        """Forget a device that is served no more; impossible requests are judged without it from now on."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hdel(keys.host_devices(host), uuid)
+        pipe.hdel(keys.FACTS, uuid)
+        pipe.hdel(keys.DRAINED, uuid)
+        pipe.execute()
+
+    @_answering
+    def drain(self, uuids: Iterable[str], why: str) -> None:
+        """Let no device in *uuids* take another job."""
+        for uuid in uuids:
+            self._redis.hset(keys.DRAINED, uuid, why)
+
+    @_answering
+    def resume(self, uuids: Iterable[str]) -> None:
+        """Let the devices in *uuids* take jobs again."""
+        for uuid in uuids:
+            self._redis.hdel(keys.DRAINED, uuid)
+        self._redis.publish(keys.BELL, "room")
+
+    # ---- the outbox ----------------------------------------------------------------------------------------------
+
+    @_answering
+    def events(self, after: str, *, most: int = 500, wait_s: float = 0.0) -> list[Event]:
+        """Return at most *most* events behind the id *after*, waiting up to *wait_s* for the first."""
+        if self._reader is None:
+            self._reader = connect(self.url, blocking=True)
+        block = max(1, _ms(wait_s)) if wait_s > 0 else None
+        reply = cast("list[Any]", self._reader.xread({keys.OUTBOX: after}, count=most, block=block))
+        entries = reply[0][1] if reply else []
+        return [replies.event(entry_id, fields) for entry_id, fields in entries]
+
+    @_answering
+    def settle(self, cursor: Cursor) -> int:
+        """Forget what the book has up to *cursor*; return how many jobs were forgotten."""
+        ms, n = cursor.last_id.split("-")
+        return int(self._scripts.run("settle", ms, n))
+
+
+def _ms(duration_s: float) -> int:
+    return round(duration_s * 1000)
+
+
+def _state(reply: str) -> JobState | None:
+    return JobState(reply) if reply else None
+
+
+def _why_impossible(spec: JobSpec, largest_bytes: int, most_devices: int) -> str:
+    where = f" in pool {spec.pool}" if spec.pool else ""
+    if spec.gpus > most_devices:
+        return f"{spec.gpus} devices asked for, but no host has more than {most_devices}: ask for fewer with --gpus"
+    asked = (
+        f"{format_bytes(spec.mem_bytes)} on each of {spec.gpus} devices"
+        if spec.gpus > 1
+        else format_bytes(spec.mem_bytes)
+    )
+    return (
+        f"{asked} asked for, but the largest device{where} can give {format_bytes(largest_bytes)}: "
+        "ask for less with --mem"
+    )

@@ -1,0 +1,73 @@
+"""Every key of the store and what it holds.
+
+All keys share one prefix with a hash tag, so they live in one slot and each script may touch any of them.
+The scripts build the names themselves from the prefix; this table is the map, and the few names that Python
+reads without a script stand below it. ``<lv>`` is a level 0..3, ``<shape>`` the text of a
+:class:`gpuqueue.job.Shape`, times are milliseconds on the store's clock.
+
+=====================  ======  ==================================================================================
+key                    type    holds
+=====================  ======  ==================================================================================
+epoch                  string  random id, written once; a new one means that the store lost its data
+seq                    int     the last job id given out; restored from the book when the epoch is new
+live                   zset    job id -> job id: every job that the book has not taken over yet
+j:<id>                 hash    where a job stands (fields: see ``lua/lib.lua``); small, so it stays compact
+s:<id>                 string  the job's spec (see gpuqueue.codec), apart because it is large
+q:<lv>:<user>:<shape>  zset    job id -> job id: one user's waiting jobs of one shape, in order of arrival
+us:<lv>:<user>         zset    shape -> id of its first job: one user's shapes, in order of arrival
+ul:<lv>                zset    user -> usage: the users who wait on this level, least served first
+sh:<lv>                zset    shape -> memory: the shapes that wait on this level
+su:<lv>:<shape>        set     users who wait with this shape
+fair                   zset    user -> decayed device-seconds used
+hosts                  set     hosts that ever announced a device
+dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool, bytes and a time
+facts                  hash    device -> JSON of what it is, where it is and which worker serves it
+drained                hash    device -> why it takes no new job
+dl:<device>            hash    job id -> lease:observed:end: the leases on a device, in bytes, and when they may end
+leases                 zset    job id -> when the lease expires unless a beat comes
+rsv                    hash    device -> job:need:start: reservations for a job that has waited too long
+lc                     hash    device -> nonce:job: the last claim, so that a claim sent twice is answered twice
+idem:<nonce>           string  job id: a submit sent twice makes one job
+ev                     stream  the outbox: one event for each step of each job
+ended                  zset    job id -> when it ended: forgotten once the book has the event
+meta                   hash    the reaper's last tick and grace, the layout's version
+=====================  ======  ==================================================================================
+
+Channels: ``bell`` (there is work, or room), ``ctl`` (``cancel:<id>:<token>``), ``end`` (a job's id).
+"""
+
+from __future__ import annotations
+
+PREFIX = "{gq}:"
+
+EPOCH = PREFIX + "epoch"
+LIVE = PREFIX + "live"
+HOSTS = PREFIX + "hosts"
+FACTS = PREFIX + "facts"
+DRAINED = PREFIX + "drained"
+LEASES = PREFIX + "leases"
+OUTBOX = PREFIX + "ev"
+
+BELL = PREFIX + "bell"
+CONTROL = PREFIX + "ctl"
+END = PREFIX + "end"
+
+
+def job(job_id: int | str) -> str:
+    """Return the key of a job's hash."""
+    return f"{PREFIX}j:{job_id}"
+
+
+def spec(job_id: int | str) -> str:
+    """Return the key of a job's spec."""
+    return f"{PREFIX}s:{job_id}"
+
+
+def host_devices(host: str) -> str:
+    """Return the key of the readings of a host's devices."""
+    return f"{PREFIX}dev:{host}"
+
+
+def device_leases(uuid: str) -> str:
+    """Return the key of the leases on a device."""
+    return f"{PREFIX}dl:{uuid}"

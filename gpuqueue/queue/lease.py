@@ -1,0 +1,87 @@
+"""What passes between a worker and the queue: claims, leases, beats and what is known of a device. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuqueue.device import Device
+from gpuqueue.job import JobSpec
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Claim:
+    """A job that was given to a device: the token proves it in every later write."""
+
+    job_id: int
+    token: str
+    attempt: int
+    spec: JobSpec
+    lease_bytes: int
+    devices: tuple[str, ...]
+    claimed_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Offer:
+    """What a worker tells of its device with each beat: the device, and how much of it can be promised."""
+
+    device: Device
+    host: str
+    headroom_bytes: int
+    foreign_bytes: int
+    slots: int
+    pool: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Alive:
+    """What a worker tells of one of its runs with each beat; bytes observed on each device."""
+
+    job_id: int
+    token: str
+    observed: Mapping[str, int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lease:
+    """A lease on a device, as the store has it. ``leads`` is true where the device's worker owns the run."""
+
+    job_id: int
+    token: str
+    lease_bytes: int
+    observed_bytes: int
+    leads: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdicts:
+    """The answer to a beat: what to do with each run named, and the leases that the worker did not name."""
+
+    go_on: frozenset[str]
+    cancelled: frozenset[str]
+    stale: frozenset[str]
+    others: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceStatus:
+    """A device as the queue knows it: capacity, what is promised, who serves it and when it was last heard."""
+
+    device: Device
+    host: str
+    worker: str
+    worker_pid: int
+    headroom_bytes: int
+    foreign_bytes: int
+    promised_bytes: int
+    jobs: tuple[int, ...]
+    slots: int
+    pool: str
+    seen_s_ago: float
+    drained: str | None
+
+    @property
+    def free_bytes(self) -> int:
+        """Return what a new job could be promised now."""
+        return max(0, self.device.total_bytes - self.headroom_bytes - self.foreign_bytes - self.promised_bytes)

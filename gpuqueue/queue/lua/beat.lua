@@ -1,0 +1,47 @@
+-- A worker tells that its device and its runs are alive; the leases of its runs are renewed.
+-- ARGV: host  device  total  headroom  foreign  slots  pool  lease_ms, then for each run:
+--       id  token  n, and n times: device  observed bytes
+-- returns {verdicts, others}
+--   verdicts: for each run 1 go on | 0 not yours any more | -1 cancelled
+--   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device leads the run
+local host, device, total, headroom, foreign, slots, pool, lease_ms = unpack(ARGV, 1, 8)
+local now = now_ms()
+call('SADD', P .. 'hosts', host)
+call('HSET', key2('dev', host), device,
+  table.concat({total, headroom, foreign, string.format('%.0f', now), slots, pool}, ':'))
+
+local verdicts, named = {}, {}
+local i = 9
+while i <= #ARGV do
+  local id, token, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+  local job = read_job(id)
+  if owns(job, token) then
+    call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+    for k = 0, n - 1 do
+      local name, observed = ARGV[i + 3 + 2 * k], ARGV[i + 4 + 2 * k]
+      local lease = call('HGET', key2('dl', name), id)
+      if lease then
+        local bytes, ends = string.match(lease, '^(%d+):%d+:(%d+)$')
+        call('HSET', key2('dl', name), id, bytes .. ':' .. observed .. ':' .. ends)
+      end
+    end
+    verdicts[#verdicts + 1] = job.st == 'cancelling' and -1 or 1
+    named[id] = true
+  else
+    verdicts[#verdicts + 1] = 0
+  end
+  i = i + 3 + 2 * n
+end
+
+local others = {}
+local leases = call('HGETALL', key2('dl', device))
+for k = 1, #leases, 2 do
+  local id = leases[k]
+  if not named[id] then
+    local job = read_job(id)
+    local bytes, observed = string.match(leases[k + 1], '^(%d+):(%d+)')
+    local leads = string.match(job.devs or '', '^[^,]+') == device and '1' or '0'
+    for _, value in ipairs({id, job.tok or '', bytes, observed, leads}) do others[#others + 1] = value end
+  end
+end
+return {verdicts, others}

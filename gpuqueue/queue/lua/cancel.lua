@@ -1,0 +1,22 @@
+-- End a job: at once if it waits, else tell its worker.
+-- arrow: queued -> cancelled
+-- arrow: held -> cancelled
+-- arrow: starting -> cancelling
+-- arrow: running -> cancelling
+-- ARGV: id
+-- returns the state after; that of before if it had ended; '' if unknown
+local id = ARGV[1]
+local job = read_job(id)
+if not job.st then return '' end
+local now = now_ms()
+if job.st == 'queued' or job.st == 'held' then
+  dequeue(id, job.lv, job.u, job.sh)
+  close(id, 'cancelled', now, tell('cancel', id, 'cancelled', now, job.at, job.ls, ''))
+  return 'cancelled'
+elseif job.st == 'starting' or job.st == 'running' then
+  call('HSET', job_key(id), 'st', 'cancelling')
+  tell('cancel', id, 'cancelling', now, job.at, job.ls, '')
+  call('PUBLISH', P .. 'ctl', 'cancel:' .. id .. ':' .. job.tok)
+  return 'cancelling'
+end
+return job.st

@@ -1,0 +1,164 @@
+-- Give a device the job that should run there next, and promise the memory in the same step.
+-- Order: level, then the least-served user, then that user's jobs as they came; what does not fit is passed over.
+-- arrow: queued -> starting
+-- ARGV: host  device  worker  lease_ms  foreign  nonce
+-- returns {} | {id, token, spec, attempt, mem, devices (comma-separated), claimed ms}
+local host, device, worker, lease_ms, foreign, nonce = unpack(ARGV)
+local now = now_ms()
+local stamp = string.format('%.0f', now)
+
+-- A claim sent twice because the reply was lost gets the same answer twice.
+local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', '^(%w+):(%d+)$')
+if last_nonce == nonce then
+  local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc')
+  if j[1] == 'starting' then return {last_id, j[2], call('GET', key2('s', last_id)), j[3], j[4], j[5], j[6]} end
+  return {}
+end
+if call('HEXISTS', P .. 'drained', device) == 1 then return {} end
+
+-- The look at the device that led to this claim travels with it.
+local record = call('HGET', key2('dev', host), device)
+if not record then return {} end
+local before, after = string.match(record, '^(%d+:%d+):%d+:%d+:(.*)$')
+call('HSET', key2('dev', host), device, before .. ':' .. foreign .. ':' .. stamp .. ':' .. after)
+
+local available, pool, _, slots, total, all_slots = promise(host, device)
+if available <= 0 or slots <= 0 then return {} end
+
+local SEEN_MS = 15000 -- a neighbour that was silent for longer is not counted on
+local peers
+local function neighbours() -- the host's other devices that could join in, the fullest first, in a fixed order
+  if peers then return peers end
+  peers = {}
+  local names = call('HKEYS', key2('dev', host))
+  for i = 1, #names do
+    if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
+      local free, its_pool, seen, its_slots = promise(host, names[i])
+      if now - seen < SEEN_MS and its_slots > 0 then
+        local reserved = string.match(call('HGET', P .. 'rsv', names[i]) or '', '^(%d+)')
+        peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved}
+      end
+    end
+  end
+  table.sort(peers, function(a, b)
+    if a.free ~= b.free then return a.free < b.free end
+    return a.name < b.name
+  end)
+  return peers
+end
+
+local function gang(mem, n, wanted_pool, for_job) -- n devices of this host, this one first; all or none
+  local devices = {device}
+  if n == 1 then return devices end
+  for _, peer in ipairs(neighbours()) do
+    if peer.free >= mem and (wanted_pool == '' or peer.pool == wanted_pool)
+      and (not peer.reserved or peer.reserved == for_job) then
+      devices[#devices + 1] = peer.name
+      if #devices == n then return devices end
+    end
+  end
+  return nil
+end
+
+local reservation = call('HGET', P .. 'rsv', device)
+local r_job, r_need, r_start
+if reservation then
+  r_job, r_need, r_start = string.match(reservation, '^(%d+):(%d+):(%d+)$')
+  r_need, r_start = tonumber(r_need), tonumber(r_start)
+end
+
+local memo = {} -- shape -> devices | false: each shape is judged once in a claim, however many jobs have it
+local function fits(shape)
+  if memo[shape] ~= nil then return memo[shape] end
+  local mem, limit_s, n, wanted_pool = parse_shape(shape)
+  local ok = mem <= available and (wanted_pool == '' or wanted_pool == pool)
+  if ok and r_job then -- beside the reserved job, or gone before it starts
+    ok = mem <= available - r_need or (limit_s > 0 and now + limit_s * 1000 + 5000 <= r_start)
+  end
+  memo[shape] = ok and gang(mem, n, wanted_pool, nil) or false
+  return memo[shape]
+end
+
+local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
+local function take(id, lv, user, shape, devices)
+  dequeue(id, lv, user, shape)
+  local _, limit_s, n = parse_shape(shape)
+  local mem = call('HGET', job_key(id), 'mem')
+  local attempt = call('HINCRBY', job_key(id), 'at', 1)
+  local token = attempt .. '.' .. nonce
+  local names = table.concat(devices, ',')
+  local deposit_s = limit_s > 0 and math.min(limit_s, DEPOSIT_S) or DEPOSIT_S
+  local rate = n * math.max(tonumber(mem) / total, 1 / all_slots)
+  call('HDEL', job_key(id), 'tr')
+  call('HSET', job_key(id), 'st', 'starting', 'tok', token, 'w', worker, 'host', host, 'devs', names,
+    'tc', stamp, 'dep', deposit_s, 'rate', rate, 'why', '')
+  local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
+  for i = 1, #devices do call('HSET', key2('dl', devices[i]), id, mem .. ':0:' .. ends) end
+  call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+  charge(user, deposit_s * rate * weight(now))
+  if r_job == id then call('HDEL', P .. 'rsv', unpack(devices)) end
+  call('HSET', P .. 'lc', device, nonce .. ':' .. id)
+  tell('claim', id, 'starting', now, attempt, call('HGET', job_key(id), 'ls'), '', 'token', token, 'host', host,
+    'worker', worker, 'devices', names, 'lease', mem)
+  return {id, token, call('GET', key2('s', id)), tostring(attempt), mem, names, stamp}
+end
+
+if r_job then -- the job that this device is reserved for comes before all others
+  local j = call('HMGET', job_key(r_job), 'st', 'lv', 'u', 'sh')
+  if j[1] ~= 'queued' then
+    call('HDEL', P .. 'rsv', device)
+    r_job = nil
+  else
+    local mem, _, n, wanted_pool = parse_shape(j[4])
+    local devices = mem <= available and gang(mem, n, wanted_pool, r_job)
+    if devices then return take(r_job, j[2], j[3], j[4], devices) end
+  end
+end
+
+local function first_fitting(lv, user) -- the user's shapes in the order of their first jobs, a few at a time
+  local shapes_key = key3('us', lv, user)
+  local from, step = 0, 8
+  while true do
+    local heads = call('ZRANGE', shapes_key, from, from + step - 1, 'WITHSCORES')
+    for i = 1, #heads, 2 do
+      local devices = fits(heads[i])
+      if devices then return take(string.format('%.0f', heads[i + 1]), lv, user, heads[i], devices) end
+    end
+    if #heads < 2 * step then return nil end
+    from, step = from + step, 64
+  end
+end
+
+for _, lv in ipairs(LEVELS) do
+  local shapes_key, users_key = key2('sh', lv), key2('ul', lv)
+  local small_enough = call('ZCOUNT', shapes_key, '-inf', available)
+  if small_enough > 0 then
+    local tried = 0
+    if small_enough * 4 >= call('ZCARD', shapes_key) then -- the common case: most shapes fit, ask the first users
+      local users = call('ZRANGE', users_key, 0, 2)
+      tried = #users
+      for i = 1, #users do
+        local taken = first_fitting(lv, users[i])
+        if taken then return taken end
+      end
+    end
+    local fitting = {} -- else: which shapes fit at all, and then who has one of those
+    for _, shape in ipairs(call('ZRANGEBYSCORE', shapes_key, '-inf', available)) do
+      if fits(shape) then fitting[#fitting + 1] = key3('su', lv, shape) end
+    end
+    if #fitting > 0 then
+      local has
+      if #fitting <= 32 then
+        has = {}
+        for _, user in ipairs(call('SUNION', unpack(fitting))) do has[user] = true end
+      end
+      for _, user in ipairs(call('ZRANGE', users_key, tried, -1)) do
+        if not has or has[user] then
+          local taken = first_fitting(lv, user)
+          if taken then return taken end
+        end
+      end
+    end
+  end
+end
+return {}

@@ -1,0 +1,18 @@
+-- A run has ended and its processes are gone: give the memory back and say how it went.
+-- arrow: starting -> failed
+-- arrow: running -> succeeded
+-- arrow: running -> failed
+-- arrow: cancelling -> cancelled
+-- arrow: cancelling -> succeeded
+-- arrow: cancelling -> failed
+-- ARGV: id  token  state (an end)  ended (JSON for the book)
+-- returns 1 done | 0 stale
+local id, token, state, ended = unpack(ARGV)
+local job = read_job(id)
+if not owns(job, token) then return 0 end
+local now = now_ms()
+free_devices(id, job, now)
+local event = tell('finish', id, state, now, job.at, job.ls, '', 'token', token, 'ended', ended)
+close(id, state, now, event)
+ring('room')
+return 1

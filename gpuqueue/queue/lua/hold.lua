@@ -1,0 +1,12 @@
+-- Keep a waiting job from being claimed.
+-- arrow: queued -> held
+-- ARGV: id
+-- returns the state after; that of before if it could not be held; '' if unknown
+local id = ARGV[1]
+local job = read_job(id)
+if not job.st then return '' end
+if job.st ~= 'queued' then return job.st end
+dequeue(id, job.lv, job.u, job.sh)
+call('HSET', job_key(id), 'st', 'held', 'why', 'held')
+tell('hold', id, 'held', now_ms(), job.at, job.ls, 'held')
+return 'held'

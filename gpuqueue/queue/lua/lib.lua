@@ -1,0 +1,130 @@
+-- The shared prelude of every script. KEYS[1] is the prefix of all keys (see ../keys.py for what they hold).
+--
+-- Fields of j:<id>:
+--   st state    u user       lv level     sh shape      mem bytes on each device    rq 1 if it may run again
+--   at attempts ls losses    tok token    why reason    w worker    host, devs (comma-separated) of the run
+--   ts submitted, tc claimed, tr started, te ended (ms)  dep deposited seconds, rate usage per second
+--   ev outbox id of the event that ended it
+local P = KEYS[1]
+local call = redis.call
+local LEVELS = {'3', '2', '1', '0'} -- high first
+
+local function key2(a, b) return P .. a .. ':' .. b end
+local function key3(a, b, c) return P .. a .. ':' .. b .. ':' .. c end
+local function job_key(id) return P .. 'j:' .. id end
+local function queue_key(lv, user, shape) return P .. 'q:' .. lv .. ':' .. user .. ':' .. shape end
+
+local function now_ms()
+  local t = call('TIME')
+  return t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- The transactional outbox: the event is written in the same atomic step as the change that it tells.
+local function tell(act, id, state, now, attempt, losses, reason, ...)
+  return call('XADD', P .. 'ev', '*', 'act', act, 'job', id, 'state', state, 'at', string.format('%.0f', now),
+    'attempt', attempt, 'losses', losses, 'reason', reason, ...)
+end
+
+local function ring(what) call('PUBLISH', P .. 'bell', what) end
+
+-- shape text -> memory, time limit (0: none), devices, pool
+local function parse_shape(shape)
+  local mem, limit, n, pool = string.match(shape, '^(%d+):(%d+):(%d+):(.*)$')
+  return tonumber(mem), tonumber(limit), tonumber(n), pool
+end
+
+-- Forward decay: a device-second spent at t weighs 2^((t - T0) / half-life). Dividing all by one number never
+-- changes their order, so scores are only ever added to. (Cormode et al., "Forward Decay", ICDE 2009.)
+local T0_S, HALF_LIFE_S = 1735689600, 7 * 86400
+local function weight(ms) return 2 ^ ((ms / 1000 - T0_S) / HALF_LIFE_S) end
+
+local function charge(user, amount)
+  local usage = call('ZINCRBY', P .. 'fair', amount, user)
+  for i = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[i]), 'XX', usage, user) end
+end
+
+local function enqueue(id, lv, user, shape)
+  local shapes = key3('us', lv, user)
+  call('ZADD', queue_key(lv, user, shape), id, id)
+  if call('ZADD', shapes, 'LT', 'CH', id, shape) == 0 then return end -- neither a new shape nor an earlier head
+  if call('SADD', key3('su', lv, shape), user) == 1 then
+    call('ZADD', key2('sh', lv), (parse_shape(shape)), shape)
+  end
+  if not call('ZSCORE', key2('ul', lv), user) then
+    call('ZADD', key2('ul', lv), call('ZSCORE', P .. 'fair', user) or 0, user)
+  end
+end
+
+local function dequeue(id, lv, user, shape)
+  local queue, shapes = queue_key(lv, user, shape), key3('us', lv, user)
+  if call('ZREM', queue, id) == 0 then return end
+  local head = call('ZRANGE', queue, 0, 0)[1]
+  if head then
+    call('ZADD', shapes, head, shape)
+    return
+  end
+  call('ZREM', shapes, shape)
+  call('SREM', key3('su', lv, shape), user)
+  if call('EXISTS', key3('su', lv, shape)) == 0 then call('ZREM', key2('sh', lv), shape) end
+  if call('EXISTS', shapes) == 0 then call('ZREM', key2('ul', lv), user) end
+end
+
+-- What a device may promise now: total - headroom - foreign - sum(max(lease, observed)).
+-- Derived from the live leases each time; there is no counter that could drift.
+-- -> available bytes, pool, seen, free slots, total; or nil for a device that nobody announced
+local function promise(host, device)
+  local record = call('HGET', key2('dev', host), device)
+  if not record then return nil end
+  local total, headroom, foreign, seen, slots, pool = string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):(.*)$')
+  local available = total - headroom - foreign
+  local leases = call('HVALS', key2('dl', device))
+  for i = 1, #leases do
+    local lease, observed = string.match(leases[i], '^(%d+):(%d+)')
+    available = available - math.max(tonumber(lease), tonumber(observed))
+  end
+  return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots)
+end
+
+-- Give back all that a run holds, and settle its deposit with the time that it really took.
+local function free_devices(id, job, now)
+  for device in string.gmatch(job.devs or '', '[^,]+') do call('HDEL', key2('dl', device), id) end
+  call('ZREM', P .. 'leases', id)
+  local spent_s = (now - tonumber(job.tc)) / 1000
+  charge(job.u, (spent_s - tonumber(job.dep)) * tonumber(job.rate) * weight(tonumber(job.tc)))
+end
+
+-- The job is over: it stays readable until the book has the event (settle.lua).
+local function close(id, state, now, event)
+  call('HSET', job_key(id), 'st', state, 'te', string.format('%.0f', now), 'ev', event, 'why', '')
+  call('ZADD', P .. 'ended', string.format('%.0f', now), id)
+  call('PUBLISH', P .. 'end', id)
+end
+
+local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w'}
+local function read_job(id)
+  local values = call('HMGET', job_key(id), unpack(FIELDS))
+  local job = {}
+  for i = 1, #FIELDS do job[FIELDS[i]] = values[i] or nil end
+  return job
+end
+
+local ACTIVE = {starting = true, running = true, cancelling = true}
+
+-- Does this writer still own the run? Every write after the claim asks this first; a stale one changes nothing.
+local function owns(job, token) return ACTIVE[job.st] and job.tok == token end
+
+-- A run is over and nobody knows how: run again, hold, or end. Used by lose.lua and reap.lua.
+local function lose(id, job, now, loss_limit, detail)
+  local losses = tonumber(job.ls) + 1
+  free_devices(id, job, now)
+  local state, reason = 'queued', ''
+  if job.st == 'cancelling' then state = 'cancelled'
+  elseif job.rq ~= '1' then state = 'lost'
+  elseif losses >= loss_limit then state, reason = 'held', 'lost_too_often' end
+  local event = tell('lose', id, state, now, job.at, losses, reason, 'token', job.tok, 'detail', detail)
+  call('HSET', job_key(id), 'st', state, 'ls', losses, 'why', reason, 'tok', '', 'devs', '', 'host', '', 'w', '')
+  if state == 'queued' then enqueue(id, job.lv, job.u, job.sh) end
+  if state == 'cancelled' or state == 'lost' then close(id, state, now, event) end
+  ring('room')
+  return state
+end

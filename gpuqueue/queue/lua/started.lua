@@ -1,0 +1,14 @@
+-- May the claimed job start now? Asked right before its process is spawned, by the worker that claimed it.
+-- arrow: starting -> running
+-- ARGV: id  token  lease_ms  started (JSON for the book)
+-- returns 1 yes | 0 the claim is stale | -1 it was cancelled meanwhile
+local id, token, lease_ms, started = unpack(ARGV)
+local job = read_job(id)
+if not owns(job, token) then return 0 end
+if job.st == 'cancelling' then return -1 end
+if job.st == 'running' then return 1 end -- sent twice
+local now = now_ms()
+call('HSET', job_key(id), 'st', 'running', 'tr', string.format('%.0f', now))
+call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+tell('started', id, 'running', now, job.at, job.ls, '', 'token', token, 'started', started)
+return 1
