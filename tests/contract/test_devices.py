@@ -1,0 +1,203 @@
+"""What every kind of device must hold to; one suite over all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_driver.fake_driver import FakeGpus, build, compiler
+from fake_driver.far_backend import FarBackend
+
+from gpuqueue.device import DeviceKind, PeakSource
+from workers.devices.cpu import CpuBackend
+from workers.devices.simulated import SimulatedBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from gpuqueue.device import Device
+    from workers.devices.backend import DeviceBackend
+
+GIB = 2**30
+HELD_BYTES = 64 * 2**20
+
+#: Really holds argv[1] bytes, says so, and lives until its stdin ends.
+HOLD = "import sys; held = b'x' * int(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
+
+
+def until(condition: Callable[[], bool], within_s: float = 20.0) -> bool:
+    """Look at *condition* until it holds or the time is up."""
+    deadline_s = time.monotonic() + within_s
+    pause = threading.Event()
+    while not condition():
+        if time.monotonic() > deadline_s:
+            return False
+        pause.wait(0.02)
+    return True
+
+
+@dataclass
+class Bench:
+    """A backend with a way to make a process hold memory on a device of it."""
+
+    backend: DeviceBackend
+    kind: DeviceKind
+    peak_source: PeakSource
+    code: str = HOLD
+    environ: Callable[[Device], dict[str, str]] = lambda _: {}
+    register: Callable[[Device, int], None] = lambda _device, _pid: None
+    lists_processes: bool = True
+    processes: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def hold(self, device: Device) -> int:
+        """Start a process that holds HELD_BYTES on *device* and return its pid when it does."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", self.code, str(HELD_BYTES)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **self.environ(device)},
+        )
+        self.processes.append(process)
+        assert process.stdout
+        assert "ready\n" == process.stdout.readline()
+        self.register(device, process.pid)
+        return process.pid
+
+    def used_by(self, device: Device, *pids: int) -> int | None:
+        """Return what *pids* hold on *device* now."""
+        return self.backend.used_by(self.backend.reading(device), pids)
+
+    def end(self) -> None:
+        """Kill what holds memory."""
+        for process in self.processes:
+            process.kill()
+            with process:
+                pass
+        self.processes.clear()
+
+
+class DeviceConformance:
+    """The rules; a subclass gives the fixture ``bench``."""
+
+    def test_devices_have_stable_unique_uuids(self, bench: Bench) -> None:
+        """The same devices come in the same order each time, each with its own UUID and an index that counts up."""
+        devices = bench.backend.devices()
+        assert devices == bench.backend.devices()
+        assert len(devices) == len({device.uuid for device in devices}) > 0
+        assert sorted(device.index for device in devices) == [device.index for device in devices]
+        assert {bench.kind} == {device.kind for device in devices}
+        assert all(device.name and device.total_bytes > 0 for device in devices)
+
+    def test_free_is_never_more_than_total(self, bench: Bench) -> None:
+        """A look gives free and total bytes that fit together and fit the device."""
+        for device in bench.backend.devices():
+            reading = bench.backend.reading(device)
+            assert device.total_bytes == reading.total_bytes
+            assert 0 <= reading.free_bytes <= reading.total_bytes
+
+    def test_no_process_uses_nothing(self, bench: Bench) -> None:
+        """An empty set of processes holds exactly nothing, and its peaks say where they come from."""
+        device = bench.backend.devices()[0]
+        assert 0 == bench.used_by(device)
+        assert bench.peak_source is bench.backend.peak_source
+
+    def test_a_process_that_allocates_is_seen(self, bench: Bench) -> None:
+        """A process that holds memory is seen with at least what it holds, and on a device with a list, in the list."""
+        device = bench.backend.devices()[-1]
+        free_before_bytes = bench.backend.reading(device).free_bytes
+        pid = bench.hold(device)
+        assert HELD_BYTES <= (bench.used_by(device, pid) or 0) < HELD_BYTES + 4 * GIB
+        if bench.lists_processes:
+            assert pid in bench.backend.reading(device).processes
+            assert bench.backend.reading(device).free_bytes <= free_before_bytes - HELD_BYTES
+
+    def test_two_processes_add_up(self, bench: Bench) -> None:
+        """What two processes hold together is the sum of what each holds, and naming one twice changes nothing."""
+        device = bench.backend.devices()[0]
+        first, second = bench.hold(device), bench.hold(device)
+        together = bench.used_by(device, first, second, second) or 0
+        apart = (bench.used_by(device, first) or 0) + (bench.used_by(device, second) or 0)
+        assert apart == pytest.approx(together, abs=2**20)
+        assert 2 * HELD_BYTES <= together
+
+    def test_a_dead_process_is_not_seen(self, bench: Bench) -> None:
+        """A process that was killed holds nothing any more, and its memory is free again."""
+        device = bench.backend.devices()[0]
+        pid = bench.hold(device)
+        assert (bench.used_by(device, pid) or 0) > 0
+        bench.end()
+        assert until(lambda: bench.used_by(device, pid) == 0)
+        assert until(lambda: pid not in bench.backend.reading(device).processes)
+
+    def test_a_process_on_one_device_is_not_on_another(self, bench: Bench) -> None:
+        """Memory held on one device is not seen on its neighbour."""
+        devices = bench.backend.devices()
+        if len(devices) == 1:
+            pytest.skip("there is one device only")
+        pid = bench.hold(devices[0])
+        assert 0 == bench.used_by(devices[1], pid)
+        assert pid not in bench.backend.reading(devices[1]).processes
+
+
+@contextlib.contextmanager
+def _ended(bench: Bench) -> Iterator[Bench]:
+    try:
+        yield bench
+    finally:
+        bench.end()
+
+
+class TestCpu(DeviceConformance):
+    """The rules on the CPU."""
+
+    @pytest.fixture
+    def bench(self) -> Iterator[Bench]:
+        """Processes on the CPU hold what is resident."""
+        bench = Bench(CpuBackend("testhost"), DeviceKind.CPU, PeakSource.HOST_RSS, lists_processes=False)
+        with _ended(bench):
+            yield bench
+
+
+class TestSimulated(DeviceConformance):
+    """The rules on simulated devices."""
+
+    @pytest.fixture
+    def bench(self) -> Iterator[Bench]:
+        """Processes are on a simulated device by their environment."""
+        backend = SimulatedBackend(f"contract{os.getpid()}", "2x24G")
+        bench = Bench(
+            backend,
+            DeviceKind.SIMULATED,
+            PeakSource.SIMULATED,
+            environ=lambda device: {"CUDA_VISIBLE_DEVICES": device.uuid},
+        )
+        with _ended(bench):
+            yield bench
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
+class TestNvmlOnTheFake(DeviceConformance):
+    """The rules on GPUs, through real pynvml and the fake driver."""
+
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Iterator[Bench]:
+        """Processes are put on a fake GPU by the test."""
+        fake = FakeGpus.create(tmp_path / "state", (24 * GIB, 80 * GIB))
+        backend = FarBackend("gpu", fake.environ(build(tmp_path)))
+        bench = Bench(
+            backend,
+            DeviceKind.GPU,
+            PeakSource.NVML_SAMPLED,
+            register=lambda device, pid: fake.hold(device.index, pid, HELD_BYTES),
+        )
+        with contextlib.closing(backend), _ended(bench):
+            yield bench

@@ -1,0 +1,163 @@
+"""Builds the fake NVIDIA driver library and writes what it says.
+
+A program sees the fake GPUs when it is started with :meth:`FakeGpus.environ`; the library cannot be swapped under a
+running one. Everything else changes live: ``gpus.state.gpus[1].error = 15`` and GPU 1 is lost at the next call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import shutil
+import subprocess
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCE = Path(__file__).with_name("fake_nvml.c")
+LIBRARY = "libnvidia-ml.so.1"
+STATE_VARIABLE = "FAKE_GPU_STATE"
+
+# Error codes of NVML that tests switch on.
+NOT_SUPPORTED, DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, UNKNOWN = 3, 9, 15, 18, 999
+
+_MAX_GPUS, _MAX_ENTRIES = 16, 256
+_COMPUTE, _GRAPHICS, _NOT_AVAILABLE, _ALWAYS_ALIVE = 1, 2, 4, 8
+_GIB = 2**30
+
+
+class _Gpu(ctypes.Structure):
+    _fields_ = (
+        ("uuid", ctypes.c_char * 96),
+        ("name", ctypes.c_char * 96),
+        ("total", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64),
+        ("error", ctypes.c_int32),
+        ("memory_error", ctypes.c_int32),
+    )
+
+
+class _Entry(ctypes.Structure):
+    _fields_ = (
+        ("gpu", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("unused", ctypes.c_uint32),
+        ("bytes", ctypes.c_uint64),
+    )
+
+
+class _State(ctypes.Structure):
+    """The same layout as in fake_nvml.c."""
+
+    _fields_ = (
+        ("gpu_count", ctypes.c_uint32),
+        ("entry_count", ctypes.c_uint32),
+        ("init_error", ctypes.c_int32),
+        ("call_error", ctypes.c_int32),
+        ("v2_missing", ctypes.c_uint32),
+        ("inits", ctypes.c_uint32),
+        ("shutdowns", ctypes.c_uint32),
+        ("v2_calls", ctypes.c_uint32),
+        ("gpus", _Gpu * _MAX_GPUS),
+        ("entries", _Entry * _MAX_ENTRIES),
+    )
+
+
+def compiler() -> str | None:
+    """Return the C compiler, None where there is none and tests over the fake must be skipped."""
+    return shutil.which("gcc") or shutil.which("cc")
+
+
+def build(directory: Path) -> Path:
+    """Build the library into *directory*, once, and return its path."""
+    library = directory / LIBRARY
+    if not library.exists():
+        cc = compiler()
+        if cc is None:
+            raise RuntimeError("no C compiler: skip the tests over the fake driver")
+        fresh = directory / f"{LIBRARY}.{os.getpid()}"
+        flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{LIBRARY}"]
+        subprocess.run([cc, *flags, "-o", str(fresh), str(SOURCE)], check=True)
+        fresh.rename(library)  # in one step, because several test processes may build at once
+    return library
+
+
+class FakeGpus:
+    """The state of the fake driver in the file *path*; every process that maps it sees the same."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), ctypes.sizeof(_State))
+        self.state: Any = _State.from_buffer(self._map)
+
+    @classmethod
+    def create(cls, path: Path, sizes: tuple[int, ...], *, reserved_bytes: int = _GIB // 2) -> FakeGpus:
+        """Write a new state with one GPU for each size in *sizes*."""
+        path.write_bytes(bytes(ctypes.sizeof(_State)))
+        fake = cls(path)
+        for index, total_bytes in enumerate(sizes):
+            gpu = fake.state.gpus[index]
+            gpu.uuid, gpu.name = fake.uuid(index).encode(), f"Fake {total_bytes // _GIB}G".encode()
+            gpu.total, gpu.reserved = total_bytes, reserved_bytes
+        fake.state.gpu_count = len(sizes)
+        return fake
+
+    @classmethod
+    def here(cls) -> FakeGpus:
+        """Return the state that this process's environment names: for a job that holds fake memory itself."""
+        return cls(Path(os.environ[STATE_VARIABLE]))
+
+    @staticmethod
+    def uuid(index: int) -> str:
+        """Return the UUID of GPU *index*."""
+        return f"GPU-{index:08x}-fa4e-0000-0000-000000000000"
+
+    def environ(self, library: Path) -> dict[str, str]:
+        """Return what a program's environment needs on top, to find the fake driver and this state."""
+        return {"LD_LIBRARY_PATH": str(library.parent), STATE_VARIABLE: str(self.path)}
+
+    def hold(
+        self,
+        gpu: int,
+        pid: int,
+        size_bytes: int,
+        *,
+        graphics: bool = False,
+        not_available: bool = False,
+        always_alive: bool = False,
+    ) -> None:
+        """Let *pid* hold *size_bytes* on GPU *gpu*, in one of the two lists, instead of what it held there before.
+
+        With *not_available* it really holds them, but the driver will not say so; *always_alive* is for a process
+        of another pid namespace.
+        """
+        kind = _GRAPHICS if graphics else _COMPUTE
+        flags = kind | _NOT_AVAILABLE * not_available | _ALWAYS_ALIVE * always_alive
+        with self._locked():
+            count = self.state.entry_count
+            for entry in self.state.entries[:count]:
+                if (entry.gpu, entry.pid, entry.flags & kind) == (gpu, pid, kind):
+                    entry.flags, entry.bytes = flags, size_bytes
+                    return
+            self.state.entries[count] = _Entry(gpu, pid, flags, 0, size_bytes)
+            self.state.entry_count = count + 1
+
+    def hold_here(self, size_bytes: int) -> None:
+        """Let this process hold *size_bytes* on the first GPU that its CUDA_VISIBLE_DEVICES lists by UUID."""
+        first = os.environ["CUDA_VISIBLE_DEVICES"].split(",")[0].encode()
+        uuids = [gpu.uuid for gpu in self.state.gpus[: self.state.gpu_count]]
+        self.hold(uuids.index(first), os.getpid(), size_bytes)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep other writers away."""
+        with self.path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield

@@ -1,0 +1,42 @@
+"""What every kind of device must be able to tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from gpuqueue.device import Device, PeakSource, Reading
+from gpuqueue.errors import GpuQueueError
+
+
+class DeviceTrouble(GpuQueueError):
+    """A device or its driver cannot be asked right now; the message says why. Never means zero bytes."""
+
+
+class DeviceBackend(Protocol):
+    """One kind of device. tests/contract/test_devices.py holds each implementation to this."""
+
+    #: Where the peaks that this backend's figures give come from.
+    peak_source: PeakSource
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return this host's devices in the order of their index.
+
+        Raises:
+            DeviceTrouble: the driver does not answer.
+
+        """
+
+    def reading(self, device: Device) -> Reading:
+        """Return a look at *device* as it is now.
+
+        Raises:
+            DeviceTrouble: the device does not answer, or will not tell its free memory.
+
+        """
+
+    def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
+        """Return the bytes that the processes *pids* hold in *reading*.
+
+        None when one of them is on the device and the driver will not say how much it holds.
+        """

@@ -1,0 +1,141 @@
+"""The host's own processor and memory, as one device for machines without a GPU."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from gpuqueue.device import Device, DeviceKind, PeakSource, Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class CpuBackend:
+    """This host as one device, within the memory limit of the control group that the worker runs in."""
+
+    peak_source = PeakSource.HOST_RSS
+
+    def __init__(
+        self, host: str, *, cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
+    ) -> None:
+        self._limits = tuple(_limits(cgroups, membership))
+        self._device = Device(
+            uuid=f"cpu-{host}", index=0, name=_model(), kind=DeviceKind.CPU, total_bytes=self._total_bytes()
+        )
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return the one device."""
+        return (self._device,)
+
+    def reading(self, device: Device) -> Reading:  # noqa: ARG002 - there is only the one
+        """Return a look at the host's memory; its processes are not listed but measured one by one."""
+        total_bytes = self._total_bytes()
+        rooms = [room for limit in self._limits if (room := limit.room_bytes()) is not None]
+        free_bytes = min([int(psutil.virtual_memory().available), total_bytes, *rooms])
+        return Reading(total_bytes=total_bytes, free_bytes=max(0, free_bytes))
+
+    def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:  # noqa: ARG002 - measured now, not at the look
+        """Return the resident memory of those *pids* that live."""
+        return sum(resident_bytes(pid) for pid in set(pids))
+
+    def _total_bytes(self) -> int:
+        """Return the host's memory, or the smallest limit on it."""
+        ceilings = [ceiling for limit in self._limits if (ceiling := limit.ceiling_bytes()) is not None]
+        return min([int(psutil.virtual_memory().total), *ceilings])
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of process *pid*; one that is gone holds nothing."""
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(fields[1]) * _PAGE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """The memory files of one control group; version 1 and 2 name them differently."""
+
+    ceiling: Path
+    usage: Path
+    stat: Path
+    reclaimable: str
+
+    def ceiling_bytes(self) -> int | None:
+        """Return the limit, None where there is none."""
+        return _number(self.ceiling)
+
+    def room_bytes(self) -> int | None:
+        """Return what is left under the limit, None where there is none; idle page cache counts as left."""
+        ceiling_bytes, usage_bytes = _number(self.ceiling), _number(self.usage)
+        if ceiling_bytes is None or usage_bytes is None:
+            return None
+        return ceiling_bytes - max(0, usage_bytes - self._reclaimable_bytes())
+
+    def _reclaimable_bytes(self) -> int:
+        try:
+            lines = self.stat.read_text().splitlines()
+        except OSError:
+            return 0
+        return next((int(line.split()[1]) for line in lines if line.startswith(f"{self.reclaimable} ")), 0)
+
+
+def _limits(cgroups: Path, membership: Path) -> Iterator[_Limit]:
+    """Yield every memory limit over this process: its own group's and those of the groups around it."""
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, inside = line.split(":", 2)
+        if controllers == "":
+            for group in _groups(cgroups, inside):
+                yield _Limit(group / "memory.max", group / "memory.current", group / "memory.stat", "inactive_file")
+        elif "memory" in controllers.split(","):
+            for group in _groups(cgroups / "memory", inside):
+                yield _Limit(
+                    group / "memory.limit_in_bytes",
+                    group / "memory.usage_in_bytes",
+                    group / "memory.stat",
+                    "total_inactive_file",
+                )
+
+
+def _groups(root: Path, inside: str) -> Iterator[Path]:
+    """Yield the directory of the group *inside* and of each group around it, up to *root*.
+
+    Inside a container the path can be the host's; then only *root*, which is the container's own group, exists.
+    """
+    parts = [part for part in inside.split("/") if part]
+    if ".." in parts:
+        parts = []
+    for depth in range(len(parts), -1, -1):
+        yield root.joinpath(*parts[:depth])
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in the file *path*, None where there is no such file or it says ``max``."""
+    try:
+        text = path.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _model() -> str:
+    """Return the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine() or "CPU"
