@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+
+from gpuqueue.process import ProcessIdentity
+from gpuqueue.run import EndingKind, RunDevice
+from workers import tree
+from workers.environment import TOKEN
+from workers.rundir import Exit, Held, RunDir, ShimSpec, unsettled
+from workers.runner import SHIM
+
+
+class Shim:
+    """A real shim over a real run directory, started as a worker starts it."""
+
+    def __init__(self, runs: Path, argv: list[str], *, vouch_s: float = 60.0, **changes: Any) -> None:
+        held = Held(job_id=1, token="1.abc", devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
+        self.directory = RunDir.create(runs, held)
+        lock = self.directory.try_lock()
+        assert lock is not None
+        spec: dict[str, Any] = {
+            "argv": tuple(argv),
+            "cwd": "/",
+            "env": {"PATH": os.environ["PATH"], TOKEN: held.token, "PYTHONUNBUFFERED": "1"},
+            "time_limit_s": None,
+            "kill_grace_s": 1.0,
+            "start_before": time.monotonic() + 60,
+            "lock_fd": lock,
+            "umask": 0o022,
+        }
+        self.directory.write_spec(ShimSpec(**{**spec, **changes}))
+        self.directory.vouch(vouch_s)
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-X", "utf8", str(SHIM), str(self.directory.path)],
+            pass_fds=(lock,),
+            start_new_session=True,
+        )
+        os.close(lock)
+
+    def ended(self) -> Exit:
+        """Wait for the end and return what the shim wrote."""
+        assert 0 == self.process.wait(timeout=30)
+        end = self.directory.exit()
+        assert end is not None
+        return end
+
+    def log(self) -> str:
+        """Return the job's output so far."""
+        return self.directory.log.read_text(errors="surrogateescape") if self.directory.log.exists() else ""
+
+
+@pytest.fixture
+def shims(tmp_path: Path) -> Iterator[Any]:
+    """Return a way to start shims; whatever they leave is swept away."""
+    started: list[Shim] = []
+
+    def start(*argv: str, **changes: Any) -> Shim:
+        started.append(Shim(tmp_path / f"runs{len(started)}", list(argv), **changes))
+        return started[-1]
+
+    yield start
+    for shim in started:
+        shim.process.kill()
+        shim.process.wait()
+    tree.sweep(TOKEN, "1.abc")
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("exit 0", "exit 0"),
+        ("exit 42", "exit 42"),
+        ("kill -SEGV $$", "killed by SIGSEGV"),
+        ("kill -9 $$", "killed by SIGKILL"),
+    ],
+)
+def test_exit_codes_and_signals_come_back_true(shims: Any, script: str, words: str) -> None:
+    """As the kernel reported them."""
+    assert words == str(shims("sh", "-c", script).ended().ending)
+
+
+def test_output_and_errors_are_in_one_log_in_order(shims: Any) -> None:
+    """Two streams, one file, the order of writing."""
+    shim = shims("sh", "-c", "echo one; echo two >&2; echo three; echo four >&2")
+
+    shim.ended()
+
+    assert "one\ntwo\nthree\nfour\n" == shim.log()
+
+
+def test_arguments_that_are_no_text_arrive_unchanged(shims: Any) -> None:
+    """Undecodable bytes, newlines, quotes."""
+    shim = shims("printf", "%s", "a\udcff\n'\"$(x)")
+
+    shim.ended()
+
+    assert "a\udcff\n'\"$(x)" == shim.log()
+
+
+@pytest.mark.parametrize(
+    ("argv", "changes", "words"),
+    [
+        (["/no/such/program"], {}, "cannot start /no/such/program: No such file or directory"),
+        (["true"], {"cwd": "/no/such/place"}, "cannot enter the working directory /no/such/place"),
+        (["/etc/passwd"], {}, "cannot start /etc/passwd: Permission denied"),
+    ],
+)
+def test_what_cannot_start_is_refused_with_the_reason(
+    shims: Any, argv: list[str], changes: dict[str, Any], words: str
+) -> None:
+    """A missing program, a directory that is gone: told, and never a success."""
+    end = shims(*argv, **changes).ended()
+
+    assert EndingKind.REFUSED is end.ending.kind
+    assert words in end.ending.detail
+
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        os.environ.clear()
+        print("daemon", os.getpid(), flush=True)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def daemon_of(shim: Shim) -> int:
+    """Wait for the daemon's pid."""
+
+    def told() -> str:
+        return shim.log().partition("daemon ")[2].strip()
+
+    return int(until(told, what="the daemon"))
+
+
+def test_cancel_ends_daemons_that_left_their_session_twice(shims: Any) -> None:
+    """Fork, setsid, fork, setsid: still a child of the shim in the end."""
+    shim = shims(sys.executable, "-c", DAEMON, "1000")
+    daemon = daemon_of(shim)
+
+    shim.directory.ask_end(EndingKind.CANCELLED)
+
+    end = shim.ended()
+    assert (EndingKind.CANCELLED, signal.SIGTERM) == (end.ending.kind, end.ending.signal)
+    assert ProcessIdentity.of(daemon) is None
+
+
+def test_nothing_outlives_a_job_that_ended_by_itself(shims: Any) -> None:
+    """A process left in the background goes with it."""
+    shim = shims(sys.executable, "-c", DAEMON, "0.5")
+    daemon = daemon_of(shim)
+
+    end = shim.ended()
+
+    assert "exit 0" == str(end.ending)
+    assert ProcessIdentity.of(daemon) is None
+
+
+def test_a_job_that_ignores_term_is_killed_after_its_grace(shims: Any) -> None:
+    """TERM, a grace, then KILL."""
+    shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done", kill_grace_s=0.3)
+    until(lambda: "ready" in shim.log())
+
+    shim.directory.ask_end(EndingKind.CANCELLED)
+
+    assert signal.SIGKILL == shim.ended().ending.signal
+
+
+def test_a_job_may_use_its_grace_to_save_itself(shims: Any) -> None:
+    """What it exits with after TERM is kept beside the reason for its end."""
+    shim = shims("sh", "-c", "trap 'echo saved; exit 7' TERM; echo ready; while :; do sleep 0.05; done")
+    until(lambda: "ready" in shim.log())
+
+    shim.directory.ask_end(EndingKind.CANCELLED)
+
+    end = shim.ended()
+    assert (EndingKind.CANCELLED, 7) == (end.ending.kind, end.ending.exit_code)
+    assert shim.log().endswith("saved\n")
+
+
+def test_the_time_limit_ends_a_run(shims: Any) -> None:
+    """Kept by the shim itself, so that it holds without any worker."""
+    end = shims("sleep", "1000", time_limit_s=0.2).ended()
+
+    assert EndingKind.TIMED_OUT is end.ending.kind
+    assert (end.duration_s or 0) >= 0.2
+
+
+def test_a_run_that_nobody_vouches_for_fences_itself(shims: Any) -> None:
+    """It is over before anybody else can be given the job."""
+    end = shims("sleep", "1000", vouch_s=0.3).ended()
+
+    assert EndingKind.LOST is end.ending.kind
+    assert "no worker vouched for it in time" == end.ending.detail
+
+
+def test_vouching_again_keeps_a_run_alive(shims: Any) -> None:
+    """The grace starts anew each time, on the shim's own clock."""
+    shim = shims("sleep", "0.8", vouch_s=0.4)
+    until(lambda: shim.directory.vouch(0.4) or shim.process.poll() is not None)
+
+    assert "exit 0" == str(shim.ended().ending)
+
+
+def test_a_shim_that_comes_too_late_does_not_start_the_job(shims: Any) -> None:
+    """A worker that was frozen between the queue's yes and the spawn must not make a second copy."""
+    shim = shims("echo", "alive", start_before=time.monotonic() - 1)
+
+    assert EndingKind.LOST is shim.ended().ending.kind
+    assert "" == shim.log()
+
+
+def test_the_lock_tells_whether_anybody_is_there(shims: Any) -> None:
+    """Held by the shim for as long as it lives, and by none of the job's processes."""
+    shim = shims("sh", "-c", "echo ready; sleep 1000")
+    until(lambda: "ready" in shim.log())
+    assert shim.directory.try_lock() is None
+
+    shim.process.kill()
+    shim.process.wait()
+
+    fd = until(shim.directory.try_lock, what="the lock")
+    assert fd is not None
+    os.close(fd)
+
+
+def test_the_first_process_dies_with_a_killed_shim_and_the_sweep_finds_the_rest(shims: Any) -> None:
+    """Kill -9 of the shim leaves nothing on the card once the worker has swept."""
+    shim = shims("sh", "-c", "setsid sh -c 'echo daemon $$; sleep 1000' & sleep 1000")
+    daemon = daemon_of(shim)
+
+    shim.process.kill()
+    shim.process.wait()
+    tree.sweep(TOKEN, "1.abc")
+
+    assert until(lambda: ProcessIdentity.of(daemon) is None)
+    assert [] == tree.carrying(TOKEN, "1.abc")
+
+
+def test_a_settled_run_keeps_only_its_log(shims: Any) -> None:
+    """The spec holds the submitter's environment; it goes as soon as it may."""
+    shim = shims("echo", "hello")
+    shim.ended()
+    runs = shim.directory.path.parent.parent
+    assert [shim.directory.path] == [each.path for each in unsettled(runs)]
+
+    shim.directory.settle()
+
+    assert ["log"] == [entry.name for entry in shim.directory.path.iterdir()]
+    assert [] == list(unsettled(runs))

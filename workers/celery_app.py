@@ -1,0 +1,85 @@
+"""The Celery application: a worker for each device, its one task, and the address of the broker.
+
+``celery -A workers.celery_app inspect active`` shows what runs; Flower takes the same ``-A``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from celery import Celery
+from kombu.entity import Queue
+
+from gpuqueue.settings import Settings
+from workers.bootstep import TASK, ServeDevice
+from workers.worker import Worker
+
+
+def broker_url(redis_url: str) -> str:
+    """Return the store's address as kombu writes it: a unix socket is ``redis+socket://``."""
+    parts = urlsplit(redis_url)
+    if parts.scheme != "unix":
+        return redis_url
+    return f"redis+socket://{parts.path}"
+
+
+def make_app(settings: Settings, device: str | None = None) -> Celery:
+    """Return the application; with *device*, that of the worker which serves it."""
+    celery_app = Celery("gpuqueue", broker=broker_url(settings.redis_url))
+    queue = f"gpu.{device}" if device else "gpu"
+    celery_app.conf.update(
+        broker_connection_max_retries=None,
+        broker_connection_retry_on_startup=True,
+        broker_transport_options={"socket_keepalive": urlsplit(settings.redis_url).scheme != "unix"},
+        control_queue_expires=60.0,
+        task_acks_late=False,
+        task_default_queue=queue,
+        task_ignore_result=True,
+        task_queues=[Queue(queue)],
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        worker_enable_remote_control=True,
+        worker_prefetch_multiplier=1,
+        worker_send_task_events=True,
+    )
+    return celery_app
+
+
+def attach(celery_app: Celery, worker: Worker) -> None:
+    """Let the application host *worker*: its task takes runs through their life, its bootstep starts and stops it."""
+    celery_app.gpuqueue_worker = worker
+
+    @celery_app.task(name=TASK)  # type: ignore[untyped-decorator,unused-ignore]  # celery has no types
+    def run(job_id: int, token: str, **_shown: Any) -> str:  # noqa: ARG001 - shown by inspect and Flower
+        return worker.work(token)
+
+    celery_app.steps["worker"].add(ServeDevice)
+
+
+def serve(worker: Worker) -> int:
+    """Serve the worker's device until a signal says stop; return the exit code."""
+    celery_app = make_app(worker.settings, worker.device.uuid)
+    attach(celery_app, worker)
+    celery_app.worker_main(
+        [
+            "worker",
+            *("--pool", "threads"),
+            # Adopted runs come on top of those that this worker may claim.
+            *("--concurrency", str(2 * worker.settings.slots)),
+            *("--queues", f"gpu.{worker.device.uuid}"),
+            *("--hostname", f"{worker.device.uuid}@{worker.settings.host}"),
+            *("--loglevel", "INFO"),
+            "--without-gossip",
+            "--without-mingle",
+            "--task-events",
+        ]
+    )
+    worker.close()
+    return 1 if getattr(celery_app, "gpuqueue_failed", False) else 0
+
+
+def __getattr__(name: str) -> Any:
+    """Make ``app`` when the celery command asks for it, and not when a worker imports this module."""
+    if name in {"app", "celery"}:
+        return make_app(Settings.load())
+    raise AttributeError(name)

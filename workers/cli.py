@@ -1,0 +1,134 @@
+"""``gpuqueue-worker``: the command for machines. People use ``gpuqueue``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+
+import click
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.codec import device_to_plain
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings import Settings
+from gpuqueue.units import format_bytes
+from workers.devices.choose import choose, find
+
+#: How often a process looks whether the host that started it is still there, in seconds.
+PARENT_LOOK_S = 1.0
+
+devices_option = click.option(
+    "--devices", "spec", metavar="SPEC", help="auto, gpu, cpu or simulated ones such as sim:4x24G."
+)
+parent_option = click.option("--parent", type=int, hidden=True, help="Stop when this process is gone.")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def worker_commands() -> None:
+    """Serve the devices of this machine."""
+
+
+@worker_commands.command()
+@devices_option
+@click.option("--device", "wanted", default="0", show_default=True, help="Index, UUID or start of a UUID.")
+@click.option("--plain", is_flag=True, help="Without Celery: no Flower, no inspect, the same worker otherwise.")
+@parent_option
+def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> None:
+    """Serve one device until SIGTERM or Ctrl-C. Running jobs go on and are adopted by the next worker."""
+    from workers.worker import Worker  # noqa: PLC0415 - `devices` and --help need none of this
+
+    settings = Settings.load()
+    backend = choose(spec or settings.devices, settings.host)
+    worker = Worker(settings, backend, find(backend, wanted), SystemClock())
+    if plain:
+        from workers import plain as host  # noqa: PLC0415 - only where asked for
+
+        host.serve(worker, _stop_signal(parent))
+        return
+    from workers import celery_app  # noqa: PLC0415 - as above: Celery's import is the largest
+
+    _watch_parent(parent, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    sys.exit(celery_app.serve(worker))
+
+
+@worker_commands.command()
+@parent_option
+def record(parent: int | None) -> None:
+    """Write the history down, and take back what no worker answers for."""
+    from gpuqueue.book.book import Book  # noqa: PLC0415 - only here
+    from workers.reaper import Reaper  # noqa: PLC0415 - only here
+    from workers.recorder import Recorder  # noqa: PLC0415 - only here
+
+    settings = Settings.load()
+    stopping = _stop_signal(parent)
+    reaper = Reaper(settings, JobQueue(settings.redis_url))
+    threading.Thread(target=reaper.loop, args=(stopping,), name="gpuqueue-reaper", daemon=True).start()
+    Recorder(JobQueue(settings.redis_url), Book(settings.database_url)).loop(stopping)
+
+
+@worker_commands.command()
+@devices_option
+@click.option("--no-recorder", is_flag=True, help="The history is written by a recorder elsewhere.")
+def host(spec: str | None, *, no_recorder: bool) -> None:
+    """Serve every device of this machine: a worker for each, and the recorder."""
+    from workers.host import Host  # noqa: PLC0415 - only here
+
+    settings = Settings.load()
+    spec = spec or settings.devices
+    Host(settings, choose(spec, settings.host), spec, record=not no_recorder).serve(_stop_signal(None))
+
+
+@worker_commands.command()
+@devices_option
+@click.option("--json", "as_json", is_flag=True, help="As JSON, for programs.")
+def devices(spec: str | None, *, as_json: bool) -> None:
+    """List the devices that this machine would serve."""
+    settings = Settings.load()
+    found = choose(spec or settings.devices, settings.host).devices()
+    if as_json:
+        click.echo(json.dumps([device_to_plain(device) for device in found]))
+        return
+    for device in found:
+        click.echo(f"{device.index}  {device.uuid}  {format_bytes(device.total_bytes)}  {device.name}")
+
+
+def _stop_signal(parent: int | None) -> threading.Event:
+    """Return an event that SIGTERM, Ctrl-C or the end of *parent* sets."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    _watch_parent(parent, stopping.set)
+    return stopping
+
+
+def _watch_parent(parent: int | None, act: object) -> None:
+    """Call *act* when the process that started us is gone: nobody would look after us or start us again."""
+    if parent is None or not callable(act):
+        return
+
+    def watch() -> None:
+        never = threading.Event()
+        while os.getppid() == parent:
+            never.wait(PARENT_LOOK_S)
+        act()
+
+    threading.Thread(target=watch, name="gpuqueue-parent", daemon=True).start()
+
+
+def main() -> None:
+    """Run the command; our own errors become one line on stderr and their exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        worker_commands()
+    except GpuQueueError as error:
+        click.echo(f"gpuqueue-worker: {error}", err=True)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""The figures of one run on one device, sample by sample. Pure."""
+
+from __future__ import annotations
+
+from gpuqueue.device import Peak, PeakSource
+
+#: Time between two samples of a run that is no longer young, in seconds.
+INTERVAL_S = 1.0
+
+
+class Meter:
+    """Keeps the largest sample and counts the looks."""
+
+    def __init__(self) -> None:
+        self.observed_bytes = 0
+        self._peak_bytes: int | None = None
+        self._samples = 0
+        self._na_samples = 0
+        self._shared: bool | None = None
+
+    def note(self, used_bytes: int | None, *, shared: bool) -> None:
+        """Take one sample: bytes, or None where the driver would not say; *shared* if others were on the device."""
+        self._shared = bool(self._shared) or shared
+        if used_bytes is None:
+            self._na_samples += 1
+            return
+        self._samples += 1
+        self.observed_bytes = used_bytes
+        self._peak_bytes = max(self._peak_bytes or 0, used_bytes)
+
+    def peak(self, source: PeakSource, *, at_least_bytes: int | None = None) -> Peak:
+        """Return the peak; *at_least_bytes* is a maximum that the kernel kept, where there is one."""
+        known = [figure for figure in (self._peak_bytes, at_least_bytes) if figure is not None]
+        if not known:
+            return Peak.unknown(na_samples=self._na_samples)
+        return Peak(
+            bytes=max(known),
+            source=source,
+            samples=self._samples,
+            na_samples=self._na_samples,
+            interval_s=INTERVAL_S,
+            shared=self._shared,
+        )

@@ -1,0 +1,161 @@
+"""The run directory: how a worker and a shim talk, and what the next worker finds.
+
+``<state>/runs/<job>/<token>/`` holds one run and nothing else of the house. The files are listed in
+:mod:`workers.shim`; this is the worker's end of them, with one more: ``claim``, what the next worker of this
+device must know to adopt the run. When the run is settled only ``log`` stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.codec import run_device_from_plain, run_device_to_plain
+from gpuqueue.process import ProcessIdentity
+from gpuqueue.run import Ending, EndingKind, RunDevice
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ShimSpec:
+    """What the shim must know to run a job. ``start_before`` is on the host's monotonic clock, in seconds."""
+
+    argv: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str]
+    time_limit_s: float | None
+    kill_grace_s: float
+    start_before: float
+    lock_fd: int
+    umask: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """What a run holds: enough for another worker of the same device to adopt it."""
+
+    job_id: int
+    token: str
+    devices: tuple[RunDevice, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exit:
+    """What the shim wrote when the last process of the run was gone."""
+
+    ending: Ending
+    duration_s: float | None
+    max_rss_bytes: int | None
+
+
+class RunDir:
+    """The directory of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, runs: Path, held: Held) -> RunDir:
+        """Make the directory of a new run below *runs*; nobody but its owner can read it."""
+        path = runs / str(held.job_id) / held.token
+        path.mkdir(parents=True, mode=0o700)
+        directory = cls(path)
+        plain = {"job_id": held.job_id, "token": held.token}
+        directory._put("claim", json.dumps({**plain, "devices": [run_device_to_plain(each) for each in held.devices]}))
+        return directory
+
+    @property
+    def log(self) -> Path:
+        """Return the path of the job's log."""
+        return self.path / "log"
+
+    def held(self) -> Held | None:
+        """Return what the run holds, or None if the run is settled or was never whole."""
+        plain = self._json("claim")
+        if plain is None:
+            return None
+        devices = tuple(run_device_from_plain(each) for each in plain["devices"])
+        return Held(job_id=plain["job_id"], token=plain["token"], devices=devices)
+
+    def try_lock(self) -> int | None:
+        """Return the locked file's descriptor, or None while a worker or a shim is there."""
+        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+                return None
+            raise
+        return fd
+
+    def write_spec(self, spec: ShimSpec) -> None:
+        """Write what the shim is to run; it may hold secrets of the submitter's environment."""
+        self._put("spec", json.dumps({name: getattr(spec, name) for name in ShimSpec.__slots__}, default=dict))
+
+    def vouch(self, for_s: float) -> None:
+        """Tell the shim that somebody answers for the run for the next *for_s* seconds."""
+        with contextlib.suppress(FileNotFoundError):  # the run was settled meanwhile
+            self._put("beat", f"{for_s:.3f}")
+
+    def ask_end(self, kind: EndingKind) -> None:
+        """Ask the shim to end the run, for the reason *kind*. The first reason given stays."""
+        with contextlib.suppress(FileNotFoundError):
+            if not (self.path / "cancel").exists():
+                self._put("cancel", kind.value)
+        shim = self.shim()
+        if shim is not None:
+            shim.send(signal.SIGUSR1)
+
+    def shim(self) -> ProcessIdentity | None:
+        """Return the shim's identity, or None if it has not said yet."""
+        lines = (self._read("pid") or "").splitlines()
+        return ProcessIdentity.parse(lines[0]) if lines else None
+
+    def exit(self) -> Exit | None:
+        """Return how the run ended, or None if no shim said so."""
+        plain = self._json("exit")
+        if plain is None:
+            return None
+        kind, status = EndingKind(plain["kind"]), plain["status"]
+        if kind is EndingKind.EXITED:
+            ending = Ending.from_status(status)
+        else:
+            ending = Ending.stopped(kind, status, plain.get("detail", ""))
+        return Exit(ending=ending, duration_s=plain.get("duration_s"), max_rss_bytes=plain.get("max_rss_bytes"))
+
+    def settle(self) -> None:
+        """Forget everything but the log: the book has the run, or the run is stale."""
+        for name in ("claim", "spec", "beat", "cancel", "pid", "exit", "lock"):
+            with contextlib.suppress(OSError):
+                (self.path / name).unlink()
+
+    def _put(self, name: str, text: str) -> None:
+        temporary = self.path / f".{name}.{os.getpid()}"
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(text)
+        temporary.replace(self.path / name)
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except OSError:
+            return None
+
+    def _json(self, name: str) -> dict[str, Any] | None:
+        text = self._read(name)
+        return None if text is None else json.loads(text)
+
+
+def unsettled(runs: Path) -> Iterator[RunDir]:
+    """Yield the run directories below *runs* that some worker must still settle."""
+    for claim in sorted(runs.glob("*/*/claim")):
+        yield RunDir(claim.parent)

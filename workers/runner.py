@@ -1,0 +1,227 @@
+"""One run, from its claim to its settlement: may it start? spawn, follow, settle."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from gpuqueue.clock import Clock
+from gpuqueue.errors import Unreachable
+from gpuqueue.job import JobSpec, JobState
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.run import EndingKind, state_after
+from gpuqueue.settings import Settings
+from workers import tree
+from workers.environment import TOKEN, environment
+from workers.live import LiveRun, LiveRuns
+from workers.rundir import Exit, ShimSpec
+from workers.sampler import Sampler
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SHIM = Path(__file__).with_name("shim.py")
+#: Pause between two tries to tell an ending to a store that does not answer, in seconds.
+RETRY_S = 1.0
+#: Pause between two looks for a shim that is just being started, in seconds.
+LOOK_S = 0.05
+
+
+class Detached(Exception):
+    """The worker is leaving; whoever serves the device next goes on from the run directory."""
+
+
+class Runner:
+    """Takes runs through their life, each in a thread that Celery's pool (or a plain one) lends."""
+
+    def __init__(self, settings: Settings, queue: JobQueue, sampler: Sampler, runs: LiveRuns, clock: Clock) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._sampler = sampler
+        self._runs = runs
+        self._clock = clock
+        self._detached = threading.Event()
+        self._detach_read, self._detach_write = os.pipe()
+
+    def detach(self) -> None:
+        """Let every run go on without us, from now on."""
+        self._detached.set()
+        os.write(self._detach_write, b"x")
+
+    def run(self, run: LiveRun) -> str:
+        """Take *run* as far as it goes; return in one word how far that was, for the log and for Celery.
+
+        In turn: ask the queue whether it may start, spawn its shim, follow it to its end, settle it. A run
+        that was adopted has started long ago and is only followed.
+        """
+        try:
+            if run.spec is not None:
+                shim = self._start(run, run.spec)
+                if shim is None:
+                    return "not started"
+                self._follow_child(shim)
+            else:
+                self._follow(run)
+            return self._settle(run)
+        except Detached:
+            return "detached"
+        finally:
+            if run.lock_fd is not None:
+                os.close(run.lock_fd)
+            self._runs.remove(run.held.token)
+
+    # ---- start ---------------------------------------------------------------------------------------------------
+
+    def _start(self, run: LiveRun, spec: JobSpec) -> subprocess.Popen[bytes] | None:
+        asked_s = self._clock.monotonic_s()
+        held = run.held
+        verdict = self._answered(
+            lambda: self._queue.started(
+                held.job_id,
+                held.token,
+                lease_s=self._settings.lease_s,
+                log_path=str(run.directory.log),
+                devices=held.devices,
+            )
+        )
+        if verdict is JobState.RUNNING:
+            try:
+                return self._spawn(run, spec, start_before=asked_s + self._settings.shim_grace_s)
+            except OSError as error:
+                self._lose(run, f"the shim could not be started on {self._settings.host}: {error.strerror or error}")
+                return None
+        if verdict is JobState.CANCELLING:
+            self._answered(lambda: self._queue.giveback(held.job_id, held.token, "cancelled before it started"))
+        else:
+            log.warning("%s does not start: the claim is stale", run)
+        run.directory.settle()
+        return None
+
+    def _spawn(self, run: LiveRun, spec: JobSpec, *, start_before: float) -> subprocess.Popen[bytes]:
+        if run.lock_fd is None:
+            raise OSError("the run directory is locked by somebody else")
+        held, directory = run.held, run.directory
+        directory.write_spec(
+            ShimSpec(
+                argv=spec.argv,
+                cwd=spec.cwd,
+                env=environment(held.job_id, held.token, spec, held.devices, directory.path),
+                time_limit_s=spec.time_limit_s,
+                kill_grace_s=self._settings.kill_grace_s,
+                start_before=start_before,
+                lock_fd=run.lock_fd,
+                umask=0o022,
+            )
+        )
+        directory.vouch(self._settings.shim_grace_s)
+        shim = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-X", "utf8", str(SHIM), str(directory.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+            pass_fds=(run.lock_fd,),
+        )
+        os.close(run.lock_fd)  # the shim alone holds the lock now: free means gone
+        run.lock_fd = None
+        log.info("started %s: %s", run, spec.name)
+        return shim
+
+    # ---- follow --------------------------------------------------------------------------------------------------
+
+    def _follow_child(self, shim: subprocess.Popen[bytes]) -> None:
+        """Wait until our own child is gone, however long that takes, and collect it."""
+        self._wait_for(os.pidfd_open(shim.pid))
+        shim.wait()
+
+    def _follow(self, run: LiveRun) -> None:
+        """Wait until the shim that another worker started is gone."""
+        while run.directory.shim() is None:
+            run.lock_fd = run.directory.try_lock()
+            if run.lock_fd is not None:
+                return  # nobody is there: the shim was never started
+            if self._detached.wait(LOOK_S):
+                raise Detached
+        shim = run.directory.shim()
+        handle = shim.handle() if shim is not None else None
+        if handle is not None:
+            self._wait_for(handle)
+
+    def _wait_for(self, handle: int) -> None:
+        """Wait until the process behind the pidfd *handle* ends, and close it.
+
+        Raises:
+            Detached: the worker is leaving first.
+
+        """
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.register(self._detach_read, select.POLLIN)
+        try:
+            poll.poll()
+        finally:
+            os.close(handle)
+        if self._detached.is_set():
+            raise Detached
+
+    # ---- settle --------------------------------------------------------------------------------------------------
+
+    def _settle(self, run: LiveRun) -> str:
+        end = run.directory.exit()
+        if end is None:
+            swept = tree.sweep(TOKEN, run.held.token)
+            return self._lose(
+                run, f"its shim vanished, {swept} processes of it were ended" if swept else "its shim vanished"
+            )
+        if end.ending.kind is EndingKind.LOST:
+            return self._lose(run, end.ending.detail)
+        return self._finish(run, end)
+
+    def _finish(self, run: LiveRun, end: Exit) -> str:
+        held = run.held
+        state = state_after(end.ending)
+        devices = tuple(
+            replace(device, peak=self._sampler.peak(run, device.uuid, end.max_rss_bytes)) for device in held.devices
+        )
+        known = self._answered(
+            lambda: self._queue.finish(
+                held.job_id, held.token, state=state, ending=end.ending, duration_s=end.duration_s, devices=devices
+            )
+        )
+        log.info("%s: %s (%s)", run, state if known else "stale, the result changes nothing", end.ending)
+        run.directory.settle()
+        return str(state) if known else "stale"
+
+    def _lose(self, run: LiveRun, detail: str) -> str:
+        held = run.held
+        state = self._answered(
+            lambda: self._queue.lose(held.job_id, held.token, loss_limit=self._settings.loss_limit, detail=detail)
+        )
+        log.warning("%s was lost: %s; the job is %s now", run, detail, state or "no longer ours")
+        run.directory.settle()
+        return "lost"
+
+    def _answered(self, ask: Callable[[], T]) -> T:
+        """Ask until the store answers: an ending must not get lost because the store is away for a while.
+
+        Raises:
+            Detached: the worker is leaving; the run directory keeps what was to be said.
+
+        """
+        while True:
+            try:
+                return ask()
+            except Unreachable as error:
+                log.warning("the store does not answer, trying again: %s", error)
+                if self._detached.wait(RETRY_S):
+                    raise Detached from error

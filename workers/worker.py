@@ -1,0 +1,213 @@
+"""The worker of one device: its parts, and the order in which they come up and go down. Knows no Celery."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from gpuqueue.clock import Clock
+from gpuqueue.device import Device
+from gpuqueue.errors import Refused, Unreachable
+from gpuqueue.process import boot_id
+from gpuqueue.queue.doorbell import Doorbell
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Verdicts
+from gpuqueue.run import EndingKind
+from gpuqueue.settings import Settings
+from workers.beats import Beats
+from workers.claimer import Claimer
+from workers.devices.backend import DeviceBackend
+from workers.gate import Gate
+from workers.live import LiveRun, LiveRuns
+from workers.reaper import Reaper
+from workers.rundir import unsettled
+from workers.runner import Runner
+from workers.sampler import Sampler
+
+log = logging.getLogger(__name__)
+
+#: How long a new worker waits for its predecessor on the device to be gone, in seconds.
+TAKE_OVER_S = 20.0
+#: Longest wait for a ring before the doorbell looks whether it should stop, in seconds.
+LISTEN_S = 0.5
+
+
+class HandOver(Protocol):
+    """Gives a run to a thread that will call :meth:`Worker.work` with it. Must not block."""
+
+    def __call__(self, run: LiveRun) -> None:
+        """Hand *run* over."""
+
+
+class Worker:
+    """Serves one device: claims, runs, vouches, samples. Runs outlive it in their shims."""
+
+    def __init__(self, settings: Settings, backend: DeviceBackend, device: Device, clock: Clock) -> None:
+        self.settings = settings
+        self.device = device
+        # A fresh incarnation for each process: a restarted worker must never pass for its predecessor.
+        self.name = f"{settings.host}/{device.uuid}/{secrets.token_hex(4)}"
+        self.queue = JobQueue(settings.redis_url)
+        self.runs = LiveRuns()
+        self._backend = backend
+        self._clock = clock
+        self._gate = Gate(settings, backend, device, self.runs)
+        self._sampler = Sampler(backend, self.runs, clock)
+        self._runner = Runner(settings, self.queue, self._sampler, self.runs, clock)
+        self._beats = Beats(settings, self.queue, self._gate, self.runs)
+        self._reaper = Reaper(settings, self.queue)
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._claimer: Claimer | None = None
+        self._device_lock: int | None = None
+
+    # ---- up ------------------------------------------------------------------------------------------------------
+
+    def start(self, hand_over: HandOver) -> None:
+        """Come up: be alone on the device, answer for what runs there already, and only then claim.
+
+        Raises:
+            Refused: another worker serves the device and does not go.
+            StoreUnreachable: the store does not answer.
+
+        """
+        self._device_lock = self._lock_device()
+        self._adopt(hand_over)
+        self._claimer = Claimer(
+            self.settings,
+            self.queue,
+            self._backend,
+            self.device,
+            self._gate,
+            self.runs,
+            self._clock,
+            worker=self.name,
+            hand_over=hand_over,
+        )
+        loops: dict[str, Callable[[], None]] = {
+            "beats": lambda: self._beats.loop(self._stopping),
+            "sampler": lambda: self._sampler.loop(self._stopping),
+            "reaper": lambda: self._reaper.loop(self._stopping),
+            "doorbell": self._listen,
+            "claimer": self._claim_loop,
+        }
+        for name, loop in loops.items():
+            thread = threading.Thread(target=loop, name=f"gpuqueue-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        log.info("worker %s serves %s (%s)", self.name, self.device.name, self.device.uuid)
+
+    def _claim_loop(self) -> None:
+        if self._claimer is not None:
+            self._claimer.loop(self._stopping)
+
+    def _lock_device(self) -> int:
+        directory = self.settings.state_dir / "devices"
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(directory / f"{self.device.uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        deadline = time.monotonic() + TAKE_OVER_S
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    os.close(fd)
+                    raise Refused(f"another worker serves {self.device.uuid}: stop it first (gpuqueue down)") from None
+                self._stopping.wait(0.1)
+            else:
+                return fd
+
+    def _adopt(self, hand_over: HandOver) -> None:
+        """Answer for the runs that an earlier worker of this device left, and give up what never became a run."""
+        adopted = []
+        for directory in unsettled(self.settings.runs_dir):
+            held = directory.held()
+            if held is not None and held.devices[0].uuid == self.device.uuid:
+                adopted.append(LiveRun(held=held, directory=directory, since_s=self._clock.monotonic_s()))
+        for run in adopted:
+            self.runs.add(run)
+        offer = self._gate.look() or self._gate.closed()
+        self.queue.announce(offer, worker=self.name, pid=os.getpid(), boot_id=boot_id())
+        self._give_up_orphans(self._beats.beat())
+        for run in adopted:
+            log.info("adopted %s", run)
+            hand_over(run)
+
+    def _give_up_orphans(self, verdicts: Verdicts) -> None:
+        for lease in verdicts.others:
+            if lease.leads:  # our device, but no run directory: the earlier worker died right after the claim
+                state = self.queue.lose(
+                    lease.job_id,
+                    lease.token,
+                    loss_limit=self.settings.loss_limit,
+                    detail="its worker vanished between the claim and the start",
+                )
+                log.warning("job %s was claimed by a worker that is gone, it is %s now", lease.job_id, state)
+
+    # ---- at work -------------------------------------------------------------------------------------------------
+
+    def work(self, token: str) -> str:
+        """Take the run with this token through its life; called in a thread of the pool."""
+        run = self.runs.get(token)
+        if run is None:
+            return "unknown"  # a message from an earlier life of this worker
+        outcome = self._runner.run(run)
+        if self._claimer is not None:
+            self._claimer.wake.set()
+        return outcome
+
+    def _listen(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                with Doorbell(self.settings.redis_url) as bell:
+                    self._wake()  # something may have rung while nobody listened
+                    while not self._stopping.is_set():
+                        ring = bell.wait(LISTEN_S)
+                        if ring is None:
+                            continue
+                        if ring.what == "cancel" and ring.token is not None:
+                            self._cancel(ring.token)
+                        else:
+                            self._wake()
+            except Unreachable as error:
+                log.warning("the doorbell is silent: %s", error)
+                self._stopping.wait(1.0)
+
+    def _wake(self) -> None:
+        if self._claimer is not None:
+            self._claimer.wake.set()
+
+    def _cancel(self, token: str) -> None:
+        run = self.runs.get(token)
+        if run is not None:
+            run.directory.ask_end(EndingKind.CANCELLED)
+
+    # ---- down ----------------------------------------------------------------------------------------------------
+
+    def detach(self) -> None:
+        """Leave: claim no more, and let the runs go on in their shims until another worker adopts them.
+
+        The claimer goes first, so that nothing new begins; the runner's threads last, so that they can
+        still tell what has just ended.
+        """
+        self._stopping.set()
+        self._wake()
+        self.runs.wake()
+        for thread in self._threads:
+            thread.join(timeout=LISTEN_S + 5)
+        for run in self.runs.all():
+            run.directory.vouch(self.settings.shim_grace_s)  # the full grace for whoever comes next
+        self._runner.detach()
+
+    def close(self) -> None:
+        """Let go of the device and the store."""
+        if self._device_lock is not None:
+            os.close(self._device_lock)
+            self._device_lock = None
+        self.queue.close()
