@@ -1,0 +1,144 @@
+"""Opens a database, SQLite or PostgreSQL, so that what is committed stays and what fails says so in one line."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+
+from gpuqueue.errors import BookUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: How long to wait for another process's transaction in SQLite, and for PostgreSQL to answer, in seconds.
+WAIT_S = 10
+#: Execution option of a connection that writes.
+WRITES = "gpuqueue_writes"
+
+
+def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
+    """Return an engine for the database at *url*; nothing is asked of the database yet.
+
+    Migrations of SQLite switch *foreign_keys* off: to alter a table there is to copy it and drop the old one,
+    which would take the rows that refer to it along.
+
+    Raises:
+        BookUnreachable: *url* is no URL of SQLite or PostgreSQL, or the driver for it is not installed.
+
+    """
+    try:
+        parsed = sa.make_url(url)
+    except exc.ArgumentError as error:
+        raise BookUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from error
+    if parsed.drivername in {"postgresql", "postgres"}:
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername.partition("+")[0] not in {"sqlite", "postgresql"}:
+        raise BookUnreachable(f"the book at {shown(parsed)} cannot be used: only SQLite and PostgreSQL can")
+    try:
+        if parsed.get_backend_name() == "sqlite":
+            return _sqlite(parsed, foreign_keys=foreign_keys)
+        wait = {} if "connect_timeout" in parsed.query else {"connect_timeout": WAIT_S}
+        # A server that was restarted leaves dead connections in the pool: ask before use.
+        return sa.create_engine(parsed, pool_pre_ping=True, connect_args=wait)
+    except (ImportError, exc.NoSuchModuleError) as error:
+        raise BookUnreachable(
+            f"no driver for the book at {shown(parsed)}: pip install 'gpuqueue-server[postgres]'"
+        ) from error
+
+
+@contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Give a connection to read with.
+
+    Raises:
+        BookUnreachable: the database does not answer or has no tables.
+
+    """
+    with _explained(engine), engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
+def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Give a connection in a transaction that is committed at the end.
+
+    Raises:
+        BookUnreachable: the database does not answer or has no tables; nothing was changed.
+
+    """
+    with _explained(engine), engine.connect().execution_options(**{WRITES: True}) as connection, connection.begin():
+        yield connection
+
+
+def shown(url: sa.URL) -> str:
+    """Return *url* as one may print it."""
+    if "password" in url.query:
+        url = url.update_query_dict({"password": "***"})
+    return url.render_as_string(hide_password=True)
+
+
+@contextmanager
+def _explained(engine: sa.Engine) -> Iterator[None]:
+    try:
+        yield
+    except (exc.IntegrityError, exc.DataError):
+        raise  # no trouble of the database but of ours: it must not look like an outage
+    except exc.DBAPIError as error:
+        where = f"the book at {shown(engine.url)}"
+        if _is_missing_table(error.orig):
+            raise BookUnreachable(f"{where} has no tables yet: run gpuqueue db upgrade") from error
+        raise BookUnreachable(f"{where} does not answer: {_first_line(error.orig)}") from error
+    except exc.TimeoutError as error:
+        raise BookUnreachable(f"the book at {shown(engine.url)} has no connection left: {error}") from error
+
+
+def _is_missing_table(error: BaseException | None) -> bool:
+    undefined_table = "42P01"
+    return getattr(error, "sqlstate", None) == undefined_table or str(error).startswith("no such table")
+
+
+def _first_line(error: BaseException | None) -> str:
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _sqlite(url: sa.URL, *, foreign_keys: bool) -> sa.Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": WAIT_S})
+
+    @event.listens_for(engine, "do_connect")
+    def _create_private(_dialect: Any, _record: Any, cargs: Sequence[Any], _cparams: Any) -> None:
+        """Make a file that only we can read: it will hold environments, and in those are secrets."""
+        if url.database in {None, "", ":memory:"} or str(url.database).startswith("file:"):
+            return
+        path = Path(str(cargs[0]))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if not path.exists():
+                # Never open one that is there: closing it again would drop the locks that SQLite holds for us.
+                with suppress(FileExistsError):
+                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise BookUnreachable(f"the book at {shown(url)} cannot be made: {error.strerror}") from error
+
+    @event.listens_for(engine, "connect")
+    def _set_up(connection: Any, _record: Any) -> None:
+        # The driver would begin a transaction only before the first change; _begin does it instead.
+        connection.isolation_level = None
+        connection.execute(f"PRAGMA busy_timeout = {WAIT_S * 1000}")
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            connection.execute("PRAGMA journal_mode = WAL")
+        # Not NORMAL: the outbox is trimmed once we have committed, and a power cut must not take both.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        # A reader that turns writer midway fails at once if somebody else wrote: a writer says so at the start.
+        writes = connection.get_execution_options().get(WRITES)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine

@@ -1,0 +1,203 @@
+"""Reads the history: a few queries for a page of jobs with their runs, however many there are."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, runs
+from gpuqueue.codec import decode_spec
+from gpuqueue.device import DeviceKind, Peak, PeakSource
+from gpuqueue.event import Act, Cursor, Event
+from gpuqueue.job import Job, JobState, WaitReason
+from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
+_MOST_IN = 1000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HistoryQuery:
+    """Which jobs to show: those that match everything that is given, newest first.
+
+    ``since`` (included) and ``until`` (not included) bound the time of submission. ``device`` is a UUID or its
+    start. To page on, set ``before_id`` to the last id seen: no job is seen twice or missed while others come in.
+    """
+
+    user: str | None = None
+    name: str | None = None
+    states: tuple[JobState, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    device: str | None = None
+    limit: int = 50
+    before_id: int | None = None
+
+
+def history(connection: sa.Connection, query: HistoryQuery) -> list[Record]:
+    """Return the jobs that match *query* with all their runs."""
+    found = sa.select(jobs).where(*_conditions(query)).order_by(jobs.c.id.desc()).limit(query.limit)
+    return _records(connection, connection.execute(found).mappings().all())
+
+
+def get(connection: sa.Connection, job_id: int) -> Record | None:
+    """Return the job with all its runs, or None if the book does not know it."""
+    found = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().all()
+    return next(iter(_records(connection, found)), None)
+
+
+def events(connection: sa.Connection, job_id: int) -> tuple[Event, ...]:
+    """Return every step of the job in order; payloads that are in its record are left out of ``fields``."""
+    found = connection.execute(sa.select(job_events).where(job_events.c.job_id == job_id)).mappings()
+    return tuple(sorted((_event(row) for row in found), key=_place))
+
+
+def max_job_id(connection: sa.Connection) -> int | None:
+    """Return the highest job id that the book has seen, or None if it has seen none."""
+    highest = (connection.scalar(sa.select(sa.func.max(table.c[name]))) for table, name in _ID_COLUMNS)
+    return max((each for each in highest if each is not None), default=None)
+
+
+def cursor(connection: sa.Connection) -> Cursor | None:
+    """Return how far the outbox is read, or None if nothing was ever read."""
+    row = connection.execute(sa.select(outbox_cursor)).mappings().first()
+    return Cursor(epoch=row["epoch"], last_id=row["last_id"]) if row is not None else None
+
+
+#: A job whose submission could not be read has left only events.
+_ID_COLUMNS = ((jobs, "id"), (job_events, "job_id"))
+
+
+def _conditions(query: HistoryQuery) -> list[sa.ColumnElement[bool]]:
+    conditions: list[sa.ColumnElement[bool]] = []
+    if query.user is not None:
+        conditions.append(jobs.c.user_name == query.user)
+    if query.name is not None:
+        conditions.append(jobs.c.name == query.name)
+    if query.states:
+        conditions.append(jobs.c.state.in_([state.value for state in query.states]))
+    if query.since is not None:
+        conditions.append(jobs.c.submitted_at >= query.since)
+    if query.until is not None:
+        conditions.append(jobs.c.submitted_at < query.until)
+    if query.before_id is not None:
+        conditions.append(jobs.c.id < query.before_id)
+    if query.device is not None:
+        # Not LIKE: SQLite's ignores case, PostgreSQL's does not.
+        start = sa.func.substr(run_devices.c.device_uuid, 1, len(query.device))
+        conditions.append(jobs.c.id.in_(sa.select(run_devices.c.job_id).where(start == query.device)))
+    return conditions
+
+
+def _records(connection: sa.Connection, rows: Sequence[sa.RowMapping]) -> list[Record]:
+    ids = [row["id"] for row in rows]
+    devices: dict[tuple[int, int], list[RunDevice]] = defaultdict(list)
+    for row in _of_jobs(connection, run_devices, ids, "device_index"):
+        devices[row["job_id"], row["attempt"]].append(_run_device(row))
+    runs_of: dict[int, list[Run]] = defaultdict(list)
+    for row in _of_jobs(connection, runs, ids, "attempt"):
+        runs_of[row["job_id"]].append(_run(row, devices[row["job_id"], row["attempt"]]))
+    return [Record(job=_job(row, runs_of[row["id"]]), runs=tuple(runs_of[row["id"]])) for row in rows]
+
+
+def _of_jobs(connection: sa.Connection, table: sa.Table, ids: Sequence[int], order: str) -> list[sa.RowMapping]:
+    """Return the rows of *table* that belong to the jobs *ids*."""
+    rows: list[sa.RowMapping] = []
+    for start in range(0, len(ids), _MOST_IN):
+        some = ids[start : start + _MOST_IN]
+        found = sa.select(table).where(table.c.job_id.in_(some)).order_by(table.c.job_id, table.c[order])
+        rows.extend(connection.execute(found).mappings())
+    return rows
+
+
+def _job(row: sa.RowMapping, its_runs: Sequence[Run]) -> Job:
+    return Job(
+        id=row["id"],
+        spec=decode_spec(row["spec"]),
+        state=JobState(row["state"]),
+        submitted_at=row["submitted_at"],
+        attempt=row["attempt"],
+        losses=row["losses"],
+        reason=WaitReason(row["reason"]) if row["reason"] else None,
+        claimed_at=row["claimed_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        host=row["host"],
+        devices=tuple(device.uuid for device in its_runs[-1].devices) if its_runs else (),
+    )
+
+
+def _run(row: sa.RowMapping, devices: Sequence[RunDevice]) -> Run:
+    return Run(
+        job_id=row["job_id"],
+        attempt=row["attempt"],
+        token=row["token"],
+        host=row["host"],
+        worker=row["worker"],
+        devices=tuple(devices),
+        claimed_at=row["claimed_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        duration_s=row["duration_s"],
+        ending=_ending(row),
+        log_path=row["log_path"],
+    )
+
+
+def _ending(row: sa.RowMapping) -> Ending | None:
+    if row["ending"] is None:
+        return None
+    return Ending(
+        kind=EndingKind(row["ending"]),
+        exit_code=row["exit_code"],
+        signal=row["signal"],
+        detail=row["detail"] or "",
+    )
+
+
+def _run_device(row: sa.RowMapping) -> RunDevice:
+    return RunDevice(
+        uuid=row["device_uuid"],
+        index=row["host_index"],
+        name=row["name"],
+        kind=DeviceKind(row["kind"]) if row["kind"] else None,
+        total_bytes=row["total_bytes"],
+        lease_bytes=row["lease_bytes"],
+        peak=Peak(
+            bytes=row["peak_bytes"],
+            source=PeakSource(row["peak_source"]),
+            samples=row["samples"],
+            na_samples=row["na_samples"],
+            interval_s=row["interval_s"],
+            shared=row["shared"],
+        ),
+    )
+
+
+def _event(row: sa.RowMapping) -> Event:
+    fields: Mapping[str, str] = json.loads(row["detail"]) if row["detail"] else {}
+    return Event(
+        id=row["event_id"],
+        act=Act(row["act"]),
+        job_id=row["job_id"],
+        state=JobState(row["state"]),
+        at=row["at"],
+        attempt=row["attempt"],
+        losses=row["losses"],
+        reason=WaitReason(row["reason"]) if row["reason"] else None,
+        fields=fields,
+    )
+
+
+def _place(event: Event) -> tuple[int, int]:
+    """Return the outbox's order; as text, ``…-10`` would come before ``…-9``."""
+    ms, _, number = event.id.partition("-")
+    return int(ms), int(number or 0)

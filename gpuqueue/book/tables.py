@@ -1,0 +1,224 @@
+"""Every table of the book. ``migrations/`` makes them in a database, and a test holds the two together."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.types import TypeDecorator
+
+from gpuqueue.device import PeakSource
+from gpuqueue.job import ENDS, JobState
+from gpuqueue.run import EndingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from enum import Enum
+
+#: The revision whose tables these are. Kept here because asking Alembic costs every ``gpuqueue show`` its import.
+REVISION = "0001"
+
+#: What PostgreSQL refuses in a text: a file name that is no UTF-8 arrives as lone surrogates.
+_REFUSED = re.compile("[\0\ud800-\udfff]")
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware time in UTC, also in SQLite, which keeps no zone."""
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        """Return *value* in UTC.
+
+        Raises:
+            ValueError: it has no zone, so nobody knows which moment it is.
+
+        """
+        del dialect
+        if value is None or value.tzinfo is timezone.utc:
+            return value
+        if value.tzinfo is None:
+            raise ValueError(f"{value} has no time zone")
+        return value.astimezone(timezone.utc)
+
+    def process_result_value(self, value: datetime | None, dialect: sa.Dialect) -> datetime | None:
+        """Return *value* as an aware time in UTC."""
+        del dialect
+        if value is None:
+            return None
+        return value.replace(tzinfo=timezone.utc) if value.tzinfo is None else value.astimezone(timezone.utc)
+
+
+class SafeText(TypeDecorator[str]):
+    """Text that any database takes: what it would refuse is replaced by U+FFFD."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: sa.Dialect) -> str | None:
+        """Return *value* without lone surrogates and NUL."""
+        del dialect
+        if value is None or (value.isascii() and "\0" not in value):  # nearly always, and ten times as fast
+            return value
+        return _REFUSED.sub("\N{REPLACEMENT CHARACTER}", value)
+
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _one_of(column: str, words: Iterable[Enum]) -> str:
+    return f"{column} IN ({', '.join(repr(word.value) for word in words)})"
+
+
+def _key(name: str, kind: type[sa.types.TypeEngine[Any]] = sa.BigInteger) -> sa.Column[Any]:
+    return sa.Column(name, kind, primary_key=True, autoincrement=False)
+
+
+def _text(name: str, *, nullable: bool = False) -> sa.Column[str]:
+    """Return a column for what people, files and programs say: anything at all."""
+    return sa.Column(name, SafeText, nullable=nullable)
+
+
+def _word(name: str, *, nullable: bool = False) -> sa.Column[str]:
+    """Return a column for text that was checked at the door, or that we wrote ourselves: plain ASCII."""
+    return sa.Column(name, sa.Text, nullable=nullable)
+
+
+def _moment(name: str, *, nullable: bool = True) -> sa.Column[datetime]:
+    return sa.Column(name, UtcDateTime, nullable=nullable)
+
+
+#: What was asked for, and where it stands after the last event that the book has read.
+jobs = sa.Table(
+    "jobs",
+    metadata,
+    _key("id"),
+    _text("name"),
+    _word("user_name"),
+    sa.Column("user_uid", sa.BigInteger, nullable=False),
+    _text("submit_host"),
+    _word("state"),
+    _word("reason", nullable=True),
+    sa.Column("level", sa.SmallInteger, nullable=False),
+    #: As one would type it; for people and for searching. The exact words are in the spec.
+    _text("command"),
+    _text("script", nullable=True),
+    _text("interpreter", nullable=True),
+    _text("cwd"),
+    sa.Column("mem_bytes", sa.BigInteger, nullable=False),
+    sa.Column("gpus", sa.Integer, nullable=False),
+    sa.Column("time_limit_s", sa.Double, nullable=True),
+    _word("pool"),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("losses", sa.Integer, nullable=False),
+    _moment("submitted_at", nullable=False),
+    _moment("claimed_at"),
+    _moment("started_at"),
+    _moment("ended_at"),
+    _text("host", nullable=True),
+    #: The codec's payload, verbatim: a queue that lost its store can be rebuilt from it.
+    _word("spec"),
+    sa.CheckConstraint(_one_of("state", JobState), name="state_known"),
+    sa.CheckConstraint(
+        f"({_one_of('state', (s for s in JobState if s in ENDS))}) = (ended_at IS NOT NULL)", name="end_has_time"
+    ),
+    sa.CheckConstraint("mem_bytes > 0", name="mem_positive"),
+    sa.CheckConstraint("gpus >= 1", name="gpus_positive"),
+    sa.CheckConstraint("attempt >= 0", name="attempt_counts"),
+    sa.CheckConstraint("losses >= 0", name="losses_count"),
+    sa.Index(None, "user_name", "id"),
+    sa.Index(None, "state", "id"),
+    sa.Index(None, "submitted_at"),
+    sa.Index(None, "ended_at"),
+)
+
+#: One attempt at a job.
+runs = sa.Table(
+    "runs",
+    metadata,
+    _key("job_id"),
+    _key("attempt", sa.Integer),
+    _word("token"),
+    _text("host"),
+    _text("worker"),
+    _moment("claimed_at", nullable=False),
+    _moment("started_at"),
+    _moment("ended_at"),
+    sa.Column("duration_s", sa.Double, nullable=True),
+    _word("ending", nullable=True),
+    sa.Column("exit_code", sa.Integer, nullable=True),
+    sa.Column("signal", sa.Integer, nullable=True),
+    _text("detail", nullable=True),
+    _text("log_path", nullable=True),
+    sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
+    sa.CheckConstraint(_one_of("ending", EndingKind), name="ending_known"),
+    sa.CheckConstraint("(ending IS NULL) = (ended_at IS NULL)", name="ending_has_time"),
+    sa.CheckConstraint("exit_code IS NULL OR signal IS NULL", name="code_or_signal"),
+    sa.CheckConstraint("attempt >= 1", name="attempt_counts"),
+)
+
+#: What each device was to a run: promised memory, peak and where that figure comes from.
+run_devices = sa.Table(
+    "run_devices",
+    metadata,
+    _key("job_id"),
+    _key("attempt", sa.Integer),
+    _key("device_uuid", SafeText),
+    #: The device's position in the run: what the job's process calls cuda:0, cuda:1 and so on.
+    sa.Column("device_index", sa.Integer, nullable=False),
+    #: The device's index on its host; only for people.
+    sa.Column("host_index", sa.Integer, nullable=True),
+    _text("name", nullable=True),
+    _word("kind", nullable=True),
+    sa.Column("total_bytes", sa.BigInteger, nullable=True),
+    sa.Column("lease_bytes", sa.BigInteger, nullable=False),
+    sa.Column("peak_bytes", sa.BigInteger, nullable=True),
+    _word("peak_source"),
+    sa.Column("samples", sa.Integer, nullable=False),
+    sa.Column("na_samples", sa.Integer, nullable=False),
+    sa.Column("interval_s", sa.Double, nullable=True),
+    sa.Column("shared", sa.Boolean, nullable=True),
+    sa.ForeignKeyConstraint(["job_id", "attempt"], ["runs.job_id", "runs.attempt"], ondelete="CASCADE"),
+    sa.CheckConstraint(_one_of("peak_source", PeakSource), name="peak_source_known"),
+    sa.CheckConstraint("(peak_bytes IS NULL) = (peak_source = 'none')", name="peak_has_source"),
+    sa.Index(None, "device_uuid"),
+)
+
+#: A job's story, step by step. It refers to no job: a step of a job that the book missed is kept as well.
+job_events = sa.Table(
+    "job_events",
+    metadata,
+    _key("epoch", sa.Text),
+    _key("event_id", sa.Text),
+    sa.Column("job_id", sa.BigInteger, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("losses", sa.Integer, nullable=False),
+    _word("act"),
+    _word("state"),
+    _moment("at", nullable=False),
+    _word("reason", nullable=True),
+    #: The event's fields as JSON, without payloads that stand in another table.
+    _word("detail", nullable=True),
+    sa.Index(None, "job_id"),
+)
+
+#: How far the outbox is read: a single row, moved in the transaction that writes the events down.
+outbox_cursor = sa.Table(
+    "outbox_cursor",
+    metadata,
+    _key("id", sa.SmallInteger),
+    _word("epoch"),
+    _word("last_id"),
+    sa.CheckConstraint("id = 1", name="single_row"),
+)

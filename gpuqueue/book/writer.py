@@ -1,0 +1,110 @@
+"""Writes a batch of events down: all of it or nothing, and once, however many recorders try."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gpuqueue.book.connect import writing
+from gpuqueue.book.fold import Batch, Row, fold
+from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, runs
+from gpuqueue.event import Cursor, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
+_MOST_IN = 1000
+
+
+def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
+    """Write *events* down and move the cursor from *expected* to the last of them, in one transaction.
+
+    Returns:
+        False, and nothing is changed, if the cursor does not stand at *expected*: another recorder was faster.
+
+    Raises:
+        BookUnreachable: the database does not answer; nothing was changed.
+
+    """
+    if not events:
+        return True
+    batch = fold(events, epoch=epoch)
+    with writing(engine) as connection:
+        if not _move_cursor(connection, expected, Cursor(epoch=epoch, last_id=events[-1].id)):
+            return False
+        _write(connection, batch)
+    return True
+
+
+def _move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor) -> bool:
+    """Compare and swap. A second recorder waits here for the first one's transaction, and then sees its cursor."""
+    row = {"id": 1, "epoch": to.epoch, "last_id": to.last_id}
+    statement: sa.Insert | sa.Update
+    if expected is None:
+        statement = _insert(connection, outbox_cursor).values(row)
+    else:
+        stands = (outbox_cursor.c.epoch == expected.epoch, outbox_cursor.c.last_id == expected.last_id)
+        statement = sa.update(outbox_cursor).where(outbox_cursor.c.id == 1, *stands).values(row)
+    # An INSERT may come with a RETURNING of SQLAlchemy's own, and its count of rows would be lost.
+    return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
+
+
+def _write(connection: sa.Connection, batch: Batch) -> None:
+    _insert_all(connection, jobs, batch.new_jobs.values())
+    if batch.given_back:
+        gone = sa.delete(runs).where(
+            runs.c.job_id == sa.bindparam("gone_id"), runs.c.token == sa.bindparam("gone_token")
+        )
+        connection.execute(gone, [{"gone_id": job_id, "gone_token": token} for job_id, token in batch.given_back])
+    known = _known(connection, {key[0] for key in batch.new_runs} - {key[0] for key in batch.new_jobs})
+    known.update(key[0] for key in batch.new_jobs)
+    _insert_all(connection, runs, [row for key, row in batch.new_runs.items() if key[0] in known])
+    _insert_all(connection, run_devices, [row for key, row in batch.new_devices.items() if key[0] in known])
+    _update_all(connection, jobs, ("id",), batch.moved_jobs)
+    _update_all(connection, runs, ("job_id", "attempt", "token"), batch.moved_runs)
+    _update_all(connection, run_devices, ("job_id", "attempt", "device_uuid"), batch.moved_devices)
+    _insert_all(connection, job_events, batch.events)
+
+
+def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:
+    """Return those of *job_ids* that the book has: a run cannot refer to a job that is not there."""
+    known: set[int] = set()
+    left = iter(job_ids)
+    while some := list(islice(left, _MOST_IN)):
+        known.update(connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(some))))
+    return known
+
+
+def _insert(connection: sa.Connection, table: sa.Table) -> sa.Insert:
+    """Return an INSERT that leaves a row alone which is there already."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()
+
+
+def _insert_all(connection: sa.Connection, table: sa.Table, rows: Collection[Row]) -> None:
+    if rows:
+        connection.execute(_insert(connection, table), list(rows))
+
+
+def _update_all(
+    connection: sa.Connection, table: sa.Table, keys: tuple[str, ...], moved: Mapping[tuple[Any, ...], Row]
+) -> None:
+    """Update *moved* with one statement for each set of columns, of which there are few."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for key, row in moved.items():
+        named = {f"key_{name}": value for name, value in zip(keys, key, strict=True)}
+        groups.setdefault(tuple(sorted(row)), []).append({**named, **row})
+    for columns, rows in groups.items():
+        connection.execute(_update(table, keys, columns), rows)
+
+
+@lru_cache(maxsize=256)
+def _update(table: sa.Table, keys: tuple[str, ...], columns: tuple[str, ...]) -> sa.Update:
+    found = (table.c[name] == sa.bindparam(f"key_{name}") for name in keys)
+    return sa.update(table).where(*found).values({name: sa.bindparam(name) for name in columns})

@@ -1,0 +1,1 @@
+"""The command line: words in, one call of the client, words out. No logic of its own."""

@@ -1,0 +1,122 @@
+"""Commands about single jobs: ``queue``, ``show``, ``logs``, ``wait``, ``cancel``, ``hold``, ``release``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+
+import click
+
+from gpuqueue.cli import render
+from gpuqueue.client import Client
+from gpuqueue.codec import job_to_plain, record_to_plain
+from gpuqueue.errors import GpuQueueError, WaitTimeout
+from gpuqueue.job import JobState
+from gpuqueue.units import parse_duration
+
+job_ids = click.argument("ids", metavar="ID…", type=click.IntRange(1), nargs=-1, required=True)
+job_id = click.argument("job_id", metavar="ID", type=click.IntRange(1))
+json_option = click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+
+
+@click.command()
+@click.option("-u", "--user", help="Only this user's jobs.")
+@json_option
+def queue(user: str | None, *, as_json: bool) -> None:
+    """List the jobs that have not ended, in the order of their ids."""
+    with Client() as client:
+        jobs = client.jobs(user=user)
+    if as_json:
+        click.echo(json.dumps([job_to_plain(job) for job in jobs], indent=2))
+    elif jobs:
+        click.echo(render.queue_rows(jobs, datetime.now(timezone.utc)))
+    else:
+        click.echo("no job waits or runs", err=True)
+
+
+@click.command()
+@job_id
+@json_option
+def show(job_id: int, *, as_json: bool) -> None:
+    """Tell all about one job: what was asked, and each run with device, ending and peak memory."""
+    with Client() as client:
+        record = client.show(job_id)
+    click.echo(json.dumps(record_to_plain(record), indent=2) if as_json else render.story(record))
+
+
+@click.command()
+@job_id
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+def logs(job_id: int, *, follow: bool) -> None:
+    """Print what the job wrote: standard output and standard error, in the order of writing."""
+    with Client() as client:
+        if follow:
+            for chunk in client.follow(job_id):
+                sys.stdout.buffer.write(chunk)
+                sys.stdout.buffer.flush()
+            return
+        path = client.log_path(job_id)
+    try:
+        with path.open("rb") as log:
+            while chunk := log.read(1 << 20):
+                sys.stdout.buffer.write(chunk)
+    except FileNotFoundError as error:
+        raise GpuQueueError(f"the log of job {job_id} is gone: {path}") from error
+    sys.stdout.buffer.flush()
+
+
+@click.command()
+@job_ids
+@click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); the jobs go on.")
+def wait(ids: tuple[int, ...], timeout: str | None) -> None:
+    """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else the first bad one's."""
+    deadline = None if timeout is None else time.monotonic() + parse_duration(timeout)
+    code = 0
+    with Client() as client:
+        for each in ids:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            try:
+                record = client.wait(each, timeout_s=left_s)
+            except WaitTimeout as error:
+                raise WaitTimeout(f"job {each} has not ended after {timeout}: it goes on") from error
+            last = record.last_run
+            if code == 0 and record.job.state is not JobState.SUCCEEDED:
+                code = (last.ending.shell_code if last and last.ending else 1) or 1
+    sys.exit(code)
+
+
+@click.command()
+@job_ids
+def cancel(ids: tuple[int, ...]) -> None:
+    """End jobs: a waiting one at once, a running one with all its processes (TERM, then KILL)."""
+    _each(ids, lambda client, each: client.cancel(each))
+
+
+@click.command()
+@job_ids
+def hold(ids: tuple[int, ...]) -> None:
+    """Keep waiting jobs from being started."""
+    _each(ids, lambda client, each: client.hold(each))
+
+
+@click.command()
+@job_ids
+def release(ids: tuple[int, ...]) -> None:
+    """Let held jobs be started again, at their old place in the order."""
+    _each(ids, lambda client, each: client.release(each))
+
+
+def _each(ids: tuple[int, ...], act: Callable[[Client, int], JobState]) -> None:
+    """Do the same to each job; one that fails does not keep the others from it. Exit code of the last failure."""
+    code = 0
+    with Client() as client:
+        for each in ids:
+            try:
+                click.echo(f"job {each}: {act(client, each)}")
+            except GpuQueueError as error:
+                click.echo(f"gpuqueue: {error}", err=True)
+                code = error.exit_code
+    sys.exit(code)

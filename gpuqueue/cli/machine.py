@@ -1,0 +1,229 @@
+"""``up``, ``status``, ``down``, ``gpus`` and ``db``: this machine's part of the queue."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+
+import click
+
+from gpuqueue.cli import render
+from gpuqueue.client import Client
+from gpuqueue.codec import device_to_plain
+from gpuqueue.embedded.machine import SILENT_BEATS, Machine
+from gpuqueue.errors import GpuQueueError, Unreachable
+from gpuqueue.process import DetachedProcess
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.settings import Settings
+from gpuqueue.units import format_bytes
+
+
+@click.command()
+@click.option("--devices", metavar="SPEC", help="auto, gpu, cpu, or simulated ones such as sim:4x24G.")
+@click.option("--foreground", is_flag=True, help="Stay here until SIGTERM or Ctrl-C, for systemd and containers.")
+def up(devices: str | None, *, foreground: bool) -> None:
+    """Start all that this machine needs: the store, the history's tables, a worker for each device, the recorder."""
+    machine = Machine(Settings.load())
+    if not foreground:
+        _start(machine, devices)
+        return
+    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C, from the first moment on
+    code = 0
+    try:
+        host = _start(machine, devices)
+        code = host.wait() if host is not None else 1
+    except KeyboardInterrupt:
+        click.echo("stopping; running jobs stay with their shims", err=True)
+    machine.stop_host()
+    machine.stop_store()
+    sys.exit(1 if code else 0)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
+    """Start what does not run yet and tell it; return the host process, None if there was one."""
+    settings = machine.settings
+    spec = devices or settings.devices
+    with machine.alone():
+        running = machine.host_running()
+        if running is not None:
+            click.echo(f"already up (pid {running.pid}): see gpuqueue status", err=True)
+            return None
+        wanted = machine.find_devices(spec)
+        _tell("store", machine.start_store(), machine.status().store)
+        _tell("history", "ready", f"tables at revision {machine.prepare_book()}")
+        machine.open_queue()
+        since_ms = machine.queue.now_ms()
+        host = machine.start_host(spec)
+        try:
+            ready = machine.wait_ready(host, wanted, since_ms)
+        except GpuQueueError:
+            machine.stop_host()
+            raise
+        _tell("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {settings.logs_dir}")
+        click.echo(_device_rows(ready, settings))
+    return host
+
+
+def _tell(what: str, how: str, where: str) -> None:
+    click.echo(f"{what:8} {how:12} {where}")
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+def status(*, as_json: bool) -> None:
+    """Tell what runs here. Exit code 4 if the store does not answer."""
+    settings = Settings.load()
+    found = Machine(settings).status()
+    if as_json:
+        plain = {
+            "store": found.store,
+            "store_answers": found.store_answers,
+            "host_pid": found.host_pid,
+            "waiting": found.waiting,
+            "active": found.active,
+            "devices": [_device_plain(each) for each in found.devices],
+        }
+        click.echo(json.dumps(plain, indent=2))
+    else:
+        _tell("store", "answers" if found.store_answers else "silent", found.store)
+        _tell(
+            "workers",
+            "up" if found.host_pid else "down",
+            f"pid {found.host_pid}" if found.host_pid else "start: gpuqueue up",
+        )
+        if found.store_answers:
+            _tell("jobs", f"{found.active} active", f"{found.waiting} waiting")
+        if found.devices:
+            click.echo(_device_rows(found.devices, settings))
+    sys.exit(0 if found.store_answers else Unreachable.exit_code)
+
+
+@click.command()
+@click.option("--leave-jobs", is_flag=True, help="Do not wait: running jobs go on, the next `up` takes them over.")
+@click.option("--cancel-jobs", is_flag=True, help="Do not wait: cancel the running jobs.")
+def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
+    """Let the running jobs end, then stop workers, recorder and store. Waiting jobs stay in the queue."""
+    machine = Machine(Settings.load())
+    with machine.alone():
+        try:
+            machine.drain()
+            running = machine.running_jobs()
+            if cancel_jobs:
+                with Client() as client:
+                    for job_id in running:
+                        client.queue.cancel(job_id)
+            if not leave_jobs and machine.host_running() is not None:
+                _drain(machine)
+        except Unreachable as error:
+            click.echo(f"gpuqueue: {error}", err=True)
+            running = ()
+        stopped = machine.stop_host()
+        _tell("workers", "stopped" if stopped else "were down", "")
+        if running and leave_jobs:
+            _say_left(machine)
+        else:
+            _forget(machine)
+        _tell("store", "stopped" if machine.stop_store() else "left alone", machine.status().store)
+
+
+def _drain(machine: Machine) -> None:
+    """Wait until no job holds a device of this machine, and tell who is waited for."""
+    told: Sequence[int] = ()
+    while running := machine.running_jobs():
+        if running != told:
+            jobs = ", ".join(str(job_id) for job_id in running)
+            click.echo(f"waiting for job {jobs} to end (Ctrl-C stops waiting; --leave-jobs, --cancel-jobs)", err=True)
+            told = running
+        time.sleep(0.2)
+
+
+def _say_left(machine: Machine) -> None:
+    left = machine.running_jobs()
+    if left:
+        jobs = ", ".join(str(job_id) for job_id in left)
+        click.echo(
+            f"still running without a worker: job {jobs}; run gpuqueue up again before their grace is over", err=True
+        )
+
+
+def _forget(machine: Machine) -> None:
+    try:
+        machine.forget_devices()
+    except Unreachable:
+        return  # a store that is away has nothing to be told
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+def gpus(*, as_json: bool) -> None:
+    """List the devices: what is promised on each, what strangers hold, what a new job could get."""
+    with Client() as client:
+        found = client.devices()
+        settings = client.settings
+    if as_json:
+        click.echo(json.dumps([_device_plain(each) for each in found], indent=2))
+    elif found:
+        click.echo(_device_rows(found, settings))
+    else:
+        click.echo("no worker has announced a device: start one with gpuqueue up", err=True)
+
+
+def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
+    rows = [
+        (
+            each.host,
+            str(each.device.index),
+            render.short(each.device.name, 32),
+            format_bytes(each.device.total_bytes),
+            format_bytes(each.promised_bytes),
+            format_bytes(each.foreign_bytes),
+            format_bytes(each.free_bytes),
+            " ".join(str(job_id) for job_id in each.jobs) or "-",
+            _condition(each, settings),
+        )
+        for each in found
+    ]
+    head = ("HOST", "DEVICE", "NAME", "TOTAL", "PROMISED", "STRANGERS", "FREE", "JOBS", "STATE")
+    return render.table(head, rows, right=(1, 3, 4, 5, 6))
+
+
+def _condition(each: DeviceStatus, settings: Settings) -> str:
+    if each.drained is not None:
+        return f"drained: {render.plain(each.drained)}"
+    if each.seen_s_ago > SILENT_BEATS * settings.beat_s:
+        return f"silent for {each.seen_s_ago:.0f}s"
+    return "ready"
+
+
+def _device_plain(each: DeviceStatus) -> dict[str, object]:
+    return {
+        **device_to_plain(each.device),
+        "host": each.host,
+        "worker": each.worker,
+        "headroom_bytes": each.headroom_bytes,
+        "foreign_bytes": each.foreign_bytes,
+        "promised_bytes": each.promised_bytes,
+        "free_bytes": each.free_bytes,
+        "jobs": list(each.jobs),
+        "slots": each.slots,
+        "seen_s_ago": each.seen_s_ago,
+        "drained": each.drained,
+    }
+
+
+@click.group()
+def db() -> None:
+    """Look after the history's tables."""
+
+
+@db.command()
+def upgrade() -> None:
+    """Bring the tables of GPUQUEUE_DATABASE_URL to this version."""
+    _tell("history", "ready", f"tables at revision {Machine(Settings.load()).prepare_book()}")

@@ -1,0 +1,160 @@
+"""Values as people read them. Whatever a job's owner chose (names, arguments) is shown without control characters."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from datetime import datetime
+
+import click
+
+from gpuqueue.device import PeakSource
+from gpuqueue.job import Job, JobState
+from gpuqueue.run import Record, Run
+from gpuqueue.units import format_bytes, format_duration
+
+#: Colours by state, on a terminal that wants them.
+COLOURS = {
+    JobState.RUNNING: "green",
+    JobState.STARTING: "green",
+    JobState.SUCCEEDED: "green",
+    JobState.FAILED: "red",
+    JobState.LOST: "red",
+    JobState.HELD: "yellow",
+    JobState.CANCELLING: "yellow",
+    JobState.CANCELLED: "yellow",
+}
+
+
+def plain(text: str) -> str:
+    """Return *text* with every character that a terminal might obey replaced: nothing injects into a terminal."""
+    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char)[0] == "C" else char for char in text)
+
+
+def when(moment: datetime | None) -> str:
+    """Return *moment* in local time, to the second; ``-`` if there is none."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else "-"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
+    """Return aligned columns; those whose position is in *right* are aligned right."""
+    widths = [max(len(click.unstyle(row[i])) for row in (head, *rows)) for i in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = []
+        for i, cell in enumerate(cells):
+            space = " " * (widths[i] - len(click.unstyle(cell)))
+            padded.append(space + cell if i in right else cell + space)
+        return "  ".join(padded).rstrip()
+
+    return "\n".join(line(cells) for cells in (head, *rows))
+
+
+def state(job: Job) -> str:
+    """Return the job's state, coloured where it matters."""
+    return click.style(str(job.state), fg=COLOURS.get(job.state))
+
+
+def short(text: str, width: int = 24) -> str:
+    """Return *text* cut to *width* characters."""
+    safe = plain(text)
+    return safe if len(safe) <= width else safe[: width - 1] + "…"
+
+
+def devices_of(run: Run | None) -> str:
+    """Return where a run ran, for people: index and host, such as ``0,1@nodeA``."""
+    if run is None or not run.devices:
+        return "-"
+    labels = ",".join(
+        "cpu" if device.kind == "cpu" else str(device.index) if device.index is not None else device.uuid
+        for device in run.devices
+    )
+    return f"{labels}@{run.host}"
+
+
+def peak_of(run: Run | None) -> str:
+    """Return a run's peak memory, or ``-`` if nobody could measure it."""
+    return format_bytes(run.peak_bytes if run else None)
+
+
+def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
+    """Return the live jobs as a table."""
+    rows = []
+    for job in jobs:
+        since = job.started_at or job.submitted_at
+        rows.append(
+            (
+                str(job.id),
+                short(job.spec.name),
+                short(job.spec.account.name, 12),
+                state(job),
+                str(job.reason).replace("_", " ") if job.reason else "",
+                format_bytes(job.spec.mem_bytes) + (f" x{job.spec.gpus}" if job.spec.gpus > 1 else ""),
+                format_duration((now - since).total_seconds()),
+            )
+        )
+    return table(("ID", "NAME", "USER", "STATE", "WAITS FOR", "MEM", "SINCE"), rows, right=(0, 5, 6))
+
+
+def history_rows(records: Sequence[Record]) -> str:
+    """Return ended and running jobs as a table."""
+    rows = []
+    for record in records:
+        job, run = record.job, record.last_run
+        rows.append(
+            (
+                str(job.id),
+                short(job.spec.name),
+                short(job.spec.account.name, 12),
+                state(job),
+                str(run.ending).split(":", 1)[0] if run and run.ending else "",
+                devices_of(run),
+                when(run.started_at if run else job.submitted_at),
+                format_duration(run.duration_s if run else None),
+                format_bytes(job.spec.mem_bytes),
+                peak_of(run),
+            )
+        )
+    head = ("ID", "NAME", "USER", "STATE", "ENDING", "DEVICE", "STARTED", "TOOK", "ASKED", "PEAK")
+    return table(head, rows, right=(0, 7, 8, 9))
+
+
+def story(record: Record) -> str:
+    """Return all about one job."""
+    job, spec = record.job, record.job.spec
+    lines = [
+        f"job {job.id}  {plain(spec.name)}",
+        f"  state      {state(job)}" + (f" ({str(job.reason).replace('_', ' ')})" if job.reason else ""),
+        f"  user       {plain(spec.account.name)} on {plain(spec.account.host)}",
+        f"  command    {plain(spec.command)}",
+        f"  directory  {plain(spec.cwd)}",
+        f"  asked      {format_bytes(spec.mem_bytes)} on {spec.gpus} device{'s' if spec.gpus > 1 else ''}"
+        + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
+        + f", level {spec.level}",
+        f"  submitted  {when(job.submitted_at)}",
+        f"  started    {when(job.started_at)}",
+        f"  ended      {when(job.ended_at)}",
+    ]
+    for run in record.runs:
+        lines += ["", *_run_lines(run)]
+    return "\n".join(lines)
+
+
+def _run_lines(run: Run) -> list[str]:
+    lines = [
+        f"run {run.attempt} on {plain(run.host)}",
+        f"  claimed    {when(run.claimed_at)}",
+        f"  took       {format_duration(run.duration_s)}",
+        f"  ending     {plain(str(run.ending)) if run.ending else '-'}",
+        f"  log        {plain(run.log_path or '-')}",
+    ]
+    for device in run.devices:
+        peak = device.peak
+        evidence = "not measured"
+        if peak.source is not PeakSource.NONE:
+            evidence = f"{peak.source}, {peak.samples} samples" + (", shared" if peak.shared else "")
+        lines.append(
+            f"  device     {device.index if device.index is not None else '?'} {plain(device.name or device.uuid)}: "
+            f"lease {format_bytes(device.lease_bytes)}, peak {format_bytes(peak.bytes)} ({evidence})"
+        )
+    return lines

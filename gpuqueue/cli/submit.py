@@ -1,0 +1,151 @@
+"""``submit`` and ``run``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from gpuqueue.client import Client
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.job import Job, Level
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class WithRest(click.Command):
+    """A command whose words after ``--`` are the job's, whatever they look like."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what stands behind the first ``--`` away from our own options."""
+        words = list(args)
+        ctx.obj = None
+        if "--" in words:
+            cut = words.index("--")
+            words, ctx.obj = words[:cut], tuple(words[cut + 1 :])
+        return super().parse_args(ctx, words)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show the ``--`` in the usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- ARGS…]"]
+
+
+def job_options(command: F) -> F:
+    """Add the options that describe a job."""
+    options = [
+        click.argument("script", required=False),
+        click.option("-m", "--mem", metavar="SIZE", help="Memory on each device: 6G, 6000M, 512MiB (binary)."),
+        click.option("-g", "--gpus", type=int, default=1, show_default=True, help="Devices, all on one host."),
+        click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
+        click.option("-n", "--name", help="What to call the job; the script's name by default."),
+        click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; may be repeated."),
+        click.option("-C", "--cwd", metavar="DIR", help="Where it runs; the current directory by default."),
+        click.option(
+            "-p",
+            "--priority",
+            type=click.Choice([str(level) for level in Level]),
+            default=str(Level.NORMAL),
+            show_default=True,
+            help="Higher goes first.",
+        ),
+        click.option("--pool", default="", help="Only devices of this pool."),
+        click.option("--no-requeue", is_flag=True, help="Never run it twice, not even when its worker vanished."),
+        click.option(
+            "--python", metavar="PATH", help="Interpreter of a .py script; the active environment's by default."
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _submit(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
+    script = options.pop("script")
+    if script is None and not rest:
+        raise BadRequest(
+            "what shall it run? Name a script (gpuqueue submit train.py --mem 6G), or put a command after --"
+        )
+    env = {}
+    for pair in options.pop("env"):
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise BadRequest(f"--env {pair!r}: write it like --env KEY=VALUE")
+        env[key] = value
+    level, no_requeue = Level[options.pop("priority").upper()], options.pop("no_requeue")
+    what: dict[str, Any] = (
+        {"command": script, "args": rest or ()} if script is not None else {"command": list(rest or ())}
+    )
+    job = client.submit(**what, env=env, level=level, requeue=not no_requeue, **options)
+    if not client.devices():
+        click.echo(
+            "gpuqueue: no worker has announced a device yet: the job waits. Start one with gpuqueue up", err=True
+        )
+    return job
+
+
+@click.command(cls=WithRest)
+@job_options
+@click.pass_context
+def submit(ctx: click.Context, /, **options: Any) -> None:
+    """Put a job into the queue and print its id.
+
+    A .py SCRIPT runs with the Python of your active environment; what stands after -- goes to the script.
+    Without a SCRIPT, what stands after -- is the command. Your environment and working directory go along.
+
+    \b
+    Examples:
+      gpuqueue submit train.py --mem 6G
+      gpuqueue submit train.py --mem 6G --time 2h -- --lr 1e-3
+      gpuqueue submit --mem 20G --gpus 2 -- torchrun --nproc-per-node 2 train.py
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Client() as client:
+        click.echo(_submit(client, ctx.obj, options).id)
+
+
+@click.command(cls=WithRest)
+@job_options
+@click.pass_context
+def run(ctx: click.Context, /, **options: Any) -> None:
+    """Submit a job, show its output while it runs, and return its exit code.
+
+    Ctrl-C asks whether to cancel the job or to leave it running.
+
+    \b
+    Examples:
+      gpuqueue run train.py --mem 6G -- --epochs 3
+      gpuqueue run --mem 1G -- nvidia-smi
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Client() as client:
+        job = _submit(client, ctx.obj, options)
+        click.echo(f"gpuqueue: job {job.id} queued", err=True)
+        while True:
+            try:
+                sys.exit(_attend(client, job.id))
+            except KeyboardInterrupt:
+                _interrupted(client, job.id)
+
+
+def _attend(client: Client, job_id: int) -> int:
+    try:
+        for chunk in client.follow(job_id):
+            sys.stdout.buffer.write(chunk)
+            sys.stdout.buffer.flush()
+    except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
+        click.echo(f"gpuqueue: {refused}", err=True)
+    record = client.wait(job_id)
+    last = record.last_run
+    click.echo(
+        f"gpuqueue: job {job_id} {record.job.state}" + (f" ({last.ending})" if last and last.ending else ""), err=True
+    )
+    return last.ending.shell_code if last and last.ending else 1
+
+
+def _interrupted(client: Client, job_id: int) -> None:
+    click.echo("", err=True)
+    if not sys.stdin.isatty() or click.confirm(f"Cancel job {job_id}? (no: it runs on without you)", err=True):
+        client.cancel(job_id)
+        return
+    click.echo(f"gpuqueue: job {job_id} runs on: gpuqueue logs -f {job_id}", err=True)
+    sys.exit(130)

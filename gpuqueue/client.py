@@ -1,0 +1,375 @@
+"""The front door: what people and programs do with the queue and its history.
+
+    >>> from gpuqueue import Client
+    >>> client = Client()
+    >>> job = client.submit("train.py", ["--epochs", "5"], mem="6G")
+    >>> record = client.wait(job.id)
+    >>> record.job.state, record.last_run.peak_bytes
+
+The command line is a thin layer over this class; both speak in the same frozen values. Connections are made
+when they are first needed: a submit never touches SQL.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from gpuqueue.errors import BadRequest, BookUnreachable, JobNotFound, Refused, WaitTimeout
+from gpuqueue.job import Job, JobSpec, JobState, Level
+from gpuqueue.logs import LogTail
+from gpuqueue.run import Record
+from gpuqueue.settings import Settings
+from gpuqueue.submission import current_account, interpreter, script_command, travelling
+from gpuqueue.units import parse_bytes, parse_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.book.book import Book
+    from gpuqueue.event import Event
+    from gpuqueue.queue.jobqueue import JobQueue
+    from gpuqueue.queue.lease import DeviceStatus
+
+#: Longest time between two looks while waiting for an end, in seconds. The doorbell usually rings before.
+LOOK_S = 1.0
+#: How long an ended job may take to reach the book before we answer without it, in seconds.
+RECORD_S = 5.0
+#: Time between two looks at a log that is followed, in seconds.
+FOLLOW_S = 0.1
+
+
+class Client:
+    """One user's view of one queue. Every method may raise StoreUnreachable or BookUnreachable."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings.load()
+        self._queue: JobQueue | None = None
+        self._book: Book | None = None
+
+    @property
+    def queue(self) -> JobQueue:
+        """Return the store's side, connected when first used."""
+        if self._queue is None:
+            from gpuqueue.queue.jobqueue import JobQueue  # noqa: PLC0415 - importing redis is a latency that users feel
+
+            self._queue = JobQueue(self.settings.redis_url)
+        return self._queue
+
+    @property
+    def book(self) -> Book:
+        """Return the history's side, connected when first used."""
+        if self._book is None:
+            from gpuqueue.book.book import Book  # noqa: PLC0415 - as above: sqlalchemy
+
+            self._book = Book(self.settings.database_url)
+        return self._book
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._queue is not None:
+            self._queue.close()
+        if self._book is not None:
+            self._book.close()
+
+    def __enter__(self) -> Client:  # noqa: PYI034 - typing.Self is of 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- submit --------------------------------------------------------------------------------------------------
+
+    def submit(  # noqa: PLR0913 - each is one thing that a person may say about a job
+        self,
+        command: str | Sequence[str],
+        args: Sequence[str] = (),
+        *,
+        mem: str | int | None = None,
+        gpus: int = 1,
+        time_limit: str | float | None = None,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        level: Level = Level.NORMAL,
+        pool: str = "",
+        requeue: bool = True,
+        python: str | None = None,
+    ) -> Job:
+        """Put a job into the queue and return it.
+
+        Args:
+            command: A script's path (``"train.py"``), or a whole command line as a list.
+            args: The script's arguments.
+            mem: Memory that must be free on each device: bytes, or a size such as ``"6G"`` (binary).
+            gpus: Number of devices, all on one host.
+            time_limit: Seconds, or a duration such as ``"2h"``; the job is ended when it is over.
+            name: What to call it; the script's name by default.
+            env: Variables on top of this process's environment, which travels with the job.
+            cwd: Where it runs; the current directory by default.
+            level: Priority band.
+            pool: Only devices of this pool.
+            requeue: Whether it may run again after its worker and its processes vanished.
+            python: The interpreter of a ``.py`` script; that of the active environment by default.
+
+        Raises:
+            BadRequest: something is malformed, or there is no such script.
+            Impossible: no known device could ever run it.
+
+        """
+        directory = Path(cwd or Path.cwd()).absolute()
+        if not directory.is_dir():
+            raise BadRequest(f"no such directory: {directory}")
+        environ = {**travelling(os.environ), **(env or {})}
+        script, chosen = None, None
+        if isinstance(command, str):
+            script, chosen = command, python or interpreter(os.environ)
+            argv = script_command(script, args, cwd=directory, python=chosen)
+        else:
+            argv = (*command, *args)
+        spec = JobSpec(
+            argv=argv,
+            cwd=str(directory),
+            env=environ,
+            account=current_account(),
+            mem_bytes=self._mem_bytes(mem),
+            gpus=gpus,
+            time_limit_s=parse_duration(time_limit) if isinstance(time_limit, str) else time_limit,
+            name=name or Path(script or argv[0]).name[:128],
+            level=level,
+            pool=pool,
+            requeue=requeue,
+            script=script,
+            interpreter=chosen if script and script.endswith(".py") else None,
+        )
+        return self.queue.submit(spec)
+
+    def _mem_bytes(self, mem: str | int | None) -> int:
+        if mem is None:
+            if self.settings.default_mem_bytes is None:
+                raise BadRequest("say how much device memory the job needs: --mem 6G")
+            return self.settings.default_mem_bytes
+        return parse_bytes(mem) if isinstance(mem, str) else mem
+
+    # ---- look ----------------------------------------------------------------------------------------------------
+
+    def get(self, job_id: int) -> Job:
+        """Return the job as it stands.
+
+        Raises:
+            JobNotFound: nobody knows it.
+
+        """
+        job = self.queue.get(job_id)
+        return job if job is not None else self.show(job_id).job
+
+    def show(self, job_id: int) -> Record:
+        """Return the job with all its runs: the newest state from the queue, the runs from the book.
+
+        The queue is asked first: it forgets a job only when the book has it, so that none is missed between.
+
+        Raises:
+            JobNotFound: nobody knows it.
+
+        """
+        job = self.queue.get(job_id)
+        record = self.book.get(job_id)
+        if job is not None:
+            return Record(job=job, runs=record.runs if record is not None else ())
+        if record is None:
+            raise JobNotFound(f"there is no job {job_id}: see gpuqueue queue and gpuqueue history")
+        return record
+
+    def jobs(self, *, user: str | None = None) -> list[Job]:
+        """Return the jobs that have not ended (of *user*), in the order of their ids."""
+        jobs = [job for job in self.queue.live() if not job.state.is_end]
+        return [job for job in jobs if user is None or job.spec.account.name == user]
+
+    def story(self, job_id: int) -> tuple[Event, ...]:
+        """Return every step of the job that the book has, in order."""
+        return self.book.events(job_id)
+
+    def devices(self) -> list[DeviceStatus]:
+        """Return every device that workers announced."""
+        return self.queue.devices()
+
+    def history(
+        self,
+        *,
+        user: str | None = None,
+        name: str | None = None,
+        states: Sequence[JobState] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        device: str | None = None,
+        limit: int = 50,
+        before_id: int | None = None,
+    ) -> list[Record]:
+        """Return the newest *limit* jobs that match, with their runs, newest first.
+
+        ``since`` and ``until`` bound the time of submission; ``device`` is a UUID or its start; page on with
+        ``before_id`` set to the last id seen.
+        """
+        from gpuqueue.book.queries import HistoryQuery  # noqa: PLC0415 - as in book
+
+        query = HistoryQuery(
+            user=user,
+            name=name,
+            states=tuple(states),
+            since=since,
+            until=until,
+            device=device,
+            limit=limit,
+            before_id=before_id,
+        )
+        return self.book.history(query)
+
+    # ---- wait ----------------------------------------------------------------------------------------------------
+
+    def wait(self, job_id: int, *, timeout_s: float | None = None) -> Record:
+        """Wait until the job has ended and return it with its runs.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            WaitTimeout: it has not ended after *timeout_s*; it goes on.
+
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        for job in self.watch(job_id):
+            if job.state.is_end:
+                return self._recorded(job)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise WaitTimeout(f"job {job_id} is still {job.state} after {timeout_s:g} s: it goes on")
+        raise AssertionError("watch ends only with an ended job")  # pragma: no cover
+
+    def watch(self, job_id: int) -> Iterator[Job]:
+        """Yield the job as it stands, again and again (at least once a second), up to its end.
+
+        Raises:
+            JobNotFound: nobody knows it.
+
+        """
+        from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
+
+        with Doorbell(self.settings.redis_url, keys.END) as bell:
+            while True:
+                job = self.get(job_id)
+                yield job
+                if job.state.is_end:
+                    return
+                until = time.monotonic() + LOOK_S
+                while (left_s := until - time.monotonic()) > 0:
+                    ring = bell.wait(left_s)
+                    if ring is not None and ring.job_id == job_id:
+                        break
+
+    def _recorded(self, job: Job) -> Record:
+        """Return the ended *job* from the book, or without its runs if the book does not get it in time."""
+        deadline = time.monotonic() + RECORD_S
+        while time.monotonic() < deadline:
+            try:
+                record = self.book.get(job.id)
+            except BookUnreachable:
+                break
+            if record is not None and record.job.state.is_end:
+                return record
+            time.sleep(0.01)
+        return Record(job=job)
+
+    # ---- change of mind ------------------------------------------------------------------------------------------
+
+    def cancel(self, job_id: int) -> JobState:
+        """End the job and return its state after: CANCELLED at once, or CANCELLING until its processes are gone.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            Refused: it has ended already.
+
+        """
+        state = self.queue.cancel(job_id) or self.show(job_id).job.state
+        if state.is_end and state is not JobState.CANCELLED:
+            raise Refused(f"job {job_id} has {state} already")
+        return state
+
+    def hold(self, job_id: int) -> JobState:
+        """Keep a waiting job from being started.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            Refused: it does not wait (any more).
+
+        """
+        return self._moved(job_id, self.queue.hold(job_id), JobState.HELD, "hold")
+
+    def release(self, job_id: int) -> JobState:
+        """Let a held job be started again.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            Refused: it is not held.
+
+        """
+        return self._moved(job_id, self.queue.release(job_id), JobState.QUEUED, "release")
+
+    def _moved(self, job_id: int, state: JobState | None, wanted: JobState, verb: str) -> JobState:
+        state = state or self.show(job_id).job.state
+        if state is not wanted:
+            raise Refused(f"job {job_id} is {state}: there is nothing to {verb}")
+        return state
+
+    # ---- logs ----------------------------------------------------------------------------------------------------
+
+    def log_path(self, job_id: int) -> Path:
+        """Return where the newest run's log lies, if that is on this machine.
+
+        Raises:
+            JobNotFound: nobody knows the job.
+            Refused: it has not run yet, or its log lies on another host.
+
+        """
+        record = self.show(job_id)
+        run = next((run for run in reversed(record.runs) if run.log_path), None)
+        if run is None or run.log_path is None:
+            raise Refused(f"job {job_id} ({record.job.state}) has no log yet: it has not run")
+        path = Path(run.log_path)
+        if run.host != self.settings.host:
+            raise Refused(f"the log of job {job_id} lies on host {run.host}: {path}")
+        return path
+
+    def follow(self, job_id: int) -> Iterator[bytes]:
+        """Yield the job's output as it is written, from its beginning, over all its runs, up to its end.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            Refused: its log lies on another host, or it ended without ever running.
+
+        """
+        from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
+
+        tail = LogTail()
+        with Doorbell(self.settings.redis_url, keys.END) as bell:
+            while True:
+                ended = self.get(job_id).state.is_end  # asked before reading: what was written by then is read
+                tail.turn_to(self._log_path_if_any(job_id))
+                yield from tail.rest()
+                if ended:
+                    if tail.path is None:
+                        self.log_path(job_id)  # says why there is none
+                    return
+                until = time.monotonic() + (FOLLOW_S if tail.path is None else LOOK_S)
+                while time.monotonic() < until:
+                    ring = bell.wait(FOLLOW_S)
+                    yield from tail.rest()
+                    if ring is not None and ring.job_id == job_id:
+                        break
+
+    def _log_path_if_any(self, job_id: int) -> Path | None:
+        record = self.show(job_id)
+        return self.log_path(job_id) if any(run.log_path for run in record.runs) else None

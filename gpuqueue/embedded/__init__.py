@@ -1,0 +1,1 @@
+"""A private store for one machine, and everything else that ``up`` starts there."""

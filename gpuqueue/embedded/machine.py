@@ -1,0 +1,245 @@
+"""What ``up``, ``status`` and ``down`` do on one machine: the store, the book's tables, the host process."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused, StoreUnreachable
+from gpuqueue.process import DetachedProcess, ProcessIdentity
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.safety import check_safety
+from gpuqueue.settings import Settings
+
+if TYPE_CHECKING:
+    from gpuqueue.queue.lease import DeviceStatus
+
+#: How long the workers may take to announce their devices, in seconds.
+READY_S = 60.0
+#: How long the host process may take to leave, in seconds.
+LEAVE_S = 40.0
+#: Time between two looks while waiting, in seconds.
+LOOK_S = 0.05
+#: A device whose worker was silent for longer is not served, in beats.
+SILENT_BEATS = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MachineStatus:
+    """What runs on this machine."""
+
+    store: str
+    store_answers: bool
+    host_pid: int | None
+    devices: tuple[DeviceStatus, ...] = ()
+    waiting: int = 0
+    active: int = 0
+
+
+class Machine:
+    """This machine's part of the queue."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._pid_file = settings.state_dir / "host.pid"
+        self._log = settings.logs_dir / "host.log"
+        self.store = EmbeddedStore(settings)
+        self._queue: JobQueue | None = None
+
+    @property
+    def queue(self) -> JobQueue:
+        """Return the store's side."""
+        if self._queue is None:
+            self._queue = JobQueue(self.settings.redis_url)
+        return self._queue
+
+    # ---- up ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep a second ``up`` or ``down`` out for as long as this one is at work.
+
+        Raises:
+            Refused: one is at work.
+
+        """
+        self.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        fd = os.open(self.settings.state_dir / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise Refused("another gpuqueue up or down is at work on this machine: wait for it") from None
+        try:
+            yield
+        finally:
+            os.close(fd)
+
+    def start_store(self) -> str:
+        """Have a safe store that answers; return in words what was done.
+
+        Raises:
+            GpuQueueError: the embedded server does not start.
+            StoreUnreachable: the store at GPUQUEUE_REDIS_URL does not answer.
+            StoreNotReady: it would forget jobs.
+
+        """
+        started = self.store.start() if self.settings.embedded else False
+        for warning in check_safety(self.settings.redis_url):
+            sys.stderr.write(f"gpuqueue: warning: {warning}\n")
+        return "started" if started else "was running"
+
+    def prepare_book(self) -> str:
+        """Bring the database to this version's tables; return its revision.
+
+        Raises:
+            BookUnreachable: the database does not answer.
+
+        """
+        from gpuqueue.book import migrate  # noqa: PLC0415 - alembic is a heavy import, and only up needs it
+
+        migrate.upgrade(self.settings.database_url)
+        return migrate.head()
+
+    def open_queue(self) -> None:
+        """Make the store ready. Where it is new, ids go on above all that the book has seen."""
+        from gpuqueue.book.book import Book  # noqa: PLC0415 - as in prepare_book
+        from gpuqueue.opening import open_queue  # noqa: PLC0415 - as in prepare_book
+
+        book = Book(self.settings.database_url)
+        open_queue(self.queue, book)
+        book.close()
+
+    def host_running(self) -> ProcessIdentity | None:
+        """Return the host process that serves this machine, or None."""
+        try:
+            identity = ProcessIdentity.parse(self._pid_file.read_text(encoding="ascii"))
+        except OSError:
+            return None
+        return identity if identity is not None and identity.alive() else None
+
+    def find_devices(self, spec: str) -> tuple[str, ...]:
+        """Return the UUIDs of the devices that *spec* means on this machine.
+
+        Raises:
+            GpuQueueError: there are none, or *spec* is malformed.
+
+        """
+        found = subprocess.run(
+            [*_worker_command(), "devices", "--devices", spec, "--json"], capture_output=True, text=True, check=False
+        )
+        if found.returncode != 0:
+            raise _as_error(found.returncode, found.stderr)
+        return tuple(each["uuid"] for each in json.loads(found.stdout))
+
+    def start_host(self, devices: str) -> DetachedProcess:
+        """Start the process that serves this machine, detached from this terminal."""
+        host = DetachedProcess([*_worker_command(), "host", "--devices", devices], log=self._log)
+        self._pid_file.write_text(f"{ProcessIdentity.of(host.pid)}\n", encoding="ascii")
+        return host
+
+    def wait_ready(self, host: DetachedProcess, wanted: Collection[str], since_ms: int) -> tuple[DeviceStatus, ...]:
+        """Wait until each of the *wanted* devices has a worker that came up after *since_ms*; return the devices.
+
+        Raises:
+            GpuQueueError: the host process ended, or takes too long.
+
+        """
+        deadline = time.monotonic() + READY_S
+        while time.monotonic() < deadline:
+            if host.poll() is not None:
+                raise GpuQueueError(f"the workers did not start: {_last_line(self._log)} ({self._log})")
+            age_s = (self.queue.now_ms() - since_ms) / 1000
+            here = self.queue.devices(self.settings.host)
+            fresh = tuple(each for each in here if each.device.uuid in wanted and each.seen_s_ago < age_s)
+            if len(fresh) == len(wanted):
+                return fresh
+            time.sleep(LOOK_S)
+        raise GpuQueueError(f"the workers did not come up within {READY_S:.0f} s: see {self.settings.logs_dir}")
+
+    # ---- status --------------------------------------------------------------------------------------------------
+
+    def status(self) -> MachineStatus:
+        """Return what runs here; a store that does not answer is part of the answer."""
+        from gpuqueue.queue.connect import without_password  # noqa: PLC0415 - next to its one use
+
+        host = self.host_running()
+        store = without_password(self.settings.redis_url)
+        pid = host.pid if host else None
+        try:
+            waiting, active = self.queue.counts()
+            devices = tuple(self.queue.devices())
+        except StoreUnreachable:
+            return MachineStatus(store=store, store_answers=False, host_pid=pid)
+        return MachineStatus(
+            store=store, store_answers=True, host_pid=pid, devices=devices, waiting=waiting, active=active
+        )
+
+    # ---- down ----------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Let no device of this machine take another job."""
+        here = self.queue.devices(self.settings.host)
+        self.queue.drain([each.device.uuid for each in here], "this machine is going down (gpuqueue down)")
+
+    def running_jobs(self) -> tuple[int, ...]:
+        """Return the jobs that hold a device of this machine."""
+        return tuple(sorted({job for each in self.queue.devices(self.settings.host) for job in each.jobs}))
+
+    def stop_host(self) -> bool:
+        """Stop the workers and the recorder; running jobs stay with their shims. Return whether any were there.
+
+        Raises:
+            GpuQueueError: they do not stop.
+
+        """
+        host = self.host_running()
+        if host is None:
+            return False
+        host.send(signal.SIGTERM)
+        if not host.wait(LEAVE_S):
+            raise GpuQueueError(f"the workers (pid {host.pid}) do not stop: see {self._log}")
+        self._pid_file.unlink(missing_ok=True)
+        return True
+
+    def forget_devices(self) -> None:
+        """Withdraw this machine's devices that hold no job: nothing is promised on them any more."""
+        for each in self.queue.devices(self.settings.host):
+            if not each.jobs:
+                self.queue.withdraw(self.settings.host, each.device.uuid)
+
+    def stop_store(self) -> bool:
+        """Stop the embedded store; its data stays on the disk. Return whether it ran."""
+        return self.store.stop() if self.settings.embedded else False
+
+
+def _worker_command() -> list[str]:
+    """Return the command of the machines' side: installed beside ours, and never imported by it."""
+    beside = Path(sys.executable).with_name("gpuqueue-worker")
+    found = str(beside) if beside.exists() else shutil.which("gpuqueue-worker")
+    if found is None:
+        raise GpuQueueError("the command gpuqueue-worker is not installed beside gpuqueue: install the package again")
+    return [found]
+
+
+def _as_error(code: int, stderr: str) -> GpuQueueError:
+    lines = stderr.strip().splitlines() or ["the devices could not be found, and no reason was given"]
+    text = lines[-1].removeprefix("gpuqueue-worker: ")
+    return BadRequest(text) if code == BadRequest.exit_code else GpuQueueError(text)
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no reason given"

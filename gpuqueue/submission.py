@@ -1,0 +1,81 @@
+"""From what a person typed to a spec: command, interpreter, environment, account."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.job import Account
+
+#: Variables that do not travel: the queue's own addresses hold passwords, the rest is the worker's to set or
+#: belongs to the submitter's shell and would be wrong anywhere else. docs/reference/submit.md lists them.
+LEFT_OUT = frozenset(
+    {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "_", "SHLVL", "OLDPWD", "PWD"}
+)
+OURS = "GPUQUEUE_"
+#: Of our own variables only these travel: they hold no secret, and a job that submits jobs needs them.
+OURS_THAT_TRAVEL = frozenset({"GPUQUEUE_STATE_DIR", "GPUQUEUE_CONFIG"})
+
+
+def current_account() -> Account:
+    """Return who runs this process: by its uid, since ``$USER`` can say anything."""
+    uid = os.getuid()
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except KeyError:  # a container's uid may have no name
+        name = f"uid{uid}"
+    return Account(name=name, uid=uid, host=socket.gethostname())
+
+
+def travelling(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of *environ* that travels with a job."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in LEFT_OUT and (not name.startswith(OURS) or name in OURS_THAT_TRAVEL)
+    }
+
+
+def interpreter(environ: Mapping[str, str]) -> str:
+    """Return the Python that ``python script.py`` would run in the submitter's shell.
+
+    The active virtual environment's, else the active conda environment's, else the first ``python`` or
+    ``python3`` on PATH, else our own.
+    """
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if environ.get(variable):
+            python = Path(environ[variable], "bin", "python")
+            if python.exists():
+                return str(python)
+    for name in ("python", "python3"):
+        found = shutil.which(name, path=environ.get("PATH"))
+        if found:
+            return found
+    return sys.executable
+
+
+def script_command(script: str, args: Sequence[str], *, cwd: Path, python: str) -> tuple[str, ...]:
+    """Return the command line that runs *script* with *args*.
+
+    A ``.py`` file goes to *python*, another file must be executable.
+
+    Raises:
+        BadRequest: there is no such file, or it cannot be run.
+
+    """
+    path = cwd / script
+    if not path.exists():
+        raise BadRequest(f"no such file: {script} (in {cwd}). To run a command, put it after --")
+    if path.is_dir():
+        raise BadRequest(f"{script} is a directory: name a script, or put a command after --")
+    if path.suffix == ".py":
+        return (python, script, *args)
+    if not os.access(path, os.X_OK):
+        raise BadRequest(f"{script} is neither a .py file nor executable: put its interpreter and it after --")
+    return (str(path.absolute()), *args)

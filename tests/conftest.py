@@ -1,0 +1,65 @@
+"""What all tests share: a private store server, a clean environment, one site with everything on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from site_of_one import Site
+
+from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Wipe every setting of the person who runs the tests."""
+    for name in list(os.environ):
+        if name.startswith("GPUQUEUE_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("GPUQUEUE_CONFIG", os.devnull)
+    monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path / "state"))
+
+
+@pytest.fixture(scope="session")
+def _server() -> Iterator[Settings]:
+    """Run one store server for the whole session, the one that users get."""
+    home = Path(tempfile.mkdtemp(prefix="gpuqueue-test-"))
+    settings = Settings.load({"GPUQUEUE_STATE_DIR": str(home), "GPUQUEUE_CONFIG": os.devnull})
+    store = EmbeddedStore(settings)
+    store.start()
+    yield settings
+    store.stop()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def store_url(_server: Settings) -> str:
+    """Return the address of a real, empty store."""
+    client = connect(_server.redis_url)
+    client.flushall()
+    client.close()
+    return _server.redis_url
+
+
+@pytest.fixture
+def queue(store_url: str) -> Iterator[JobQueue]:
+    """Return a queue that was opened and is empty."""
+    opened = JobQueue(store_url)
+    opened.open(0)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def site(store_url: str, tmp_path: Path) -> Iterator[Site]:
+    """Return a site with a store and a SQLite book; its processes are gone after the test."""
+    made = Site(tmp_path / "state", store_url)
+    yield made
+    made.stop()

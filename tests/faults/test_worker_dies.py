@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_spec
+from site_of_one import Site
+
+from gpuqueue.event import Act
+from gpuqueue.job import JobState
+from gpuqueue.process import ProcessIdentity
+from gpuqueue.units import MIB
+
+
+def runs_of(file: Path) -> list[str]:
+    """Return what each copy of the job wrote when it began."""
+    return file.read_text().split() if file.exists() else []
+
+
+def test_a_worker_killed_right_after_the_claim_costs_nothing(site: Site, tmp_path: Path) -> None:
+    """The claim is made and no run directory exists: exactly one successful run is in the book in the end."""
+    site.start_recorder()
+    worker = site.start_worker()
+    site.end(worker, signal.SIGKILL)
+    effects = tmp_path / "effects"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}"), mem_bytes=MIB))
+    # What the killed worker did last, to the letter: its claim, and then nothing any more.
+    uuid = f"sim-{site.settings.host}-0"
+    claimed = site.queue.claim(
+        host=site.settings.host, device=uuid, worker="killed", lease_s=300, foreign_bytes=0, nonce="dead"
+    )
+    assert claimed is not None
+
+    site.start_worker()
+
+    record = site.until_recorded(job.id)
+    assert (JobState.SUCCEEDED, 1) == (record.job.state, record.job.losses)
+    assert ["lost", "exited"] == [str(run.ending.kind) for run in record.runs if run.ending]
+    assert ["run"] == runs_of(effects)
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
+def test_a_worker_killed_while_its_job_runs_is_survived(site: Site, tmp_path: Path, *, plain: bool) -> None:
+    """The job lives on in its shim; the next worker adopts it and gets its exit code."""
+    site.start_recorder()
+    worker = site.start_worker(plain=plain)
+    effects, gate = tmp_path / "effects", tmp_path / "gate"
+    script = f"echo $$ >> {effects}; while [ ! -e {gate} ]; do sleep 0.05; done; exit 5"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    (pid,) = until(lambda: runs_of(effects))
+    site.end(worker, signal.SIGKILL)
+    alive = ProcessIdentity.of(int(pid))
+    assert alive is not None
+
+    site.start_worker(plain=plain)
+    gate.touch()
+
+    record = site.until_recorded(job.id)
+    assert ("exit 5", 0) == (str(record.runs[-1].ending), record.job.losses)
+    assert [pid] == runs_of(effects)
+
+
+def test_a_job_that_ends_while_no_worker_is_there_is_settled_by_the_next(site: Site, tmp_path: Path) -> None:
+    """Its exit code is not lost."""
+    site.start_recorder()
+    worker = site.start_worker()
+    started, gate = tmp_path / "started", tmp_path / "gate"
+    script = f"echo run > {started}; while [ ! -e {gate} ]; do sleep 0.02; done; exit 6"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    until(lambda: runs_of(started))
+    site.end(worker)
+    gate.touch()
+    until(lambda: list(site.settings.runs_dir.glob("*/*/exit")), what="the shim's last word")
+    assert JobState.RUNNING is site.client.get(job.id).state
+
+    site.start_worker()
+
+    assert "exit 6" == str(site.until_recorded(job.id).runs[-1].ending)
+
+
+def test_a_stopped_worker_leaves_its_jobs_alone(site: Site, tmp_path: Path) -> None:
+    """SIGTERM is an upgrade, not an order to end three days of training."""
+    site.start_recorder()
+    worker = site.start_worker(plain=False)
+    effects = tmp_path / "effects"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo $$ >> {effects}; sleep 1000"), mem_bytes=MIB))
+    (pid,) = until(lambda: runs_of(effects))
+
+    assert 0 == site.end(worker)
+
+    assert ProcessIdentity.of(int(pid)) is not None
+    site.start_worker(plain=False)
+    site.client.cancel(job.id)
+    assert JobState.CANCELLED is site.until_recorded(job.id).job.state
+    assert until(lambda: ProcessIdentity.of(int(pid)) is None)
+    assert [pid] == runs_of(effects)
+
+
+def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_path: Path) -> None:
+    """The rest of the tree is swept, the story is told, and the job runs again."""
+    site.start_recorder()
+    site.start_worker()
+    effects, gate = tmp_path / "effects", tmp_path / "gate"
+    script = f"echo $$ >> {effects}; setsid sleep 1000 & [ -e {gate} ] || sleep 1000; kill %1"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    (first,) = until(lambda: runs_of(effects))
+    (pid_file,) = site.settings.runs_dir.glob("*/*/pid")
+    gate.touch()
+
+    os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
+
+    record = site.until_recorded(job.id)
+    assert ["lost", "exited"] == [str(run.ending.kind) for run in record.runs if run.ending]
+    assert "its shim vanished" in str(record.runs[0].ending)
+    assert ProcessIdentity.of(int(first)) is None
+    assert Act.LOSE in [event.act for event in site.client.story(job.id)]
+
+
+def test_the_database_may_be_away(site: Site) -> None:
+    """Jobs are taken, run and ended meanwhile; the book has all of it in the end."""
+    site.start_worker()
+    job = site.queue.submit(make_spec(mem_bytes=MIB))
+    until(lambda: site.queue.get(job.id).state is JobState.SUCCEEDED)  # type: ignore[union-attr]
+
+    site.start_recorder()
+
+    assert "exit 0" == str(site.until_recorded(job.id).runs[-1].ending)
+
+
+def test_two_recorders_at_once_write_everything_once(site: Site) -> None:
+    """How far the book has come is a row in the book itself."""
+    site.start_recorder()
+    site.spawn("record")
+    site.start_worker()
+    jobs = [site.queue.submit(make_spec(mem_bytes=MIB)).id for _ in range(10)]
+
+    for job in jobs:
+        assert 1 == len(site.until_recorded(job).runs)
+        assert 4 == len(site.client.story(job))

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from factories import make_offer, make_spec, serve
+from site_of_one import Site
+
+from gpuqueue.cli.main import COMMANDS
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(site: Site, command: str) -> None:
+    """`--help` works for each, and each stands in the list."""
+    assert "Usage: gpuqueue" in site.cli(command, "--help").stdout
+    assert f"  {command} " in site.cli("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (["submit", "missing.py", "--mem", "1G"], 2, "no such file: missing.py"),
+        (["submit", "--mem", "1G"], 2, "what shall it run?"),
+        (["submit", "--mem", "-6G", "--", "true"], 2, "negative sizes make no sense"),
+        (["submit", "--mem", "6", "--", "true"], 2, "say the unit: 6M or 6G"),
+        (["submit", "--", "true"], 2, "--mem 6G"),
+        (["submit", "--mem", "80G", "--", "true"], 2, "the largest device can give 24G"),
+        (["submit", "--mem", "1G", "--gpus", "9", "--", "true"], 2, "no host has more than 1"),
+        (["submit", "--mem", "1G", "--time", "soon", "--", "true"], 2, "is not a duration"),
+        (["submit", "--mem", "1G", "--env", "NOVALUE", "--", "true"], 2, "--env KEY=VALUE"),
+        (["submit", "--mem", "1G", "--cwd", "/no/such", "--", "true"], 2, "no such directory"),
+        (["submit", "--mem", "1G", "--", ""], 2, "there is no command to run"),
+        (["show", "77"], 3, "there is no job 77"),
+        (["logs", "77"], 3, "there is no job 77"),
+        (["wait", "77"], 3, "there is no job 77"),
+        (["cancel", "77"], 3, "there is no job 77"),
+        (["hold", "77"], 3, "there is no job 77"),
+        (["history", "--since", "yesterday-ish"], 2, "is no time"),
+        (["history", "--json", "--csv"], 2, "exclude each other"),
+        (["show", "seven"], 2, "is not a valid integer"),
+        (["nonsense"], 2, "No such command"),
+    ],
+)
+def test_a_mistake_gets_a_clear_line_and_a_documented_code(site: Site, words: list[str], code: int, line: str) -> None:
+    """What is wrong and what to do, on stderr; nothing on stdout; nothing queued."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer(host="far"))
+
+    done = site.cli(*words, check=False)
+
+    assert (code, "") == (done.returncode, done.stdout)
+    assert line in done.stderr
+    assert (0, 0) == site.queue.counts()
+
+
+def test_without_tables_the_history_says_what_to_do(site: Site) -> None:
+    """Not a traceback of some library."""
+    done = site.cli("history", check=False)
+
+    assert 4 == done.returncode
+    assert "run gpuqueue db upgrade" in done.stderr
+
+
+def test_with_nobody_to_serve_it_a_job_waits_and_the_user_is_told(site: Site) -> None:
+    """The id is on stdout alone, so that scripts can read it."""
+    done = site.cli("submit", "--mem", "1G", "--", "true")
+
+    assert "1\n" == done.stdout
+    assert "gpuqueue up" in done.stderr
+    (job,) = json.loads(site.cli("queue", "--json").stdout)
+    assert ("queued", "memory", ["true"]) == (job["state"], job["reason"], job["command"])
+    assert 124 == site.cli("wait", "--timeout", "0.1s", "1", check=False).returncode
+
+
+def test_csv_is_stable_and_injects_nothing(site: Site) -> None:
+    """One header, one line a job; a name that looks like a formula is none."""
+    site.start_recorder()
+    site.queue.submit(make_spec(name="=cmd()", argv=("a\nb", "\x1b[31m")))
+    site.cli("cancel", "1")
+    site.until_recorded(1)
+
+    (row,) = csv.DictReader(io.StringIO(site.cli("history", "--csv").stdout))
+
+    assert ("1", "'=cmd()", "cancelled", "") == (row["id"], row["name"], row["state"], row["peak_bytes"])
+    assert "\x1b" not in row["command"]
+
+
+def test_a_reader_that_leaves_is_no_mistake(site: Site) -> None:
+    """`| head -0` ends quietly."""
+    import subprocess  # noqa: PLC0415 - only here
+
+    for _ in range(3):
+        site.queue.submit(make_spec())
+    done = subprocess.run(
+        f"{Path(site.environ['PATH'].split(':')[0]) / 'gpuqueue'} queue --json | head -c 0",
+        shell=True,
+        env=site.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert ("", "") == (done.stdout, done.stderr)

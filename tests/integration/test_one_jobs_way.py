@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from bounded import until
+from site_of_one import Site
+
+from gpuqueue.device import PeakSource
+from gpuqueue.job import JobState
+from gpuqueue.units import MIB
+
+#: Takes 200 MiB, says where it is, and ends with 0.
+SCRIPT = """
+import os, sys, time
+taken = bytearray(200 * 2**20)
+print("on", os.environ["CUDA_VISIBLE_DEVICES"], "as job", os.environ["GPUQUEUE_JOB_ID"])
+print("args", sys.argv[1:], file=sys.stderr)
+time.sleep(0.5)
+"""
+
+
+def test_one_job_walks_down_the_whole_corridor(site: Site) -> None:
+    """Submit → queue → claim → run → finish → record → query: each room is real, and each tells the same story."""
+    script = site.settings.state_dir / "train.py"
+    script.write_text(SCRIPT)
+    site.start_recorder()
+    site.start_worker()
+
+    submitted = site.cli(
+        "submit", str(script), "--mem", "1G", "--name", "walk", "--python", sys.executable, "--", "--lr", "1e-3"
+    )
+    job_id = int(submitted.stdout)
+    assert "0\n" == site.cli("wait", str(job_id)).stdout + "0\n"
+
+    record = site.until_recorded(job_id)
+    run = record.last_run
+    assert run is not None
+    assert (JobState.SUCCEEDED, "walk", 1) == (record.job.state, record.job.spec.name, record.job.attempt)
+    assert "exit 0" == str(run.ending)
+    (device,) = run.devices
+    assert (f"sim-{site.settings.host}-0", 0, "Simulated 8G") == (device.uuid, device.index, device.name)
+    assert (run.duration_s or 0) >= 0.5
+    assert (
+        record.job.submitted_at
+        <= run.claimed_at
+        <= (run.started_at or run.claimed_at)
+        <= (run.ended_at or run.claimed_at)
+    )
+    assert PeakSource.SIMULATED is device.peak.source
+    assert 200 * MIB <= (device.peak.bytes or 0) < 400 * MIB
+    assert device.peak.samples >= 2
+
+    log = site.cli("logs", str(job_id)).stdout
+    assert f"on {device.uuid} as job {job_id}\nargs ['--lr', '1e-3']\n" == log
+
+    (shown,) = json.loads(site.cli("history", "--json").stdout)
+    assert (job_id, "succeeded", device.peak.bytes) == (shown["id"], shown["state"], shown["runs"][0]["peak_bytes"])
+    assert "walk" in site.cli("history").stdout
+    assert "exit 0" in site.cli("show", str(job_id)).stdout
+    story = [str(event.act) for event in site.client.story(job_id)]
+    assert ["submit", "claim", "started", "finish"] == story
+
+    until(lambda: site.queue.get(job_id) is None, what="the queue forgets what the book has")
+    assert [] == site.queue.live()
+    assert 0 == site.queue.devices()[0].promised_bytes
+
+
+def test_a_submit_takes_directory_and_environment_along(site: Site, tmp_path: os.PathLike[str]) -> None:
+    """The job runs as if it had been started where it was submitted, and without the queue's own addresses."""
+    site.start_recorder()
+    site.start_worker()
+    site.environ["WANDB_MODE"] = "offline"
+
+    show = 'pwd; echo "$WANDB_MODE $EXTRA ${GPUQUEUE_REDIS_URL-unset}"'
+    done = site.cli("run", "--mem", "1M", "--cwd", str(tmp_path), "--env", "EXTRA=a=b c", "--", "sh", "-c", show)
+
+    assert f"{tmp_path}\noffline a=b c unset\n" == done.stdout
+
+
+def test_run_shows_the_output_and_returns_the_exit_code(site: Site) -> None:
+    """As if it had run here: output, exit code, 124 for the time limit, 128 + n for a signal."""
+    site.start_recorder()
+    site.start_worker()
+
+    failed = site.cli("run", "--mem", "1M", "--", "sh", "-c", "echo out; exit 7", check=False)
+    killed = site.cli("run", "--mem", "1M", "--", "sh", "-c", "kill -TERM $$", check=False)
+    late = site.cli("run", "--mem", "1M", "--time", "0.3s", "--", "sleep", "60", check=False)
+
+    assert ("out\n", 7, 143, 124) == (failed.stdout, failed.returncode, killed.returncode, late.returncode)
+
+
+def test_cancel_ends_the_tree_and_is_in_the_book(site: Site) -> None:
+    """A running job, a waiting one, and one that has ended already."""
+    site.start_recorder()
+    site.start_worker()
+    running = int(site.cli("submit", "--mem", "8G", "--", "sleep", "1000").stdout)
+    waiting = int(site.cli("submit", "--mem", "8G", "--", "sleep", "1000").stdout)
+    site.until_state(running, JobState.RUNNING)
+
+    both = site.cli("cancel", str(waiting), str(running))
+
+    assert f"job {waiting}: cancelled\njob {running}: cancelling\n" == both.stdout
+    record = site.until_recorded(running)
+    assert (JobState.CANCELLED, "cancelled") == (record.job.state, str(record.last_run.ending))  # type: ignore[union-attr]
+    assert () == site.until_recorded(waiting).runs
+    assert 3 == site.cli("cancel", "99", check=False).returncode
+    done = int(site.cli("submit", "--mem", "1M", "--", "true").stdout)
+    site.until_recorded(done)
+    again = site.cli("cancel", str(done), check=False)
+    assert (5, f"gpuqueue: job {done} has succeeded already\n") == (again.returncode, again.stderr)
+
+
+def test_logs_follow_until_the_end(site: Site) -> None:
+    """From before the first line to after the last."""
+    site.start_recorder()
+    site.start_worker()
+    job = int(site.cli("submit", "--mem", "1M", "--", "sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.2; done").stdout)
+
+    assert "1\n2\n3\n" == site.cli("logs", "-f", str(job)).stdout
+
+
+def test_hold_and_release(site: Site) -> None:
+    """A held job is not started; released, it is."""
+    site.start_recorder()
+    job = int(site.cli("submit", "--mem", "1M", "--", "true").stdout)
+    assert f"job {job}: held\n" == site.cli("hold", str(job)).stdout
+    site.start_worker()
+    assert "held" in site.cli("queue").stdout
+
+    site.cli("release", str(job))
+
+    assert JobState.SUCCEEDED is site.until_recorded(job).job.state

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from bounded import until
+from site_of_one import BIN
+
+from gpuqueue.process import ProcessIdentity
+
+
+class Home:
+    """A person's own machine: only a state directory is given."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.environ = {
+            **os.environ,
+            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+            "GPUQUEUE_STATE_DIR": str(state),
+            "GPUQUEUE_KILL_GRACE": "2s",
+        }
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """Run ``gpuqueue``; return its output, errors included."""
+        done = subprocess.run(
+            [str(BIN / "gpuqueue"), *words], env=self.environ, capture_output=True, text=True, timeout=100, check=False
+        )
+        assert code == done.returncode, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done.stdout + done.stderr
+
+    def ours(self) -> list[str]:
+        """Return the command lines of all processes that work for this state directory."""
+        mark = f"GPUQUEUE_STATE_DIR={self.state}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                try:
+                    if mark in (entry / "environ").read_bytes().split(b"\0"):
+                        found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                except OSError:
+                    continue
+        return found
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """Return a machine on which nothing runs, before and after."""
+    state = Path(mkdtemp(prefix="gpuqueue-home-"))
+    made = Home(state)
+    yield made
+    subprocess.run(
+        [str(BIN / "gpuqueue"), "down", "--cancel-jobs"],
+        env=made.environ,
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
+    shutil.rmtree(state, ignore_errors=True)
+
+
+def test_up_a_job_history_down(home: Home) -> None:
+    """The embedded default, from nothing to nothing: no server to install, no root, no GPU needed."""
+    up = home("up", "--devices", "cpu")
+    assert "store    started" in up
+    assert "ready" in up
+    status = json.loads(home("status", "--json"))
+    assert (True, 1) == (status["store_answers"], len(status["devices"]))
+    assert "cpu" == status["devices"][0]["kind"]
+
+    assert "hello\n" in home("run", "--mem", "10M", "--", "sh", "-c", "echo hello; sleep 0.5")
+    (row,) = json.loads(home("history", "--json"))
+    assert ("succeeded", "host_rss") == (row["state"], row["runs"][0]["devices"][0]["peak"]["source"])
+
+    assert "already up" in home("up")
+    home("down")
+    assert [] == home.ours()
+    assert "silent" in home("status", code=4)
+    assert "does not answer: is it running? Start it with gpuqueue up" in home(
+        "submit", "--mem", "1M", "--", "true", code=4
+    )
+    assert "succeeded" in home("history")
+
+
+def test_the_store_is_private_and_durable(home: Home) -> None:
+    """The socket is its owner's only; a waiting job is still there after a kill -9 of everything."""
+    home("up", "--devices", "sim:1x1G")
+    socket = home.state / "store" / "store.sock"
+    assert 0o700 == socket.stat().st_mode & 0o777
+    home("submit", "--mem", "400M", "--name", "blocks", "--", "sleep", "1000")
+    home("submit", "--mem", "400M", "--name", "waits", "--", "true")
+    home("hold", "2")
+    for pid_file in (home.state / "host.pid", home.state / "store" / "pid"):
+        identity = ProcessIdentity.parse(pid_file.read_text())
+        assert identity is not None
+        identity.send(signal.SIGKILL)
+        assert identity.wait(10)
+
+    home("up", "--devices", "sim:1x1G")
+
+    queue = {job["name"]: job["state"] for job in json.loads(home("queue", "--json"))}
+    assert {"blocks": "running", "waits": "held"} == queue
+    assert "cancelling" in home("cancel", "1")
+
+
+def test_down_drains_by_default(home: Home) -> None:
+    """It waits for what runs, starts nothing new, and keeps what waits."""
+    home("up", "--devices", "sim:1x1G")
+    gate = home.state / "gate"
+    home("submit", "--mem", "400M", "--", "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done")
+    home("submit", "--mem", "400M", "--", "true")
+    home("hold", "2")
+    with subprocess.Popen(
+        [str(BIN / "gpuqueue"), "down"], env=home.environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as down:
+        assert down.stderr is not None
+        assert "waiting for job 1 to end" in down.stderr.readline()
+        home("release", "2")
+        gate.touch()
+        assert 0 == down.wait(timeout=60)
+
+    assert [] == home.ours()
+    home("up", "--devices", "sim:1x1G")
+    home("wait", "1", "2")
+
+
+def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> None:
+    """`down --leave-jobs`: only the job and its shim are left, and nothing of them is lost."""
+    home("up", "--devices", "cpu")
+    gate = home.state / "gate"
+    home("submit", "--mem", "10M", "--", "sh", "-c", f"echo began; while [ ! -e {gate} ]; do sleep 0.05; done; exit 4")
+    until(lambda: "began" in home("logs", "1", code=0) if list(home.state.glob("runs/1/*/log")) else False)
+
+    left = home("down", "--leave-jobs")
+
+    assert "still running without a worker: job 1" in left
+    assert any("shim.py" in command for command in home.ours())
+    home("up", "--devices", "cpu")
+    gate.touch()
+    home("wait", "1", code=4)
+    assert 1 == json.loads(home("show", "1", "--json"))["attempt"]
+
+
+def test_up_in_the_foreground_ends_with_its_signal(home: Home) -> None:
+    """For systemd and containers: one process to start, one signal to stop all."""
+    with subprocess.Popen(
+        [str(BIN / "gpuqueue"), "up", "--foreground", "--devices", "cpu"],
+        env=home.environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as up:
+        assert up.stdout is not None
+        until(lambda: "ready" in (up.stdout.readline() if up.stdout else ""))
+        up.send_signal(signal.SIGTERM)
+        assert 0 == up.wait(timeout=60)
+
+    assert [] == home.ours()
+
+
+@pytest.mark.parametrize("spec", ["sim:0x1G", "nonsense", "sim:4x24"])
+def test_devices_that_make_no_sense_are_refused_before_anything_starts(home: Home, spec: str) -> None:
+    """One line, exit code 2, and nothing runs."""
+    assert home("up", "--devices", spec, code=2).startswith("gpuqueue: ")
+    assert [] == home.ours()
+
+
+def test_a_worker_that_dies_is_started_again(home: Home) -> None:
+    """The host process looks after its children."""
+    home("up", "--devices", "sim:1x1G")
+    (first,) = json.loads(home("status", "--json"))["devices"]
+    pid = next(int(entry.name) for entry in Path("/proc").iterdir() if _is_worker_of(entry, home))
+    os.kill(pid, signal.SIGKILL)
+
+    until(lambda: json.loads(home("status", "--json"))["devices"][0]["worker"] != first["worker"])
+    home("run", "--mem", "1M", "--", "true")
+
+
+def _is_worker_of(entry: Path, home: Home) -> bool:
+    try:
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+        return b"run" in words and str(home.state).encode() in (entry / "environ").read_bytes()
+    except OSError:
+        return False
