@@ -1,0 +1,176 @@
+"""docker-compose.yml is valid, and it says what docs/howto/docker.md and the design say of it. No Docker needed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from gpuqueue.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+COMPOSE = ROOT / "docker-compose.yml"
+PLACE = re.compile(r"\$\{(\w+)(:-|:\?)([^}]*)\}")
+
+Service = dict[str, Any]
+
+
+def services() -> dict[str, Service]:
+    """Return the services with their YAML anchors resolved."""
+    found: dict[str, Service] = YAML(typ="safe", pure=True).load(COMPOSE)["services"]
+    return found
+
+
+def workers() -> dict[str, Service]:
+    """Return the services that run jobs."""
+    return {name: service for name, service in services().items() if name.startswith("worker-")}
+
+
+def ours() -> dict[str, Service]:
+    """Return the services that run one of gpuqueue's own programs."""
+    return {name: service for name, service in services().items() if service["image"] == "gpuqueue:local"}
+
+
+def devices(worker: Service) -> list[dict[str, Any]]:
+    """Return the devices that a worker's container is given."""
+    found: list[dict[str, Any]] = worker["deploy"]["resources"]["reservations"]["devices"]
+    return found
+
+
+def needs(service: Service) -> dict[str, str]:
+    """Return which service this one waits for, and for what."""
+    return {name: wait["condition"] for name, wait in service.get("depends_on", {}).items()}
+
+
+def test_compose_follows_the_schema() -> None:
+    """The file is what the Compose specification's own JSON schema allows; the schema comes with check-jsonschema."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_acknowledged_jobs_survive_the_store() -> None:
+    """The store writes every job down before it answers, drops none for want of memory, and is open to no outsider."""
+    store = services()["store"]
+
+    assert "--appendonly yes" in store["command"]
+    assert "--appendfsync always" in store["command"]
+    assert "--maxmemory-policy noeviction" in store["command"]
+    assert "store:/data" in store["volumes"]
+    assert "ports" not in store
+
+
+@pytest.mark.parametrize("name", sorted(ours()))
+def test_each_service_waits_for_what_it_needs(name: str) -> None:
+    """Only the migration needs nothing but the database; all others wait for a healthy store and the tables."""
+    expected = (
+        {"db": "service_healthy"}
+        if name == "migrate"
+        else {"store": "service_healthy", "migrate": "service_completed_successfully"}
+    )
+
+    assert needs(ours()[name]) == expected
+
+
+def test_what_is_waited_for_can_happen() -> None:
+    """A service that must be healthy has a health check, and one that must have completed is not started again."""
+    everything = services()
+    waits = {pair for service in everything.values() for pair in needs(service).items()}
+
+    assert waits
+    for name, condition in waits:
+        if condition == "service_healthy":
+            assert everything[name]["healthcheck"]["test"]
+        else:
+            assert everything[name]["restart"] == "no"
+
+
+@pytest.mark.parametrize("name", sorted(workers()))
+def test_worker_sees_the_pids_of_the_host(name: str) -> None:
+    """A worker shares the host's pids, without which memory belongs to no job, and brings no init of its own."""
+    worker = workers()[name]
+
+    assert worker["pid"] == "host"
+    assert "init" not in worker
+    assert "ipc" not in worker
+    assert "shm_size" in worker
+    assert worker["restart"] == "unless-stopped"
+    assert {volume.rpartition(":")[2] for volume in worker["volumes"]} == {"/var/lib/gpuqueue", "/work"}
+
+
+def test_one_device_for_each_worker() -> None:
+    """Each worker of the profile per-gpu has one card, none the same as another's, and calls it 0."""
+    given = [(worker["command"], devices(worker)) for worker in workers().values() if worker["profiles"] == ["per-gpu"]]
+    ids = [device["device_ids"] for _, reserved in given for device in reserved]
+
+    assert ids == [["0"], ["1"]]
+    assert all(len(reserved) == 1 for _, reserved in given)
+    assert all(device["capabilities"] == ["gpu"] for _, reserved in given for device in reserved)
+    assert {command for command, _ in given} == {"gpuqueue-worker run --device 0"}
+
+
+def test_all_gpus_is_the_other_choice() -> None:
+    """The profile all-gpus has one container with every card, and no worker belongs to both profiles or to neither."""
+    whole = workers()["worker-all-gpus"]
+
+    assert whole["command"] == "gpuqueue-worker host"
+    assert devices(whole) == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
+    assert [worker["profiles"] for worker in workers().values()] == [["per-gpu"], ["per-gpu"], ["all-gpus"]]
+
+
+def test_no_password_in_the_file() -> None:
+    """The password comes from .env, each place that wants it refuses to go on without, and no URL has one in it."""
+    text = "\n".join(
+        line.split(" #")[0] for line in COMPOSE.read_text().splitlines() if not line.lstrip().startswith("#")
+    )
+    passwords = [(how, rest) for name, how, rest in PLACE.findall(text) if name == "POSTGRES_PASSWORD"]
+
+    assert passwords == [(":?", "set POSTGRES_PASSWORD in .env")] * 2
+    assert re.findall(r"PASSWORD: (.{20})", text) == ["${POSTGRES_PASSWORD:"] * 2
+    assert not re.search(r"://[^/\s]*:[^/\s]*@", text)
+    assert "${" not in PLACE.sub("", text)
+
+
+@pytest.mark.parametrize("name", sorted(ours()))
+def test_environment_is_what_settings_read(name: str) -> None:
+    """Every GPUQUEUE_ variable that a container gets is a setting, and the settings take its value."""
+    environ = {
+        key: PLACE.sub("gpu-server" if key == "GPUQUEUE_HOST" else "secret", value)
+        for key, value in ours()[name]["environment"].items()
+    }
+    settings = Settings.load(environ)
+    read = {origin.removeprefix("environment ") for origin in settings.origins.values() if origin != "default"}
+
+    assert read == {key for key in environ if key.startswith("GPUQUEUE_")}
+    assert (settings.host, str(settings.state_dir)) == ("gpu-server", "/var/lib/gpuqueue")
+    assert not settings.embedded
+
+
+def test_volumes_are_declared() -> None:
+    """Each named volume that a service mounts is declared, and none is declared for nothing."""
+    declared = YAML(typ="safe", pure=True).load(COMPOSE)["volumes"]
+    mounted = {volume.split(":")[0] for service in services().values() for volume in service.get("volumes", [])}
+
+    assert {name for name in mounted if re.fullmatch(r"\w+", name)} == set(declared)
+
+
+@pytest.mark.parametrize("command", sorted({service["command"] for service in ours().values()}))
+def test_command_is_one_that_the_programs_take(command: str) -> None:
+    """The installed program knows the command and the options that the file gives it."""
+    program, *arguments = shlex.split(command)
+    installed = Path(sys.executable).with_name(program)
+    if not installed.exists() and not os.environ.get("CI"):
+        pytest.skip(f"{program} is not installed beside this Python")
+    done = subprocess.run(
+        [str(installed), *arguments, "--help"], capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
