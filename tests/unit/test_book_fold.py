@@ -17,8 +17,8 @@ from gpuqueue.run import Ending, RunDevice
 from gpuqueue.units import GIB
 
 T0 = datetime(2026, 11, 1, tzinfo=timezone.utc)
-TOKEN = "1.a"
-RUN = (1, 1, TOKEN)
+FIRST = "1.a"
+RUN = (1, 1, FIRST)
 DEVICE = (1, 1, "GPU-0")
 FACTS: dict[str, Any] = {"uuid": "GPU-0", "lease_bytes": GIB, "index": 3, "name": "A10", "kind": DeviceKind.GPU}
 PEAK = Peak(bytes=GIB, source=PeakSource.NVML_SAMPLED, samples=9, na_samples=1, interval_s=0.5, shared=True)
@@ -35,7 +35,7 @@ def submit(second: int = 0) -> Event:
     return event(second, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=encode_spec(make_spec()))
 
 
-def claim(second: int = 1, token: str = TOKEN, devices: str = "GPU-0") -> Event:
+def claim(second: int = 1, token: str = FIRST, devices: str = "GPU-0") -> Event:
     """Return a claim of the job."""
     fields: dict[str, Any] = {"token": token, "host": "nodeA", "worker": "w", "devices": devices, "lease": str(GIB)}
     return event(second, Act.CLAIM, JobState.STARTING, **fields)
@@ -44,19 +44,19 @@ def claim(second: int = 1, token: str = TOKEN, devices: str = "GPU-0") -> Event:
 def started(second: int = 2) -> Event:
     """Return the start of the claimed run."""
     payload = encode_started(log_path="/log", devices=(RunDevice(**FACTS, total_bytes=24 * GIB),))
-    return event(second, Act.STARTED, JobState.RUNNING, token=TOKEN, started=payload)
+    return event(second, Act.STARTED, JobState.RUNNING, token=FIRST, started=payload)
 
 
 def finish(second: int = 3) -> Event:
     """Return a good end of the run."""
     devices = (RunDevice(**FACTS, total_bytes=24 * GIB, peak=PEAK),)
     ended = encode_ended(ending=Ending.from_status(0), duration_s=0.75, devices=devices)
-    return event(second, Act.FINISH, JobState.SUCCEEDED, token=TOKEN, ended=ended)
+    return event(second, Act.FINISH, JobState.SUCCEEDED, token=FIRST, ended=ended)
 
 
 def giveback(second: int = 2, state: JobState = JobState.QUEUED) -> Event:
     """Return the claim's giveback."""
-    return event(second, Act.GIVEBACK, state, attempt=0, token=TOKEN, detail="the device looked different")
+    return event(second, Act.GIVEBACK, state, attempt=0, token=FIRST, detail="the device looked different")
 
 
 def test_a_whole_life_is_one_row_in_each_table() -> None:
@@ -115,7 +115,7 @@ def test_giveback_of_a_cancelled_claim_ends_the_job_without_a_run() -> None:
 
 def test_a_lost_run_ends_and_the_job_waits_again() -> None:
     """The run ends as lost with its detail, the job has no claim any more."""
-    batch = fold([event(4, Act.LOSE, JobState.QUEUED, losses=1, token=TOKEN, detail="gone")], epoch="e")
+    batch = fold([event(4, Act.LOSE, JobState.QUEUED, losses=1, token=FIRST, detail="gone")], epoch="e")
     run, job = batch.moved_runs[RUN], batch.moved_jobs[1,]
     assert ("lost", "gone", None, T0 + timedelta(seconds=4)) == (
         run["ending"],
@@ -135,7 +135,7 @@ def test_payloads_are_not_kept_twice() -> None:
 
 def test_an_unreadable_event_stops_nothing() -> None:
     """The events around it count, and what could not be read is kept as it came."""
-    broken = event(2, Act.STARTED, JobState.RUNNING, token=TOKEN, started="{")
+    broken = event(2, Act.STARTED, JobState.RUNNING, token=FIRST, started="{")
     batch = fold([submit(), claim(), broken, finish()], epoch="e")
     assert "succeeded" == batch.new_jobs[1,]["state"]
     assert {"token": "1.a", "started": "{"} == json.loads(batch.events[2]["detail"])
@@ -143,7 +143,7 @@ def test_an_unreadable_event_stops_nothing() -> None:
 
 def test_an_unreadable_end_is_an_end_all_the_same() -> None:
     """Nobody knows how the run ended, but it did: it is lost, not open for ever."""
-    broken = event(3, Act.FINISH, JobState.FAILED, token=TOKEN, ended="[]")
+    broken = event(3, Act.FINISH, JobState.FAILED, token=FIRST, ended="[]")
     batch = fold([claim(), broken], epoch="e")
     assert ("lost", T0 + timedelta(seconds=3)) == (batch.new_runs[RUN]["ending"], batch.new_runs[RUN]["ended_at"])
     assert "failed" == batch.moved_jobs[1,]["state"]

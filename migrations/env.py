@@ -1,0 +1,44 @@
+"""Where Alembic starts. ``gpuqueue db upgrade`` hands its connection in; ``alembic`` itself opens one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alembic import context
+
+from gpuqueue.book.connect import open_engine, writing
+from gpuqueue.book.tables import metadata
+from gpuqueue.settings import Settings
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+
+def migrate(connection: sa.Connection) -> None:
+    """Run the migrations in the transaction of *connection*."""
+    context.configure(
+        connection=connection,
+        target_metadata=metadata,
+        compare_type=True,
+        # SQLite alters a table only by copying it.
+        render_as_batch=connection.dialect.name == "sqlite",
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+
+
+def main() -> None:
+    """Migrate over the connection handed in, or over one of our own."""
+    handed_in = context.config.attributes.get("connection")
+    if handed_in is not None:
+        migrate(handed_in)
+        return
+    engine = open_engine(Settings.load().database_url, foreign_keys=False)
+    try:
+        with writing(engine) as connection:
+            migrate(connection)
+    finally:
+        engine.dispose()
+
+
+main()

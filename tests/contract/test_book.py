@@ -1,0 +1,276 @@
+"""What the book promises, on SQLite and on PostgreSQL alike."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+from factories import make_spec
+from outbox import PEAK, Outbox, facts, ids, known, second
+
+from gpuqueue.book.book import Book
+from gpuqueue.book.queries import HistoryQuery
+from gpuqueue.event import Act, Cursor
+from gpuqueue.job import JobState, WaitReason
+from gpuqueue.run import Ending, EndingKind
+from gpuqueue.units import GIB
+
+pytest_plugins = ["book_fixtures"]
+
+
+def test_an_empty_book_knows_nothing(book: Book) -> None:
+    """Every question has an answer before the first event."""
+    assert (None, None, None, (), []) == (
+        book.cursor(),
+        book.max_job_id(),
+        book.get(1),
+        book.events(1),
+        book.history(HistoryQuery()),
+    )
+
+
+def test_submit(book: Book, outbox: Outbox) -> None:
+    """A submitted job comes back as it was asked for, and waits."""
+    spec = make_spec(argv=("python", "a b.py"), time_limit_s=60.5, gpus=2, script="a b.py", interpreter="python")
+    outbox.submit(1, spec)
+    outbox.record()
+    job = known(book, 1).job
+    assert (spec, JobState.QUEUED, second(1), 0, None) == (
+        job.spec,
+        job.state,
+        job.submitted_at,
+        job.attempt,
+        job.ended_at,
+    )
+    assert (Cursor(epoch="e1", last_id="1700-1"), 1) == (book.cursor(), book.max_job_id())
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 4])
+def test_a_whole_life(book: Book, outbox: Outbox, batch: int) -> None:
+    """However the events are cut into batches, the record is the same."""
+    outbox.submit(1, make_spec(gpus=2))
+    outbox.claim(1, devices="GPU-b,GPU-a")
+    outbox.started(1, devices="GPU-b,GPU-a")
+    outbox.finish(1, Ending.from_status(0), JobState.SUCCEEDED, devices="GPU-b,GPU-a")
+    outbox.record(batch)
+    record = known(book, 1)
+    job, run = record.job, record.runs[0]
+    assert (JobState.SUCCEEDED, "nodeA", ("GPU-b", "GPU-a")) == (job.state, job.host, job.devices)
+    assert (second(2), second(3), second(4)) == (job.claimed_at, job.started_at, job.ended_at)
+    assert (second(2), second(3), second(4)) == (run.claimed_at, run.started_at, run.ended_at)
+    assert ("1.a", "w0", 1.5, Ending.from_status(0), "/log") == (
+        run.token,
+        run.worker,
+        run.duration_s,
+        run.ending,
+        run.log_path,
+    )
+    assert facts("GPU-b,GPU-a", PEAK) == run.devices
+    assert 6 * GIB == run.peak_bytes
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_giveback_counts_as_no_attempt(book: Book, outbox: Outbox, batch: int) -> None:
+    """The run is gone, the job waits as before, and the next claim has the same number."""
+    outbox.submit(1)
+    outbox.claim(1, devices="GPU-0,GPU-1")
+    outbox.tell(1, Act.GIVEBACK, JobState.QUEUED, attempt=0, token="1.a", detail="busy")
+    outbox.record(batch)
+    job = known(book, 1).job
+    assert ((), JobState.QUEUED, 0, None, None) == (
+        known(book, 1).runs,
+        job.state,
+        job.attempt,
+        job.claimed_at,
+        job.host,
+    )
+    outbox.claim(1, token="1.b", devices="GPU-1")
+    outbox.record(batch)
+    run = known(book, 1).runs[0]
+    assert ("1.b", ["GPU-1"]) == (run.token, [device.uuid for device in run.devices])
+
+
+def test_giveback_and_next_claim_in_one_batch(book: Book, outbox: Outbox) -> None:
+    """The old run makes way for the new one of the same number."""
+    outbox.submit(1)
+    outbox.claim(1)
+    outbox.record()
+    outbox.tell(1, Act.GIVEBACK, JobState.QUEUED, attempt=0, token="1.a", detail="busy")
+    outbox.claim(1, token="1.b")
+    outbox.started(1, token="1.b")
+    outbox.record()
+    record = known(book, 1)
+    assert (["1.b"], JobState.RUNNING) == ([run.token for run in record.runs], record.job.state)
+    assert second(5) == record.runs[0].started_at
+
+
+@pytest.mark.parametrize("batch", [1, 100])
+def test_lose_and_run_again(book: Book, outbox: Outbox, batch: int) -> None:
+    """Each attempt has its run: the first is lost, the second ends by itself."""
+    outbox.submit(1)
+    outbox.claim(1)
+    outbox.started(1)
+    outbox.tell(1, Act.LOSE, JobState.QUEUED, losses=1, token="1.a", detail="no beat")
+    outbox.record(batch)
+    job = known(book, 1).job
+    assert (JobState.QUEUED, 1, None, None) == (job.state, job.losses, job.claimed_at, job.started_at)
+    outbox.claim(1, token="2.b", attempt=2, losses=1)
+    outbox.started(1, token="2.b", attempt=2, losses=1)
+    outbox.finish(1, Ending.from_status(-9), JobState.FAILED, token="2.b", attempt=2, losses=1)
+    outbox.record(batch)
+    record = known(book, 1)
+    assert [Ending.lost("no beat"), Ending.from_status(-9)] == [run.ending for run in record.runs]
+    assert (JobState.FAILED, 2, 1) == (record.job.state, record.job.attempt, record.job.losses)
+
+
+def test_lost_too_often_then_released(book: Book, outbox: Outbox) -> None:
+    """The reason to wait comes and goes with the state."""
+    outbox.submit(1)
+    outbox.claim(1)
+    outbox.tell(1, Act.LOSE, JobState.HELD, losses=3, reason=WaitReason.LOST_TOO_OFTEN, token="1.a", detail="gone")
+    outbox.record()
+    job = known(book, 1).job
+    assert (JobState.HELD, WaitReason.LOST_TOO_OFTEN, 3) == (job.state, job.reason, job.losses)
+    outbox.tell(1, Act.RELEASE, JobState.QUEUED)
+    outbox.record()
+    job = known(book, 1).job
+    assert (JobState.QUEUED, None, 0) == (job.state, job.reason, job.losses)
+
+
+def test_hold_and_cancel(book: Book, outbox: Outbox) -> None:
+    """A job that never ran can be held and cancelled."""
+    outbox.submit(1)
+    outbox.tell(1, Act.HOLD, JobState.HELD, attempt=0, reason=WaitReason.HELD)
+    outbox.tell(1, Act.CANCEL, JobState.CANCELLED, attempt=0)
+    outbox.record(1)
+    record = known(book, 1)
+    assert (JobState.CANCELLED, second(3), None, ()) == (
+        record.job.state,
+        record.job.ended_at,
+        record.job.reason,
+        record.runs,
+    )
+
+
+def test_cancel_of_a_running_job(book: Book, outbox: Outbox) -> None:
+    """First it is being cancelled, then its run ends so."""
+    outbox.submit(1)
+    outbox.claim(1)
+    outbox.started(1)
+    outbox.tell(1, Act.CANCEL, JobState.CANCELLING)
+    outbox.record(1)
+    assert (JobState.CANCELLING, None) == (known(book, 1).job.state, known(book, 1).job.ended_at)
+    ending = Ending.stopped(EndingKind.CANCELLED, -15)
+    outbox.finish(1, ending, JobState.CANCELLED)
+    outbox.record(1)
+    assert (JobState.CANCELLED, ending) == (known(book, 1).job.state, known(book, 1).runs[0].ending)
+
+
+def test_a_write_with_a_stale_token_changes_no_run(book: Book, outbox: Outbox) -> None:
+    """A run is only changed by who owns it."""
+    outbox.submit(1)
+    outbox.claim(1)
+    outbox.record()
+    outbox.started(1, token="1.stale")
+    outbox.record()
+    assert (None, None) == (known(book, 1).runs[0].started_at, known(book, 1).runs[0].log_path)
+
+
+def test_two_recorders_one_wins(book: Book, outbox: Outbox) -> None:
+    """A batch whose cursor was moved by another recorder changes nothing, and says so."""
+    outbox.submit(1)
+    mine = list(outbox.told)
+    outbox.record()
+    assert not book.apply(mine, expected=None, epoch="e1")
+    outbox.submit(2)
+    outbox.record()
+    late = Cursor(epoch="e1", last_id="1700-1")
+    outbox.submit(3)
+    assert not book.apply(outbox.told, expected=late, epoch="e1")
+    assert (None, (), Cursor(epoch="e1", last_id="1700-2")) == (book.get(3), book.events(3), book.cursor())
+
+
+def test_recorders_at_the_same_time(book_url: str, outbox: Outbox) -> None:
+    """Of eight that start from the same cursor at the same moment, exactly one writes."""
+    outbox.submit(1)
+    events = list(outbox.told)
+    books = [Book(book_url) for _ in range(8)]
+    gate, won = threading.Barrier(len(books)), []
+
+    def race(mine: Book) -> None:
+        gate.wait()
+        won.append(mine.apply(events, expected=None, epoch="e1"))
+
+    threads = [threading.Thread(target=race, args=(mine,)) for mine in books]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [False] * 7 + [True] == sorted(won)
+    assert 1 == len(books[0].events(1))
+    for mine in books:
+        mine.close()
+
+
+def test_replay_changes_nothing(book: Book, outbox: Outbox) -> None:
+    """A batch that is sent again, because its answer was lost, is refused as a whole."""
+    outbox.submit(1)
+    outbox.claim(1)
+    events = list(outbox.told)
+    outbox.record()
+    outbox.started(1)
+    outbox.record()
+    before = (book.get(1), book.events(1), book.cursor())
+    assert not book.apply(events, expected=None, epoch="e1")
+    assert before == (book.get(1), book.events(1), book.cursor())
+
+
+def test_a_new_epoch_starts_over(book: Book, outbox: Outbox) -> None:
+    """Events of a new store count although their ids are lower, and the old ones stay."""
+    outbox.submit(1)
+    outbox.record()
+    outbox.number = 0
+    outbox.submit(1001)
+    assert book.apply(outbox.told, expected=outbox.cursor, epoch="e2")
+    assert (Cursor(epoch="e2", last_id="1700-1"), [1001, 1]) == (book.cursor(), ids(book))
+
+
+def test_no_events_are_written_at_once(book: Book) -> None:
+    """An empty batch is done before it begins."""
+    assert book.apply([], expected=None, epoch="e1")
+    assert book.cursor() is None
+
+
+def test_an_unknown_job_breaks_nothing(book: Book, outbox: Outbox) -> None:
+    """Steps of a job that the book never saw leave only themselves; the others in the batch count."""
+    outbox.claim(7)
+    outbox.started(7)
+    outbox.finish(7, Ending.from_status(0), JobState.SUCCEEDED)
+    outbox.submit(8)
+    outbox.claim(8)
+    outbox.record()
+    assert (None, JobState.STARTING) == (book.get(7), known(book, 8).job.state)
+    assert [Act.CLAIM, Act.STARTED, Act.FINISH] == [event.act for event in book.events(7)]
+
+
+def test_an_unreadable_submission_still_uses_its_id(book: Book, outbox: Outbox) -> None:
+    """An id that was given out is never below the highest, also if nothing else is known of its job."""
+    outbox.tell(9, Act.SUBMIT, JobState.QUEUED, attempt=0, spec="{")
+    outbox.record()
+    assert (None, 9) == (book.get(9), book.max_job_id())
+
+
+def test_what_a_database_refuses_is_replaced(book: Book, outbox: Outbox) -> None:
+    """File names that are no UTF-8 and NUL are shown with a mark; the spec has them unchanged."""
+    odd = os.fsdecode(b"/home/\xff\xfe")
+    spec = make_spec(argv=("cat", odd), cwd=odd, name=odd, script=odd, env={"X": odd})
+    outbox.submit(1, spec)
+    outbox.claim(1)
+    outbox.tell(1, Act.LOSE, JobState.LOST, token="1.a", detail=f"{odd}\0")
+    outbox.record()
+    record = known(book, 1)
+    mark = "\N{REPLACEMENT CHARACTER}"
+    assert (spec, Ending.lost(f"/home/{mark * 3}")) == (record.job.spec, record.runs[0].ending)
+    assert f"{odd}\0" == book.events(1)[-1].fields["detail"]
+    assert [1] == ids(book, name=odd)

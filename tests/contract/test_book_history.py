@@ -1,0 +1,162 @@
+"""What the book tells, and what it says when it cannot, on SQLite and on PostgreSQL alike."""
+
+from __future__ import annotations
+
+from datetime import timedelta, timezone
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from factories import ADA, BOB, make_spec
+from outbox import Outbox, ids, second
+
+from gpuqueue.book import migrate
+from gpuqueue.book.book import Book
+from gpuqueue.book.connect import open_engine, writing
+from gpuqueue.book.queries import HistoryQuery
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.event import Act
+from gpuqueue.job import JobState, WaitReason
+
+pytest_plugins = ["book_fixtures"]
+
+
+def test_a_story_is_in_the_order_of_the_outbox(book: Book, outbox: Outbox) -> None:
+    """Event 10 comes after event 9, and each has what it told."""
+    outbox.submit(1)
+    for _ in range(5):
+        outbox.tell(1, Act.HOLD, JobState.HELD, attempt=0, reason=WaitReason.HELD)
+        outbox.tell(1, Act.RELEASE, JobState.QUEUED, attempt=0)
+    outbox.claim(1)
+    told = list(outbox.told)
+    outbox.record()
+    story = book.events(1)
+    assert [event.id for event in told] == [event.id for event in story]
+    assert told[1:] == list(story[1:])
+
+
+def test_a_job_has_any_number_of_runs_in_a_page(book: Book, outbox: Outbox) -> None:
+    """Runs and devices come to their own job, in order."""
+    for job_id in (1, 2):
+        outbox.submit(job_id)
+        for attempt in (1, 2):
+            outbox.claim(job_id, token=f"{attempt}.{job_id}", attempt=attempt, devices=f"GPU-{job_id}{attempt}")
+            outbox.tell(job_id, Act.LOSE, JobState.QUEUED, attempt=attempt, token=f"{attempt}.{job_id}", detail="")
+    outbox.record()
+    page = book.history(HistoryQuery())
+    found = [[(run.token, run.devices[0].uuid) for run in record.runs] for record in page]
+    assert [[("1.2", "GPU-21"), ("2.2", "GPU-22")], [("1.1", "GPU-11"), ("2.1", "GPU-12")]] == found
+
+
+@pytest.fixture
+def furnished(book: Book, outbox: Outbox) -> Book:
+    """Return a book with four jobs, submitted one second after the other."""
+    outbox.submit(1, make_spec(account=ADA, name="train"))
+    outbox.submit(2, make_spec(account=BOB, name="train"))
+    outbox.submit(3, make_spec(account=BOB, name="eval"))
+    outbox.submit(4, make_spec(account=ADA, name="eval"))
+    outbox.claim(2, devices="GPU-aa11,GPU-bb22")
+    outbox.claim(3, devices="GPU-bb22")
+    outbox.tell(4, Act.CANCEL, JobState.CANCELLED, attempt=0)
+    outbox.record()
+    return book
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, [4, 3, 2, 1]),
+        ({"user": "ada"}, [4, 1]),
+        ({"user": "nobody"}, []),
+        ({"name": "train"}, [2, 1]),
+        ({"states": (JobState.QUEUED, JobState.CANCELLED)}, [4, 1]),
+        ({"since": second(2)}, [4, 3, 2]),
+        ({"until": second(2)}, [1]),
+        ({"since": second(2).astimezone(timezone(timedelta(hours=9))), "until": second(4)}, [3, 2]),
+        ({"device": "GPU-bb22"}, [3, 2]),
+        ({"device": "GPU-aa"}, [2]),
+        ({"device": "gpu-aa"}, []),
+        ({"device": "%"}, []),
+        ({"user": "bob", "name": "eval", "states": (JobState.STARTING,), "device": "GPU-"}, [3]),
+        ({"limit": 2}, [4, 3]),
+        ({"limit": 2, "before_id": 3}, [2, 1]),
+        ({"before_id": 1}, []),
+    ],
+)
+def test_history_gives_what_matches(furnished: Book, query: dict[str, Any], expected: list[int]) -> None:
+    """Every filter narrows, all together too; newest first, page by page."""
+    assert expected == ids(furnished, **query)
+
+
+def test_a_page_may_be_large(book: Book, outbox: Outbox) -> None:
+    """More jobs than a database takes parameters in one list come in one page, each with its run."""
+    count = 2100
+    for job_id in range(1, count + 1):
+        outbox.submit(job_id)
+    outbox.record()
+    for job_id in range(1, count + 1):
+        outbox.claim(job_id)
+    outbox.record()
+    page = book.history(HistoryQuery(limit=count))
+    assert [1] * count == [len(record.runs) for record in page]
+
+
+def test_an_old_reader_says_what_to_do(empty_url: str) -> None:
+    """Without tables, the message names the command that makes them."""
+    book = Book(empty_url)
+    with pytest.raises(BookUnreachable, match="has no tables yet: run gpuqueue db upgrade"):
+        book.cursor()
+    migrate.upgrade(empty_url)
+    assert book.cursor() is None
+    book.close()
+
+
+@pytest.mark.parametrize(
+    ("revision", "advice"), [("0000", "is older .* run gpuqueue db upgrade"), ("9999", "is newer .* upgrade gpuqueue")]
+)
+def test_tables_of_another_version_are_refused(book_url: str, revision: str, advice: str) -> None:
+    """Reading or writing tables that we do not know would be worse than stopping."""
+    engine = open_engine(book_url)
+    with writing(engine) as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
+    engine.dispose()
+    book = Book(book_url)
+    for ask in (book.max_job_id, lambda: book.apply([], expected=None, epoch="e")):
+        with pytest.raises(BookUnreachable, match=advice):
+            ask()
+    book.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("nonsense", "cannot be read"),
+        ("mysql://me:secret@localhost/book", "only SQLite and PostgreSQL"),
+        ("postgresql+nodriver://me:secret@localhost/book", "no driver"),
+        ("postgresql://me:secret@127.0.0.1:1/book?password=secret", "does not answer"),
+        ("sqlite:////dev/null/book.db", "cannot be made"),
+    ],
+)
+def test_a_book_that_cannot_be_reached_says_so_in_one_line(url: str, words: str) -> None:
+    """The message names the place without the password."""
+    with pytest.raises(BookUnreachable, match=words) as caught:
+        Book(url).cursor()
+    assert (False, 1) == ("secret" in str(caught.value), len(str(caught.value).splitlines()))
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Any) -> None:
+    """A file of something else is neither read nor overwritten."""
+    path = tmp_path / "book.db"
+    path.write_text("this is somebody's letter, not a database. " * 50)
+    book = Book(f"sqlite:///{path}")
+    with pytest.raises(BookUnreachable, match="does not answer: file is not a database"):
+        book.cursor()
+    book.close()
+    assert path.read_text().startswith("this is somebody's letter")
+
+
+def test_a_new_file_is_private(tmp_path: Any) -> None:
+    """Only its owner reads the environments, and with them the secrets, that a spec holds."""
+    path = tmp_path / "deep" / "book.db"
+    migrate.upgrade(f"sqlite:///{path}")
+    assert (0o600, 0o700) == (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777)
