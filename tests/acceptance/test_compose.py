@@ -107,21 +107,23 @@ def test_worker_sees_the_pids_of_the_host(name: str) -> None:
 
 
 def test_one_device_for_each_worker() -> None:
-    """Each worker of the profile per-gpu has one card, none the same as another's, and calls it 0."""
+    """Each worker of the profile per-gpu has one card, none the same as another's."""
     given = [(worker["command"], devices(worker)) for worker in workers().values() if worker["profiles"] == ["per-gpu"]]
     ids = [device["device_ids"] for _, reserved in given for device in reserved]
 
     assert ids == [["0"], ["1"]]
     assert all(len(reserved) == 1 for _, reserved in given)
+    names = [worker["environment"]["GPUQUEUE_HOST"][-5:] for worker in workers().values()]
+    assert names[:2] == ["-gpu0", "-gpu1"]
     assert all(device["capabilities"] == ["gpu"] for _, reserved in given for device in reserved)
-    assert {command for command, _ in given} == {"gpuqueue-worker run --device 0"}
+    assert {command for command, _ in given} == {"gpuqueue-worker host --devices gpu --no-recorder"}
 
 
 def test_all_gpus_is_the_other_choice() -> None:
     """The profile all-gpus has one container with every card, and no worker belongs to both profiles or to neither."""
     whole = workers()["worker-all-gpus"]
 
-    assert whole["command"] == "gpuqueue-worker host"
+    assert whole["command"] == "gpuqueue-worker host --devices gpu --no-recorder"
     assert devices(whole) == [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]
     assert [worker["profiles"] for worker in workers().values()] == [["per-gpu"], ["per-gpu"], ["all-gpus"]]
 
@@ -150,7 +152,8 @@ def test_environment_is_what_settings_read(name: str) -> None:
     read = {origin.removeprefix("environment ") for origin in settings.origins.values() if origin != "default"}
 
     assert read == {key for key in environ if key.startswith("GPUQUEUE_")}
-    assert (settings.host, str(settings.state_dir)) == ("gpu-server", "/var/lib/gpuqueue")
+    assert "/var/lib/gpuqueue" == str(settings.state_dir)
+    assert settings.host.startswith("gpu-server")
     assert not settings.embedded
 
 

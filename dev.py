@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""What a contributor does every day, with nothing but Python 3.10 or newer.
+
+python3 dev.py demo     set up .venv, run a real training job through the queue, show its history
+python3 dev.py test     set up .venv, then everything that must be green: lint, types, floors, tests, other Pythons
+python3 dev.py lint     only lint, types and floors
+python3 dev.py unit     only the tests that need no process, socket or file
+python3 dev.py pythons  only import and unit tests on every other Python from 3.10 to 3.13 that is installed
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+BIN = VENV / "bin"
+#: The demo's own state: it never touches a queue that you use.
+DEMO_STATE = ROOT / ".demo"
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+#: What the unit tests need beside the package itself.
+UNIT_NEEDS = ("pytest", "pytest-timeout", "hypothesis", "psycopg[binary]", "ruamel.yaml")
+
+
+def main(words: list[str]) -> int:
+    """Run one of the verbs above."""
+    verbs = {"demo": demo, "test": test, "lint": lint, "unit": unit, "pythons": pythons}
+    if len(words) != 1 or words[0] not in verbs:
+        print(__doc__)
+        return 2
+    return verbs[words[0]]()
+
+
+def demo() -> int:
+    """Run examples/train.py through the queue and show what the history knows of it."""
+    set_up("examples")
+    DEMO_STATE.mkdir(exist_ok=True)
+    with_venv = {
+        **os.environ,
+        "VIRTUAL_ENV": str(VENV),
+        "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+        "GPUQUEUE_STATE_DIR": str(DEMO_STATE),
+    }
+    steps = (
+        "gpuqueue up",
+        "gpuqueue run examples/train.py --mem 1G --name demo -- --epochs 3",
+        "gpuqueue history",
+        "gpuqueue down",
+    )
+    code = 0
+    for step in steps:
+        print(f"\n$ {step}", flush=True)
+        if code == 0 or step == "gpuqueue down":
+            code = subprocess.run(shlex.split(step), cwd=ROOT, env=with_venv, check=False).returncode or code
+    if code == 0:
+        print("\nThat was a real job. For your own: source .venv/bin/activate, gpuqueue up, gpuqueue submit --help")
+    return code
+
+
+def test() -> int:
+    """Run everything that must be green."""
+    set_up("examples", "test")
+    return max(
+        lint_only(),
+        run(BIN / "coverage", "erase"),
+        run(BIN / "python", "-m", "pytest", "--cov", "--cov-report=term"),
+        pythons(),
+    )
+
+
+def lint() -> int:
+    """Check style, types and floors."""
+    set_up("examples", "test")
+    return lint_only()
+
+
+def lint_only() -> int:
+    """Check style, types and floors; everything is installed."""
+    return max(
+        run(BIN / "ruff", "check", "."),
+        run(BIN / "ruff", "format", "--check", "."),
+        run(BIN / "mypy"),
+        run(BIN / "lint-imports"),
+    )
+
+
+def unit() -> int:
+    """Run the quick tests."""
+    set_up("examples", "test")
+    return run(BIN / "python", "-m", "pytest", "tests/unit", "-q")
+
+
+def pythons() -> int:
+    """Import everything and run the unit tests on the other Pythons, each in an environment of its own."""
+    worst = 0
+    for version in PYTHONS:
+        interpreter = find_python(version)
+        if version == f"{sys.version_info.major}.{sys.version_info.minor}":
+            continue
+        if interpreter is None:
+            print(f"\nPython {version} is not installed here: skipped", flush=True)
+            continue
+        home = VENV.with_name(f".venv-{version}")
+        if not (home / "bin" / "python").exists():
+            run(interpreter, "-m", "venv", home)
+        code = run(home / "bin" / "python", "-m", "pip", "install", "-q", "-e", ROOT, *UNIT_NEEDS)
+        worst = max(
+            worst, code or run(home / "bin" / "python", "-m", "pytest", "tests/unit", "-q", "-p", "no:cacheprovider")
+        )
+    return worst
+
+
+def find_python(version: str) -> str | None:
+    """Return an interpreter of this version that works: on PATH, or one that pyenv keeps."""
+    kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    for candidate in (shutil.which(f"python{version}"), *sorted(map(str, kept.glob(f"{version}*/bin/python")))):
+        if candidate and subprocess.run([candidate, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return candidate
+    return None
+
+
+def set_up(*extras: str) -> None:
+    """Make .venv if need be, and bring what is installed there up to pyproject.toml."""
+    if not (BIN / "python").exists():
+        print(f"making {VENV}", flush=True)
+        venv.create(VENV, with_pip=True)
+    wanted = f"{ROOT}[{','.join(extras)}]"
+    code = run(BIN / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", wanted)
+    if code:
+        sys.exit(code)
+
+
+def run(*command: str | Path) -> int:
+    """Show a command, run it in the repository, return its exit code."""
+    words = [str(word) for word in command]
+    shown = shlex.join(words).replace(f"{ROOT}{os.sep}", "")
+    print(f"\n$ {shown}", flush=True)
+    return subprocess.run(words, cwd=ROOT, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """Return a short-named directory for the wheel, its environment and its state."""
+    made = Path(mkdtemp(prefix="gpuqueue-wheel-"))
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def wheel(place: Path) -> Path:
+    """Build the wheel as a release would."""
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-w", str(place), str(ROOT)], check=True, timeout=300)
+    (built,) = place.glob("gpuqueue_server-*.whl")
+    return built
+
+
+def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
+    """The scripts, the migrations, both packages; and nothing of the tests."""
+    names = set(zipfile.ZipFile(wheel).namelist())
+
+    for needed in (
+        "gpuqueue/queue/lua/claim.lua",
+        "gpuqueue/migrations/env.py",
+        "gpuqueue/migrations/versions/0001_jobs_and_runs.py",
+        "workers/shim.py",
+    ):
+        assert needed in names
+    assert {"gpuqueue", "workers"} == {name.split("/")[0] for name in names if "dist-info" not in name}
+
+
+@pytest.mark.timeout(900)
+def test_the_installed_wheel_does_the_whole_job(wheel: Path, place: Path) -> None:
+    """In a clean environment, away from the checkout: --help, up, one job, history, down."""
+    home = place / "venv"
+    venv.create(home, with_pip=True)
+    pip = [str(home / "bin" / "pip"), "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, str(wheel)], check=True, timeout=600)
+    environ = {
+        "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "HOME": str(place),
+        "VIRTUAL_ENV": str(home),
+        "GPUQUEUE_STATE_DIR": str(place / "state"),
+    }
+
+    def gpuqueue(*words: str) -> str:
+        done = subprocess.run(
+            [str(home / "bin" / "gpuqueue"), *words],
+            env=environ,
+            cwd=place,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{words}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    assert "Start here" in gpuqueue("--help")
+    (place / "job.py").write_text("import sys, time; print('hello', sys.argv[1]); time.sleep(0.4)\n")
+    gpuqueue("up", "--devices", "cpu")
+    try:
+        assert "hello there\n" == gpuqueue("run", "job.py", "--mem", "64M", "--", "there")
+        (record,) = json.loads(gpuqueue("history", "--json"))
+        assert ("succeeded", "host_rss") == (record["state"], record["runs"][0]["devices"][0]["peak"]["source"])
+        assert str(home / "bin" / "python") == record["interpreter"]
+    finally:
+        gpuqueue("down", "--cancel-jobs")
