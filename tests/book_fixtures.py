@@ -1,4 +1,4 @@
-"""Books for the tests, on SQLite and on a real PostgreSQL. Test modules name it in ``pytest_plugins``."""
+"""Books for the tests, on SQLite and on a real PostgreSQL. conftest.py names it in ``pytest_plugins``."""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import threading
 import time
 from typing import Any
@@ -47,8 +49,14 @@ class ServeDevice(bootsteps.StartStopStep):  # type: ignore[misc]  # celery has 
             self._worker.start(lambda run: hand_over(parent, run))
         except GpuQueueError as error:
             log.critical("the worker cannot serve %s: %s", self._worker.device.uuid, error)
-            parent.app.gpuqueue_failed = True
-            parent.stop()
+            self._give_up(parent)
+        except Exception:
+            log.exception("the worker cannot serve %s", self._worker.device.uuid)
+            self._give_up(parent)
+
+    def _give_up(self, parent: Any) -> None:
+        parent.app.gpuqueue_failed = True
+        os.kill(os.getpid(), signal.SIGTERM)  # Celery's own way out, from whatever state it is in
 
     def stop(self, parent: Any) -> None:  # noqa: ARG002 - Celery's signature
         """Detach: the runs go on in their shims, and the pool's threads come home."""

@@ -98,10 +98,19 @@ class Worker:
             "claimer": self._claim_loop,
         }
         for name, loop in loops.items():
-            thread = threading.Thread(target=loop, name=f"gpuqueue-{name}", daemon=True)
+            thread = threading.Thread(target=self._keep_up, args=(name, loop), name=f"gpuqueue-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
         log.info("worker %s serves %s (%s)", self.name, self.device.name, self.device.uuid)
+
+    def _keep_up(self, name: str, loop: Callable[[], None]) -> None:
+        """Run *loop* until the worker leaves. A bug in one turn must not silence it for the days to come."""
+        while not self._stopping.is_set():
+            try:
+                loop()
+            except Exception:
+                log.exception("the %s failed, it goes on in a moment", name)
+                self._stopping.wait(1.0)
 
     def _claim_loop(self) -> None:
         if self._claimer is not None:

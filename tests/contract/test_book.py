@@ -16,8 +16,6 @@ from gpuqueue.job import JobState, WaitReason
 from gpuqueue.run import Ending, EndingKind
 from gpuqueue.units import GIB
 
-pytest_plugins = ["book_fixtures"]
-
 
 def test_an_empty_book_knows_nothing(book: Book) -> None:
     """Every question has an answer before the first event."""

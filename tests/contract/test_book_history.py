@@ -18,8 +18,6 @@ from gpuqueue.errors import BookUnreachable
 from gpuqueue.event import Act
 from gpuqueue.job import JobState, WaitReason
 
-pytest_plugins = ["book_fixtures"]
-
 
 def test_a_story_is_in_the_order_of_the_outbox(book: Book, outbox: Outbox) -> None:
     """Event 10 comes after event 9, and each has what it told."""

@@ -16,8 +16,6 @@ from gpuqueue.book.connect import open_engine, reading, writing
 from gpuqueue.book.tables import REVISION, metadata
 from gpuqueue.errors import BookUnreachable
 
-pytest_plugins = ["book_fixtures"]
-
 TIME = "2026-11-01 12:00:00"
 JOB: dict[str, Any] = {
     "id": 1,

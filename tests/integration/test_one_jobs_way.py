@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
+import pytest
 from bounded import until
 from site_of_one import Site
 
+from gpuqueue import Client
 from gpuqueue.device import PeakSource
+from gpuqueue.errors import JobNotFound, Refused
 from gpuqueue.job import JobState
 from gpuqueue.units import MIB
 
@@ -21,8 +27,17 @@ time.sleep(0.5)
 """
 
 
-def test_one_job_walks_down_the_whole_corridor(site: Site) -> None:
+@pytest.fixture
+def either_book(store_url: str, tmp_path: Path, empty_url: str) -> Iterator[Site]:
+    """Return a site whose book is SQLite, and one whose book is PostgreSQL."""
+    made = Site(tmp_path / "state", store_url, GPUQUEUE_DATABASE_URL=empty_url)
+    yield made
+    made.stop()
+
+
+def test_one_job_walks_down_the_whole_corridor(either_book: Site) -> None:
     """Submit → queue → claim → run → finish → record → query: each room is real, and each tells the same story."""
+    site = either_book
     script = site.settings.state_dir / "train.py"
     script.write_text(SCRIPT)
     site.start_recorder()
@@ -132,3 +147,71 @@ def test_hold_and_release(site: Site) -> None:
     site.cli("release", str(job))
 
     assert JobState.SUCCEEDED is site.until_recorded(job).job.state
+
+
+def test_a_job_on_two_devices_sees_both_as_0_and_1(store_url: str, tmp_path: Path) -> None:
+    """All or none, on one host; each device has its lease and its peak in the book."""
+    site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:2x1G")
+    try:
+        site.start_recorder()
+        workers = [site.start_worker("0"), site.start_worker("1")]
+
+        show = 'echo "$CUDA_VISIBLE_DEVICES"; sleep 0.5'
+        seen = site.cli("run", "--gpus", "2", "--mem", "700M", "--", "sh", "-c", show).stdout.strip().split(",")
+
+        run = site.until_recorded(1).last_run
+        assert run is not None
+        assert seen == [device.uuid for device in run.devices]
+        assert {f"sim-{site.settings.host}-0", f"sim-{site.settings.host}-1"} == set(seen)
+        assert [True, True] == [(device.peak.bytes or 0) > 0 for device in run.devices]
+        assert run.peak_bytes == sum(device.peak.bytes or 0 for device in run.devices)
+        assert all(worker.poll() is None for worker in workers)
+    finally:
+        site.stop()
+
+
+def test_a_stranger_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Path) -> None:
+    """A notebook started by hand holds memory that was promised to nobody: the job waits until it is gone."""
+    site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:1x600M")
+    hold = "data = bytearray(300 * 2**20); print('holding', flush=True); input()"
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", hold],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": f"sim-{site.settings.host}-0"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert stranger.stdout is not None
+        assert b"holding\n" == stranger.stdout.readline()
+        site.start_recorder()
+        site.start_worker()
+        small = int(site.cli("submit", "--mem", "200M", "--", "true").stdout)
+        large = int(site.cli("submit", "--mem", "400M", "--", "true").stdout)
+
+        assert JobState.SUCCEEDED is site.until_recorded(small).job.state
+        assert JobState.QUEUED is site.client.get(large).state
+        (device,) = site.client.devices()
+        assert 300 * MIB <= device.foreign_bytes < 400 * MIB
+        stranger.communicate(b"\n")
+        assert JobState.SUCCEEDED is site.until_recorded(large).job.state
+    finally:
+        stranger.kill()
+        stranger.communicate()
+        site.stop()
+
+
+def test_a_python_program_gets_the_same_objects(site: Site) -> None:
+    """`from gpuqueue import Client`: submit, wait, history."""
+    site.start_recorder()
+    site.start_worker()
+    with Client(site.settings) as client:
+        job = client.submit(["sh", "-c", "exit 3"], mem="1M", name="api", time_limit="1m")
+        record = client.wait(job.id, timeout_s=60)
+
+        assert (JobState.FAILED, 3) == (record.job.state, record.last_run.ending.exit_code)  # type: ignore[union-attr]
+        assert [record] == client.history(name="api", states=[JobState.FAILED])
+        assert [] == client.jobs()
+        with pytest.raises(Refused, match="has failed already"):
+            client.cancel(job.id)
+        with pytest.raises(JobNotFound):
+            client.wait(99)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_spec
+from site_of_one import Site
+
+from gpuqueue.job import JobState
+from gpuqueue.units import MIB
+
+DIE_AT = Path(__file__).with_name("die_at.py")
+
+#: Each step of a run, and how many runs it then takes: a run that never began is lost and counted as such.
+STEPS = {
+    "workers.claimer:Claimer._take": 2,  # claimed, and nothing else
+    "workers.runner:Runner._start": 2,  # the run directory is there
+    "workers.runner:Runner._spawn": 2,  # the queue said yes, no process yet
+    "workers.runner:Runner._follow_child": 1,  # the shim is alive
+    "workers.runner:Runner._settle": 1,  # the job has ended, nobody was told
+    "workers.rundir:RunDir.settle": 1,  # the queue was told, the directory is still there
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, tmp_path: Path, step: str) -> None:
+    """Kill -9 of the real worker exactly there; the next one ends the job once, as if nothing had been."""
+    site.start_recorder()
+    effects = tmp_path / "effects"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; exit 0"), mem_bytes=MIB))
+    command = [sys.executable, str(DIE_AT), step, "run", "--device", "0", "--plain"]
+    killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
+    assert -signal.SIGKILL == killed.returncode, killed.stderr
+
+    site.start_worker()
+
+    record = site.until_recorded(job.id)
+    assert JobState.SUCCEEDED is record.job.state
+    assert (STEPS[step], STEPS[step] - 1) == (len(record.runs), record.job.losses)
+    assert ["run"] == effects.read_text().split()
+    until(lambda: not list(site.settings.runs_dir.glob("*/*/claim")), what="every run directory is settled")
+    assert 0 == site.queue.devices()[0].promised_bytes
