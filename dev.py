@@ -5,7 +5,7 @@ python3 dev.py demo     set up .venv, run a real training job through the queue,
 python3 dev.py test     set up .venv, then everything that must be green: lint, types, floors, tests, other Pythons
 python3 dev.py lint     only lint, types and floors
 python3 dev.py unit     only the tests that need no process, socket or file
-python3 dev.py pythons  only import and unit tests on every other Python from 3.10 to 3.13 that is installed
+python3 dev.py pythons  only unit and Celery tests, on every other Python from 3.10 to 3.13 that is installed
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ VENV = ROOT / ".venv"
 BIN = VENV / "bin"
 #: The demo's own state: it never touches a queue that you use.
 DEMO_STATE = ROOT / ".demo"
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
-#: What the unit tests need beside the package itself.
-UNIT_NEEDS = ("pytest", "pytest-timeout", "hypothesis", "psycopg[binary]", "ruamel.yaml")
+#: The other Pythons, each with the Celery that is tried there: every version that we say we support.
+PYTHONS = {"3.10": "5.5", "3.11": "5.7", "3.12": "5.6", "3.13": "5.7"}
+#: What those tests need beside the package itself.
+NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", "ruamel.yaml")
 
 
 def main(words: list[str]) -> int:
@@ -66,7 +67,7 @@ def demo() -> int:
 def test() -> int:
     """Run everything that must be green."""
     set_up("examples", "test")
-    return max(
+    return worst(
         lint_only(),
         run(BIN / "coverage", "erase"),
         run(BIN / "python", "-m", "pytest", "--cov", "--cov-report=term"),
@@ -82,7 +83,7 @@ def lint() -> int:
 
 def lint_only() -> int:
     """Check style, types and floors; everything is installed."""
-    return max(
+    return worst(
         run(BIN / "ruff", "check", "."),
         run(BIN / "ruff", "format", "--check", "."),
         run(BIN / "mypy"),
@@ -97,9 +98,9 @@ def unit() -> int:
 
 
 def pythons() -> int:
-    """Import everything and run the unit tests on the other Pythons, each in an environment of its own."""
-    worst = 0
-    for version in PYTHONS:
+    """Run the unit tests and those of the hand-over to Celery on the other Pythons, each in its own environment."""
+    codes = [0]
+    for version, celery in PYTHONS.items():
         interpreter = find_python(version)
         if version == f"{sys.version_info.major}.{sys.version_info.minor}":
             continue
@@ -109,11 +110,16 @@ def pythons() -> int:
         home = VENV.with_name(f".venv-{version}")
         if not (home / "bin" / "python").exists():
             run(interpreter, "-m", "venv", home)
-        code = run(home / "bin" / "python", "-m", "pip", "install", "-q", "-e", ROOT, *UNIT_NEEDS)
-        worst = max(
-            worst, code or run(home / "bin" / "python", "-m", "pytest", "tests/unit", "-q", "-p", "no:cacheprovider")
-        )
-    return worst
+        python = home / "bin" / "python"
+        code = run(python, "-m", "pip", "install", "-q", "-e", ROOT, f"celery[redis]~={celery}.0", *NEEDS)
+        tests = ("tests/unit", "tests/integration/test_celery.py")
+        codes.append(code or run(python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider"))
+    return worst(*codes)
+
+
+def worst(*codes: int) -> int:
+    """Return 0 only if all went well: a negative code is a process that a signal ended."""
+    return int(any(codes))
 
 
 def find_python(version: str) -> str | None:
