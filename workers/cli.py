@@ -16,7 +16,7 @@ from gpuqueue.codec import device_to_plain
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings import Settings
-from gpuqueue.units import format_bytes
+from gpuqueue.units import format_bytes, parse_duration
 from workers.devices.choose import choose, find
 
 #: How often a process looks whether the host that started it is still there, in seconds.
@@ -81,6 +81,17 @@ def host(spec: str | None, *, no_recorder: bool) -> None:
     settings = Settings.load()
     spec = spec or settings.devices
     Host(settings, choose(spec, settings.host), spec, record=not no_recorder).serve(_stop_signal(None))
+
+
+@worker_commands.command()
+@click.option("--for", "how_long", default="7d", show_default=True, metavar="TIME", help="How long they may go on.")
+def park(how_long: str) -> None:
+    """Let this machine's jobs go on without any worker (`gpuqueue down --leave-jobs` does this)."""
+    from workers.park import park as leave_alone  # noqa: PLC0415 - only here
+
+    click.echo(
+        f"{leave_alone(Settings.load(), parse_duration(how_long))} jobs go on without a worker for up to {how_long}"
+    )
 
 
 @worker_commands.command()

@@ -181,8 +181,8 @@ def spawn(spec: dict[str, Any]) -> int:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # should the shim itself be killed
             os.setsid()
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; a fresh program must not
-                signal.signal(number, signal.SIG_DFL)
+            for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+                signal.signal(number, signal.SIG_DFL)  # what Python, nohup or a daemon ignores is not for the job
             os.umask(int(spec["umask"]))
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(log, 1)

@@ -112,25 +112,32 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
     """Let the running jobs end, then stop workers, recorder and store. Waiting jobs stay in the queue."""
     machine = Machine(Settings.load())
     with machine.alone():
-        try:
-            machine.drain()
-            running = machine.running_jobs()
-            if cancel_jobs:
-                with Client() as client:
-                    for job_id in running:
-                        client.queue.cancel(job_id)
-            if not leave_jobs and machine.host_running() is not None:
-                _drain(machine)
-        except Unreachable as error:
-            click.echo(f"gpuqueue: {error}", err=True)
-            running = ()
-        stopped = machine.stop_host()
-        _tell("workers", "stopped" if stopped else "were down", "")
+        running = _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
+        _tell("workers", "stopped" if machine.stop_host() else "were down", "")
         if running and leave_jobs:
-            _say_left(machine)
+            click.echo(f"{machine.park_jobs()}: the next gpuqueue up takes them over", err=True)
         else:
             _forget(machine)
         _tell("store", "stopped" if machine.stop_store() else "left alone", machine.status().store)
+
+
+def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> Sequence[int]:
+    """Let nothing new start, and deal with what runs as asked; return the jobs that still run."""
+    try:
+        machine.drain()
+        if cancel:
+            for job_id in machine.running_jobs():
+                machine.queue.cancel(job_id)
+        if not leave and machine.host_running() is not None:
+            _drain(machine)
+        return machine.running_jobs()
+    except Unreachable as error:
+        click.echo(f"gpuqueue: {error}", err=True)
+        return ()
+    except KeyboardInterrupt:
+        machine.resume()
+        click.echo("gpuqueue: stopped waiting: the machine stays up and takes jobs again", err=True)
+        raise
 
 
 def _drain(machine: Machine) -> None:
@@ -142,15 +149,6 @@ def _drain(machine: Machine) -> None:
             click.echo(f"waiting for job {jobs} to end (Ctrl-C stops waiting; --leave-jobs, --cancel-jobs)", err=True)
             told = running
         time.sleep(0.2)
-
-
-def _say_left(machine: Machine) -> None:
-    left = machine.running_jobs()
-    if left:
-        jobs = ", ".join(str(job_id) for job_id in left)
-        click.echo(
-            f"still running without a worker: job {jobs}; run gpuqueue up again before their grace is over", err=True
-        )
 
 
 def _forget(machine: Machine) -> None:

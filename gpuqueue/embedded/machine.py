@@ -214,6 +214,22 @@ class Machine:
         self._pid_file.unlink(missing_ok=True)
         return True
 
+    def park_jobs(self) -> str:
+        """Let the jobs of this machine go on without any worker; return in words how many and for how long.
+
+        Raises:
+            GpuQueueError: it could not be arranged: the shims will end them when their grace is over.
+
+        """
+        done = subprocess.run([*_worker_command(), "park"], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise _as_error(done.returncode, done.stderr)
+        return done.stdout.strip()
+
+    def resume(self) -> None:
+        """Let the devices of this machine take jobs again."""
+        self.queue.resume([each.device.uuid for each in self.queue.devices(self.settings.host)])
+
     def forget_devices(self) -> None:
         """Withdraw this machine's devices that hold no job: nothing is promised on them any more."""
         for each in self.queue.devices(self.settings.host):

@@ -141,7 +141,7 @@ def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> N
 
     left = home("down", "--leave-jobs")
 
-    assert "still running without a worker: job 1" in left
+    assert "1 jobs go on without a worker for up to 7d" in left
     assert any("shim.py" in command for command in home.ours())
     home("up", "--devices", "cpu")
     gate.touch()
@@ -163,6 +163,22 @@ def test_up_in_the_foreground_ends_with_its_signal(home: Home) -> None:
         assert 0 == up.wait(timeout=60)
 
     assert [] == home.ours()
+
+
+def test_ctrl_c_while_down_waits_leaves_the_machine_as_it_was(home: Home) -> None:
+    """It was going to take no more jobs; it takes them again."""
+    home("up", "--devices", "sim:1x1G")
+    home("submit", "--mem", "10M", "--", "sleep", "1000")
+    with subprocess.Popen(
+        [str(BIN / "gpuqueue"), "down"], env=home.environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as down:
+        assert down.stderr is not None
+        assert "waiting for job 1 to end" in down.stderr.readline()
+        down.send_signal(signal.SIGINT)
+        assert 130 == down.wait(timeout=30)
+
+    home("run", "--mem", "1M", "--", "true")
+    assert "ready" in home("gpus")
 
 
 @pytest.mark.parametrize("spec", ["sim:0x1G", "nonsense", "sim:4x24"])

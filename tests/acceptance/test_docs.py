@@ -1,0 +1,335 @@
+"""Holds the documentation to the code: what can be listed by a program is compared, in both directions."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import socket
+from collections.abc import Iterator
+from datetime import datetime, timezone
+from importlib.resources import files
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from factories import make_device, make_spec
+
+from gpuqueue import codec
+from gpuqueue.book.tables import metadata
+from gpuqueue.cli.history import CSV_COLUMNS
+from gpuqueue.cli.machine import _device_plain, status
+from gpuqueue.cli.main import COMMANDS, commands
+from gpuqueue.device import Peak
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.job import TRANSITIONS, Job, JobState, WaitReason
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.queue.scripts import ACTS, source
+from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.settings import _READERS, PREFIX, Settings
+from gpuqueue.submission import LEFT_OUT, OURS, OURS_THAT_TRAVEL
+from workers.cli import worker_commands
+from workers.devices.backend import DeviceTrouble
+from workers.environment import environment
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+REFERENCE = DOCS / "reference"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PROGRAMS: dict[str, click.Group] = {"gpuqueue": commands, "gpuqueue-worker": worker_commands}
+#: Option -> whether it takes a value.
+Options = dict[str, bool]
+
+
+def sections(page: Path) -> dict[str, str]:
+    """Return the text below each heading of the second order, by the heading without its marks."""
+    parts = re.split(r"^## (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {head.replace("`", ""): text for head, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of each row of the tables in *text*, their heads and rules left out."""
+    found: list[list[str]] = []
+    in_body = False
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            in_body = False
+        elif set(line) <= set("|- "):
+            in_body = True
+        elif in_body:
+            cells = re.split(r"(?<!`)\|(?! head`)", line.strip().strip("|"))
+            found.append([cell.strip() for cell in cells])
+    return found
+
+
+def first_words(text: str) -> list[str]:
+    """Return what stands in code marks in the first cell of each row."""
+    return [row[0].strip("`") for row in rows(text) if row[0].startswith("`")]
+
+
+def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Yield a command and all below it, hidden ones left out, by what a person types."""
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for each in command.list_commands(context):
+            below = command.get_command(context, each)
+            if below is not None and not below.hidden:
+                yield from leaves(f"{name} {each}", below)
+
+
+def options_of(command: click.Command) -> Options:
+    """Return the options that a person may give to *command*."""
+    return {
+        option: not parameter.is_flag
+        for parameter in command.params
+        if isinstance(parameter, click.Option) and not parameter.hidden
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+
+
+def every_command() -> dict[str, Options]:
+    """Return each command of both programs with its options."""
+    return {
+        name: options_of(command)
+        for program, group in PROGRAMS.items()
+        for name, command in leaves(program, group)
+        if not (isinstance(command, click.Group) and not options_of(command))  # there is nothing to say of it
+    }
+
+
+def test_every_command_and_option_is_described_and_none_that_is_gone() -> None:
+    """docs/reference/commands.md has a section for each command, and in it a row for each option."""
+    described = {
+        head: {
+            option
+            for row in rows(text)
+            for option in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", row[0].replace("`", " "))
+        }
+        for head, text in sections(REFERENCE / "commands.md").items()
+        if head.split()[0] in PROGRAMS
+    }
+
+    assert {name: set(options) for name, options in every_command().items()} == described
+
+
+def test_every_exit_code_is_described() -> None:
+    """The table has the codes of the error tree, and those of a success, Ctrl-C and a reader that leaves."""
+
+    def codes(error: type[GpuQueueError]) -> set[int]:
+        return {error.exit_code}.union(*(codes(below) for below in error.__subclasses__()))
+
+    assert issubclass(DeviceTrouble, GpuQueueError)  # the tree is whole only with the workers' part imported
+    table = sections(REFERENCE / "commands.md")["Exit codes"]
+
+    assert {0, 130, 141} | codes(GpuQueueError) == {int(code) for code in first_words(table)}
+
+
+def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environment name, file key and default in docs/reference/settings.md are those of the code."""
+    monkeypatch.setenv("HOME", "/home/ada")  # short, or the socket would lie elsewhere
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    settings = Settings.load({"GPUQUEUE_CONFIG": "/dev/null"})
+    expected = {}
+    for name in _READERS:
+        key = name.removesuffix("_bytes").removesuffix("_s")
+        expected[PREFIX + key.upper()] = (key, getattr(settings, name))
+
+    described = {}
+    for variable, key, default, *_ in rows((REFERENCE / "settings.md").read_text()):
+        name = next((each for each in _READERS if each.removesuffix("_bytes").removesuffix("_s") == key.strip("`")), "")
+        text = default.strip("`").replace("STATE_DIR", str(settings.state_dir)).replace("~", "/home/ada")
+        special = {"none": None, "this machine's host name": socket.gethostname()}
+        value = special[text] if text in special else _READERS[name](text)
+        described[variable.strip("`")] = (key.strip("`"), value)
+
+    assert expected == described
+
+
+def a_record() -> Record:
+    """Return a job with one ended run, so that every key of the JSON output is there."""
+    moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    device = RunDevice(uuid="GPU-0", lease_bytes=1, peak=Peak.unknown())
+    run = Run(
+        job_id=1,
+        attempt=1,
+        token="1.a",
+        host="h",
+        worker="w",
+        devices=(device,),
+        claimed_at=moment,
+        ending=Ending.from_status(0),
+    )
+    return Record(job=Job(id=1, spec=make_spec(), state=JobState.SUCCEEDED, submitted_at=moment), runs=(run,))
+
+
+def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference/json.md names each key of each object in the code's own order, and no other."""
+    monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
+    record = codec.record_to_plain(a_record())
+    (run,) = record["runs"]
+    (run_device,) = run["devices"]
+    device = _device_plain(
+        DeviceStatus(
+            device=make_device(),
+            host="h",
+            worker="w",
+            worker_pid=1,
+            headroom_bytes=0,
+            foreign_bytes=0,
+            promised_bytes=0,
+            jobs=(),
+            slots=8,
+            pool="",
+            seen_s_ago=0.0,
+            drained=None,
+        )
+    )
+    expected = {
+        "A job": list(record),
+        "A run": list(run),
+        "An ending": list(run["ending"]),
+        "A run's device": list(run_device),
+        "A peak": list(run_device["peak"]),
+        "A device (gpus)": list(device),
+        "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
+        "CSV": list(CSV_COLUMNS),
+    }
+
+    described = {head: first_words(text) for head, text in sections(REFERENCE / "json.md").items()}
+
+    assert expected == described
+
+
+def test_every_table_and_column_is_described() -> None:
+    """docs/reference/database.md names the tables' columns in their order, and no other."""
+    expected = {name: [column.name for column in table.columns] for name, table in metadata.tables.items()}
+
+    described = {head: first_words(text) for head, text in sections(REFERENCE / "database.md").items()}
+
+    assert expected == {head: columns for head, columns in described.items() if columns}
+
+
+def test_what_travels_and_what_the_job_finds_is_described() -> None:
+    """The lists in docs/reference/submit.md are exactly those of the code."""
+    page = sections(REFERENCE / "submit.md")
+    found = environment(1, "1.a", make_spec(env={}), (), Path("/r"))
+    travel = next(line for line in page["Environment"].splitlines() if line.startswith("Of our own variables"))
+
+    assert {*LEFT_OUT, f"{OURS}*"} == set(first_words(page["Environment"]))
+    assert OURS_THAT_TRAVEL == set(re.findall(r"`(\w+)`", travel))
+    assert set(found) == set(first_words(page["What the job finds"]))
+
+
+def test_every_arrow_is_described_with_its_scripts() -> None:
+    """docs/explanation/lifecycle.md has each arrow of TRANSITIONS, with the scripts whose headers draw it."""
+    drawn: dict[tuple[str, str], set[str]] = {}
+    for act in ACTS:
+        for start, end in re.findall(r"^-- arrow: (\w+) -> (\w+)$", source(act), flags=re.MULTILINE):
+            drawn.setdefault((start, end), set()).add(act)
+    assert {(str(start or "none"), str(end)) for start, ends in TRANSITIONS.items() for end in ends} == set(drawn)
+
+    described = {}
+    for arrow, scripts, sentence in rows(sections(DOCS / "explanation" / "lifecycle.md")["Arrows"]):
+        start, end = re.findall(r"`(\w+)`", arrow)
+        described[start, end] = set(re.findall(r"`(\w+)`", scripts))
+        assert sentence.endswith("."), arrow
+
+    assert drawn == described
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [("States", JobState), ("Endings", EndingKind), ("Why a job waits", WaitReason)],
+)
+def test_every_state_ending_and_reason_is_described(head: str, words: type[JobState | EndingKind | WaitReason]) -> None:
+    """A person who meets the word in an output finds it in docs/explanation/lifecycle.md."""
+    assert {word.value for word in words} == set(first_words(sections(DOCS / "explanation" / "lifecycle.md")[head]))
+
+
+def test_every_script_is_where_the_docs_say() -> None:
+    """The path gpuqueue/queue/lua that the pages name holds the scripts."""
+    assert {*ACTS, "lib"} == {entry.name.removesuffix(".lua") for entry in (files("gpuqueue.queue") / "lua").iterdir()}
+
+
+def anchor(heading: str) -> str:
+    """Return the anchor that GitHub makes of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def prose(page: Path) -> str:
+    """Return a page without its blocks of code."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_relative_link_leads_somewhere(page: Path) -> None:
+    """The file is there, and where the link names a heading, that is there too."""
+    broken = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+        if "://" in target or target.startswith("mailto:"):
+            continue
+        path, _, mark = target.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        headings = re.findall(r"^#+ (.+)$", prose(there), flags=re.MULTILINE) if there.suffix == ".md" else []
+        if not there.exists() or (mark and mark not in map(anchor, headings)):
+            broken.append(target)
+
+    assert [] == broken
+
+
+def shown_commands(page: Path) -> list[str]:
+    """Return each line of a block of code, fenced or indented, that calls one of our programs."""
+    lines = []
+    in_fence = False
+    for line in page.read_text().splitlines():
+        if line.lstrip().startswith("```"):
+            in_fence = not in_fence
+        elif in_fence or line.startswith("    "):
+            text = line.strip().removeprefix("$ ")
+            if text.split(" ", 1)[0] in PROGRAMS and ": " not in text.split(" ", 2)[0]:
+                lines.append(text)
+    return lines
+
+
+def fault(line: str) -> str | None:
+    """Return what is wrong with a command line, None if nothing is."""
+    words = []
+    for word in shlex.split(line, comments=True):
+        if word in {"|", ">", "&&", ";", "--"}:
+            break
+        words.append(word)
+    name, rest = words[0], words[1:]
+    known = dict(pair for program, group in PROGRAMS.items() for pair in leaves(program, group))
+    while rest and f"{name} {rest[0]}" in known:
+        name = f"{name} {rest.pop(0)}"
+    if isinstance(known[name], click.Group) and rest and not rest[0].startswith("-"):
+        return f"no command {rest[0]}"
+    options = {**options_of(known[name]), "-h": False, "--help": False}
+    given = [word.split("=")[0] for word in rest if word.startswith("-")]
+    return next((f"no option {word}" for word in given if word not in options), None)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_shown_exists(page: Path) -> None:
+    """What a reader copies from a block names a command and options that are there."""
+    assert {} == {line: what for line in shown_commands(page) if (what := fault(line))}
+
+
+def test_the_checks_of_command_lines_are_no_formality() -> None:
+    """A wrong command and a wrong option are found, and lines are found at all."""
+    assert "no command frobnicate" == fault("gpuqueue frobnicate 1")
+    assert "no option --memory" == fault("gpuqueue submit train.py --memory=6G -- --lr 1")
+    assert fault("gpuqueue submit train.py -m 6G -- --lr 1  # a remark") is None
+    shown = {line.split()[1] for page in PAGES for line in shown_commands(page)}
+    assert {"up", "submit", "run", "queue", "logs", "history", "down"} == shown & {*COMMANDS} - {
+        "show",
+        "gpus",
+        "cancel",
+        "wait",
+        "db",
+        "status",
+        "hold",
+        "release",
+    }
