@@ -142,6 +142,7 @@ def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> N
     left = home("down", "--leave-jobs")
 
     assert "1 jobs go on without a worker for up to 7d" in left
+    assert [f"{0.7 * 7 * 86400:.3f}"] == [beat.read_text() for beat in home.state.glob("runs/*/*/beat")]
     assert any("shim.py" in command for command in home.ours())
     home("up", "--devices", "cpu")
     gate.touch()
