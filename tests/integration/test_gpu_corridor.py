@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bounded import until
+from fake_driver.fake_driver import GPU_IS_LOST, FakeGpus, build, compiler
+from site_of_one import Site
+
+from gpuqueue.device import PeakSource
+from gpuqueue.job import JobState
+from gpuqueue.units import GIB
+
+TESTS = Path(__file__).parent.parent
+
+#: Holds memory on the card that it was given, as the driver sees it, until it is told to go.
+JOB = """
+import pathlib, sys, time
+sys.path.insert(0, {tests!r})
+from fake_driver.fake_driver import FakeGpus
+gpus = FakeGpus.here()
+for gib in {steps}:
+    gpus.hold_here(int(gib * 2**30))
+    time.sleep(0.3)
+while not pathlib.Path({gate!r}).exists():
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeGpus:
+    """Return the state of a fake driver with two 24 GiB cards, which keeps half a GiB of each for itself."""
+    return FakeGpus.create(tmp_path / "gpus", (24 * GIB, 24 * GIB))
+
+
+@pytest.fixture
+def gpu_site(tmp_path: Path, store_url: str, fake: FakeGpus) -> Iterator[Site]:
+    """Return a site whose driver is the fake one."""
+    if compiler() is None:
+        pytest.skip("no C compiler to build the fake driver with")
+    made = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="auto")
+    made.environ.update(fake.environ(build(tmp_path)))
+    yield made
+    made.stop()
+
+
+def submit(site: Site, mem: str, gate: Path, *steps: float) -> int:
+    """Submit a job that takes these sizes on its card, one after the other."""
+    script = gate.with_suffix(".py")
+    script.write_text(JOB.format(tests=str(TESTS), steps=steps, gate=str(gate)))
+    return int(site.cli("submit", "--mem", mem, "--", sys.executable, str(script)).stdout)
+
+
+def test_a_gpu_job_is_pinned_by_uuid_and_its_peak_is_the_drivers(
+    gpu_site: Site, fake: FakeGpus, tmp_path: Path
+) -> None:
+    """The real pynvml on the fake driver: device, pinning and peak memory in the book are what the driver saw."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("1")
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    job = submit(gpu_site, "6G", gate, 2.0, 5.5, 1.0)
+
+    run = gpu_site.until_recorded(job).last_run
+    assert run is not None
+    (device,) = run.devices
+    assert (fake.uuid(1), "Fake 24G", 1) == (device.uuid, device.name, device.index)
+    assert (round(5.5 * GIB), PeakSource.NVML_SAMPLED) == (device.peak.bytes, device.peak.source)
+    assert device.peak.shared is False
+
+
+def test_a_strangers_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+    """A process that the queue did not start, of whatever pid namespace, counts in bytes while it lives."""
+    gpu_site.start_recorder()
+    fake.hold(0, 4_000_001, 20 * GIB, always_alive=True)
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    gate.touch()
+    job = submit(gpu_site, "6G", gate, 1.0)
+    small = int(gpu_site.cli("submit", "--mem", "3G", "--", "true").stdout)
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(small).job.state
+    assert JobState.QUEUED is gpu_site.client.get(job).state
+
+    fake.hold(0, 4_000_001, 0, always_alive=True)
+
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(job).job.state
+
+
+def test_memory_granted_and_not_yet_taken_is_not_granted_twice(gpu_site: Site, tmp_path: Path) -> None:
+    """A job that is still loading holds nothing on the card; its lease holds it all the same."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    loading = submit(gpu_site, "20G", gate)
+    gpu_site.until_state(loading, JobState.RUNNING)
+
+    second = int(gpu_site.cli("submit", "--mem", "6G", "--", "true").stdout)
+
+    small = int(gpu_site.cli("submit", "--mem", "1G", "--", "true").stdout)
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(small).job.state
+    assert JobState.QUEUED is gpu_site.client.get(second).state
+    gate.touch()
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(second).job.state
+
+
+def test_a_lost_gpu_takes_no_new_job_and_its_running_one_goes_on(
+    gpu_site: Site, fake: FakeGpus, tmp_path: Path
+) -> None:
+    """Unknown memory is not free memory; back again, it serves on without a restart."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    running = submit(gpu_site, "2G", gate, 1.0)
+    gpu_site.until_state(running, JobState.RUNNING)
+    fake.state.gpus[0].error = GPU_IS_LOST
+    until(lambda: gpu_site.client.devices()[0].free_bytes == 0, what="the lost card promises nothing")
+
+    waiting = int(gpu_site.cli("submit", "--mem", "1G", "--", "true").stdout)
+
+    until(lambda: "the GPU is lost" in gpu_site.log())
+    assert (JobState.RUNNING, JobState.QUEUED) == tuple(gpu_site.client.get(each).state for each in (running, waiting))
+    fake.state.gpus[0].error = 0
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(waiting).job.state
+    gate.touch()
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(running).job.state
