@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -136,7 +137,7 @@ class Client:
             argv=argv,
             cwd=str(directory),
             env=environ,
-            account=current_account(),
+            account=current_account(self.settings.host),
             mem_bytes=self._mem_bytes(mem),
             gpus=gpus,
             time_limit_s=parse_duration(time_limit) if isinstance(time_limit, str) else time_limit,
@@ -185,10 +186,17 @@ class Client:
             raise JobNotFound(f"there is no job {job_id}: see gpuqueue queue and gpuqueue history")
         return record
 
-    def jobs(self, *, user: str | None = None) -> list[Job]:
-        """Return the jobs that have not ended (of *user*), in the order of their ids."""
-        jobs = [job for job in self.queue.live() if not job.state.is_end]
-        return [job for job in jobs if user is None or job.spec.account.name == user]
+    def jobs(self, *, user: str | None = None, limit: int | None = None) -> list[Job]:
+        """Return the jobs that have not ended (of *user*), in the order of their ids, at most *limit* of them."""
+        return list(islice(self._live(user), limit))
+
+    def _live(self, user: str | None) -> Iterator[Job]:
+        after = 0
+        while page := self.queue.live(after=after):
+            after = page[-1].id
+            for job in page:
+                if not job.state.is_end and user in {None, job.spec.account.name}:
+                    yield job
 
     def story(self, job_id: int) -> tuple[Event, ...]:
         """Return every step of the job that the book has, in order."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuqueue.errors import Refused
+
 #: Most of a log that is read at once.
 CHUNK_BYTES = 256 * 1024
 
@@ -22,7 +24,12 @@ class LogTail:
             self.path, self._offset = path, 0
 
     def rest(self) -> Iterator[bytes]:
-        """Yield what was written since the last time."""
+        """Yield what was written since the last time.
+
+        Raises:
+            Refused: the log belongs to somebody else.
+
+        """
         if self.path is None:
             return
         try:
@@ -33,3 +40,5 @@ class LogTail:
                     yield chunk
         except FileNotFoundError:
             return  # the run has written nothing yet
+        except PermissionError:
+            raise Refused(f"you may not read {self.path}: it belongs to the account that runs the jobs") from None

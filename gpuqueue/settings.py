@@ -38,6 +38,8 @@ class Settings:
     host: str
     #: The devices that ``up`` serves: ``auto``, ``cpu`` or simulated ones such as ``sim:4x24G``.
     devices: str = "auto"
+    #: The pool of this machine's devices: jobs with ``--pool`` run only there. Empty: none.
+    pool: str = ""
     #: Memory kept free on every device.
     headroom_bytes: int = 512 * 2**20
     #: Most jobs at a time on one device.
@@ -171,6 +173,12 @@ def _host(raw: str) -> str:
     return raw
 
 
+def _pool(raw: str) -> str:
+    if raw and not re.fullmatch(r"[A-Za-z0-9_.@+-]{1,64}", raw):
+        raise BadRequest(f"{raw!r} is no pool name: letters, digits and _ . @ + - only")
+    return raw
+
+
 def _positive(raw: str) -> int:
     number = int(raw) if raw.isdigit() else 0
     if number < 1:
@@ -194,6 +202,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "database_url": str,
     "host": _host,
     "devices": str,
+    "pool": _pool,
     "headroom_bytes": _size_or_zero,
     "slots": _positive,
     "default_mem_bytes": parse_bytes,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,14 +22,14 @@ OURS = "GPUQUEUE_"
 OURS_THAT_TRAVEL = frozenset({"GPUQUEUE_STATE_DIR", "GPUQUEUE_CONFIG"})
 
 
-def current_account() -> Account:
-    """Return who runs this process: by its uid, since ``$USER`` can say anything."""
+def current_account(host: str) -> Account:
+    """Return who runs this process on *host*: by its uid, since ``$USER`` can say anything."""
     uid = os.getuid()
     try:
         name = pwd.getpwuid(uid).pw_name
     except KeyError:  # a container's uid may have no name
         name = f"uid{uid}"
-    return Account(name=name, uid=uid, host=socket.gethostname())
+    return Account(name=name, uid=uid, host=host)
 
 
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:

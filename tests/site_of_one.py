@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -28,6 +29,8 @@ class Site:
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
             "GPUQUEUE_STATE_DIR": str(state_dir),
             "GPUQUEUE_REDIS_URL": store_url,
+            # Simulated devices are told apart by host and number: those of two tests must not be the same.
+            "GPUQUEUE_HOST": f"test-{secrets.token_hex(4)}",
             "GPUQUEUE_DEVICES": "sim:1x8G",
             "GPUQUEUE_HEADROOM": "0",
             "GPUQUEUE_BEAT": "0.2s",

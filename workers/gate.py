@@ -58,4 +58,5 @@ class Gate:
             headroom_bytes=min(self._settings.headroom_bytes, self._device.total_bytes),
             foreign_bytes=foreign_bytes,
             slots=self._settings.slots,
+            pool=self._settings.pool,
         )

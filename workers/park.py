@@ -12,7 +12,7 @@ SHIM_SHARE = 0.7
 
 
 def park(settings: Settings, for_s: float) -> int:
-    """Renew the leases of all runs of this host for *for_s* seconds and vouch for them; return how many there are.
+    """Vouch for all runs of this host for *for_s* seconds, renew their leases for longer; return how many there are.
 
     The workers must have left before: their next beat would shorten the lease again, as that of the next
     worker will.
@@ -35,8 +35,8 @@ def park(settings: Settings, for_s: float) -> int:
         )
         observed = {device.uuid: 0 for device in held.devices}
         alive = Alive(job_id=held.job_id, token=held.token, observed=observed)
-        if held.token in queue.beat(nothing_to_promise, [alive], lease_s=for_s).go_on:
-            directory.vouch(SHIM_SHARE * for_s)
+        if held.token in queue.beat(nothing_to_promise, [alive], lease_s=for_s / SHIM_SHARE).go_on:
+            directory.vouch(for_s)
             parked += 1
     queue.close()
     return parked

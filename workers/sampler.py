@@ -48,6 +48,8 @@ class Sampler:
             if shim is None:
                 continue  # not started yet
             pids = tree.below(shim.pid)
+            if not pids:
+                continue  # not yet, or no more: nothing to see is not nothing held
             for meter, device in self._meters(run):
                 if device.uuid not in readings:
                     readings[device.uuid] = self._read(device)

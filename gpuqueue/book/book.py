@@ -118,7 +118,7 @@ class Book:
             revision = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
         where = f"the book at {shown(self._engine.url)}"
         if revision is None:
-            raise BookUnreachable(f"{where} has no tables yet: run gpuqueue db upgrade")
+            raise BookUnreachable(f"{where} has no tables yet: run gpuqueue up, or gpuqueue db upgrade")
         if revision < REVISION:
             raise BookUnreachable(f"{where} is older ({revision}) than this gpuqueue: run gpuqueue db upgrade")
         if revision > REVISION:

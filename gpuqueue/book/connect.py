@@ -91,7 +91,7 @@ def _explained(engine: sa.Engine) -> Iterator[None]:
     except exc.DBAPIError as error:
         where = f"the book at {shown(engine.url)}"
         if _is_missing_table(error.orig):
-            raise BookUnreachable(f"{where} has no tables yet: run gpuqueue db upgrade") from error
+            raise BookUnreachable(f"{where} has no tables yet: run gpuqueue up, or gpuqueue db upgrade") from error
         raise BookUnreachable(f"{where} does not answer: {_first_line(error.orig)}") from error
     except exc.TimeoutError as error:
         raise BookUnreachable(f"the book at {shown(engine.url)} has no connection left: {error}") from error

@@ -15,6 +15,7 @@ from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
 from gpuqueue.errors import GpuQueueError, WaitTimeout
 from gpuqueue.job import JobState
+from gpuqueue.logs import LogTail
 from gpuqueue.units import parse_duration
 
 job_ids = click.argument("ids", metavar="ID…", type=click.IntRange(1), nargs=-1, required=True)
@@ -24,17 +25,22 @@ json_option = click.option("--json", "as_json", is_flag=True, help="As JSON (doc
 
 @click.command()
 @click.option("-u", "--user", help="Only this user's jobs.")
+@click.option("-l", "--limit", type=click.IntRange(1), default=1000, show_default=True, help="How many, oldest first.")
 @json_option
-def queue(user: str | None, *, as_json: bool) -> None:
+def queue(user: str | None, limit: int, *, as_json: bool) -> None:
     """List the jobs that have not ended, in the order of their ids."""
     with Client() as client:
-        jobs = client.jobs(user=user)
+        jobs = client.jobs(user=user, limit=limit + 1)
+    more = len(jobs) > limit
+    jobs = jobs[:limit]
     if as_json:
         click.echo(json.dumps([job_to_plain(job) for job in jobs], indent=2))
     elif jobs:
         click.echo(render.queue_rows(jobs, datetime.now(timezone.utc)))
     else:
         click.echo("no job waits or runs", err=True)
+    if more:
+        click.echo(f"and more: gpuqueue queue --limit {10 * limit}", err=True)
 
 
 @click.command()
@@ -58,13 +64,10 @@ def logs(job_id: int, *, follow: bool) -> None:
                 sys.stdout.buffer.write(chunk)
                 sys.stdout.buffer.flush()
             return
-        path = client.log_path(job_id)
-    try:
-        with path.open("rb") as log:
-            while chunk := log.read(1 << 20):
-                sys.stdout.buffer.write(chunk)
-    except FileNotFoundError as error:
-        raise GpuQueueError(f"the log of job {job_id} is gone: {path}") from error
+        tail = LogTail()
+        tail.turn_to(client.log_path(job_id))
+        for chunk in tail.rest():
+            sys.stdout.buffer.write(chunk)
     sys.stdout.buffer.flush()
 
 

@@ -14,7 +14,7 @@ from gpuqueue.cli import render
 from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
 from gpuqueue.embedded.machine import SILENT_BEATS, Machine
-from gpuqueue.errors import GpuQueueError, Unreachable
+from gpuqueue.errors import GpuQueueError, Refused, Unreachable
 from gpuqueue.process import DetachedProcess
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings import Settings
@@ -34,11 +34,14 @@ def up(devices: str | None, *, foreground: bool) -> None:
     code = 0
     try:
         host = _start(machine, devices)
-        code = host.wait() if host is not None else 1
+        if host is None:
+            raise Refused("it is up already, in the background: run gpuqueue down first")
+        code = host.wait()
     except KeyboardInterrupt:
         click.echo("stopping; running jobs stay with their shims", err=True)
-    machine.stop_host()
-    machine.stop_store()
+    with machine.alone(patient=True):  # a `down` may be at work; it needs the store to the last
+        machine.stop_host()
+        machine.stop_store()
     sys.exit(1 if code else 0)
 
 
@@ -107,7 +110,7 @@ def status(*, as_json: bool) -> None:
 
 @click.command()
 @click.option("--leave-jobs", is_flag=True, help="Do not wait: running jobs go on, the next `up` takes them over.")
-@click.option("--cancel-jobs", is_flag=True, help="Do not wait: cancel the running jobs.")
+@click.option("--cancel-jobs", is_flag=True, help="Cancel the running jobs, and wait until they are gone.")
 def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
     """Let the running jobs end, then stop workers, recorder and store. Waiting jobs stay in the queue."""
     machine = Machine(Settings.load())
@@ -211,6 +214,7 @@ def _device_plain(each: DeviceStatus) -> dict[str, object]:
         "free_bytes": each.free_bytes,
         "jobs": list(each.jobs),
         "slots": each.slots,
+        "pool": each.pool,
         "seen_s_ago": each.seen_s_ago,
         "drained": each.drained,
     }

@@ -109,7 +109,7 @@ def history_rows(records: Sequence[Record]) -> str:
                 state(job),
                 str(run.ending).split(":", 1)[0] if run and run.ending else "",
                 devices_of(run),
-                when(run.started_at if run else job.submitted_at),
+                when(run.started_at if run else None),
                 format_duration(run.duration_s if run else None),
                 format_bytes(job.spec.mem_bytes),
                 peak_of(run),

@@ -68,8 +68,8 @@ class Machine:
     # ---- up ------------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Keep a second ``up`` or ``down`` out for as long as this one is at work.
+    def alone(self, *, patient: bool = False) -> Iterator[None]:
+        """Keep a second ``up`` or ``down`` out for as long as this one is at work; wait for it if *patient*.
 
         Raises:
             Refused: one is at work.
@@ -78,7 +78,7 @@ class Machine:
         self.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(self.settings.state_dir / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_EX if patient else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
             raise Refused("another gpuqueue up or down is at work on this machine: wait for it") from None

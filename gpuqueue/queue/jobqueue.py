@@ -294,8 +294,11 @@ def _state(reply: str) -> JobState | None:
 
 def _why_impossible(spec: JobSpec, largest_bytes: int, most_devices: int) -> str:
     where = f" in pool {spec.pool}" if spec.pool else ""
+    if most_devices == 0:
+        return f"no device is in pool {spec.pool}: see the pools in gpuqueue gpus --json, or leave out --pool"
     if spec.gpus > most_devices:
-        return f"{spec.gpus} devices asked for, but no host has more than {most_devices}: ask for fewer with --gpus"
+        most = f"no host has more than {most_devices}{where}"
+        return f"{spec.gpus} devices asked for, but {most}: ask for fewer with --gpus"
     asked = (
         f"{format_bytes(spec.mem_bytes)} on each of {spec.gpus} devices"
         if spec.gpus > 1

@@ -20,7 +20,7 @@ from gpuqueue import codec
 from gpuqueue.book.tables import metadata
 from gpuqueue.cli.history import CSV_COLUMNS
 from gpuqueue.cli.machine import _device_plain, status
-from gpuqueue.cli.main import COMMANDS, commands
+from gpuqueue.cli.main import commands
 from gpuqueue.device import Peak
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.job import TRANSITIONS, Job, JobState, WaitReason
@@ -140,7 +140,7 @@ def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyP
     for variable, key, default, *_ in rows((REFERENCE / "settings.md").read_text()):
         name = next((each for each in _READERS if each.removesuffix("_bytes").removesuffix("_s") == key.strip("`")), "")
         text = default.strip("`").replace("STATE_DIR", str(settings.state_dir)).replace("~", "/home/ada")
-        special = {"none": None, "this machine's host name": socket.gethostname()}
+        special = {"none": None, "empty": "", "this machine's host name": socket.gethostname()}
         value = special[text] if text in special else _READERS[name](text)
         described[variable.strip("`")] = (key.strip("`"), value)
 
@@ -322,14 +322,6 @@ def test_the_checks_of_command_lines_are_no_formality() -> None:
     assert "no command frobnicate" == fault("gpuqueue frobnicate 1")
     assert "no option --memory" == fault("gpuqueue submit train.py --memory=6G -- --lr 1")
     assert fault("gpuqueue submit train.py -m 6G -- --lr 1  # a remark") is None
-    shown = {line.split()[1] for page in PAGES for line in shown_commands(page)}
-    assert {"up", "submit", "run", "queue", "logs", "history", "down"} == shown & {*COMMANDS} - {
-        "show",
-        "gpus",
-        "cancel",
-        "wait",
-        "db",
-        "status",
-        "hold",
-        "release",
+    assert {"up", "submit", "run", "queue", "logs", "history", "down"} <= {
+        line.split()[1] for page in PAGES for line in shown_commands(page)
     }

@@ -102,7 +102,7 @@ def test_a_page_may_be_large(book: Book, outbox: Outbox) -> None:
 def test_an_old_reader_says_what_to_do(empty_url: str) -> None:
     """Without tables, the message names the command that makes them."""
     book = Book(empty_url)
-    with pytest.raises(BookUnreachable, match="has no tables yet: run gpuqueue db upgrade"):
+    with pytest.raises(BookUnreachable, match="has no tables yet: run gpuqueue up, or gpuqueue db upgrade"):
         book.cursor()
     migrate.upgrade(empty_url)
     assert book.cursor() is None

@@ -61,7 +61,7 @@ def test_without_tables_the_history_says_what_to_do(site: Site) -> None:
     done = site.cli("history", check=False)
 
     assert 4 == done.returncode
-    assert "run gpuqueue db upgrade" in done.stderr
+    assert "run gpuqueue up, or gpuqueue db upgrade" in done.stderr
 
 
 def test_with_nobody_to_serve_it_a_job_waits_and_the_user_is_told(site: Site) -> None:

@@ -48,7 +48,7 @@ def test_what_no_device_could_ever_run_is_refused_at_once(queue: JobQueue) -> No
         queue.submit(make_spec(gpus=3))
     with pytest.raises(Impossible, match="24G on each of 2 devices"):
         queue.submit(make_spec(gpus=2, mem_bytes=24 * GIB))
-    with pytest.raises(Impossible, match="pool fast"):
+    with pytest.raises(Impossible, match="no device is in pool fast"):
         queue.submit(make_spec(pool="fast"))
 
     assert [] == queue.events("0-0")

@@ -1,7 +1,7 @@
 -- Put a job into the queue, unless no device could ever run it.
 -- arrow: none -> queued
 -- ARGV: user  level  mem  shape  requeue (0|1)  spec  nonce
--- returns {'queued', id, ms} | {'impossible', largest bytes of one device, most devices of one host}
+-- returns {'queued', id, ms} | {'impossible', largest bytes of one device, most devices of one host} (in the pool)
 local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV)
 if not call('GET', P .. 'epoch') then return redis.error_reply('NOTOPEN the store was never opened') end
 local known = call('GET', key2('idem', nonce))
@@ -13,14 +13,17 @@ local function possible()
   local hosts = call('SMEMBERS', P .. 'hosts')
   for h = 1, #hosts do
     local records = call('HVALS', key2('dev', hosts[h]))
-    local fitting = 0
-    most = math.max(most, #records)
+    local fitting, candidates = 0, 0
     for i = 1, #records do
       local total, headroom, its_pool = string.match(records[i], '^(%d+):(%d+):%d+:%d+:%d+:(.*)$')
-      local offer = total - headroom
-      seen, largest = true, math.max(largest, offer)
-      if offer >= tonumber(mem) and (pool == '' or pool == its_pool) then fitting = fitting + 1 end
+      seen = true
+      if pool == '' or pool == its_pool then
+        local offer = total - headroom
+        candidates, largest = candidates + 1, math.max(largest, offer)
+        if offer >= tonumber(mem) then fitting = fitting + 1 end
+      end
     end
+    most = math.max(most, candidates)
     if fitting >= n then return true end
   end
   return not seen, largest, most -- with no device known yet nothing can be called impossible
