@@ -23,6 +23,8 @@ class PeakSource(str, Enum):
 
     #: The largest of the samples that NVML gave for the job's processes.
     NVML_SAMPLED = "nvml_sampled"
+    #: What torch's allocator reserved, where that is more than the driver was seen to give: a lower bound.
+    TORCH = "torch"
     #: Resident memory of the job's processes: samples of the sum, or the kernel's maximum of one process.
     HOST_RSS = "host_rss"
     #: As HOST_RSS, on a simulated device.
@@ -36,7 +38,10 @@ class PeakSource(str, Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
-    """One device of one host. ``uuid`` is its identity; ``index`` is only for people."""
+    """One device of one host. ``uuid`` is its identity; ``index`` is only for people.
+
+    ``mig_parent`` is the uuid of the card that a MIG instance is a part of, None for everything else.
+    """
 
     uuid: str
     index: int
@@ -44,6 +49,7 @@ class Device:
     kind: DeviceKind
     total_bytes: int
     pci_bus: str | None = None
+    mig_parent: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,3 +94,44 @@ class Peak:
     def unknown(cls, *, na_samples: int = 0) -> Peak:
         """Return the peak of a run that nobody could measure."""
         return cls(bytes=None, source=PeakSource.NONE, na_samples=na_samples)
+
+
+#: What slows a device down beside its normal power cap, which is no alarm.
+HARDWARE_SLOWDOWN = "hardware slowdown"
+SOFTWARE_THERMAL = "software thermal slowdown"
+HARDWARE_THERMAL = "hardware thermal slowdown"
+POWER_BRAKE = "power brake"
+#: Above this a device takes no new job, even where its own line is higher.
+SOFT_LIMIT_C = 80.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Health:
+    """How a device is at one moment; None is what it will not tell, never a zero.
+
+    ``limit_c`` is the device's own line, above which it slows down. ``utilisation`` and ``memory_utilisation`` are
+    shares of time from 0 to 1, ``throttled`` names what slows the device down now, ``ecc_uncorrected`` counts the
+    memory errors since the driver started, and ``compute_mode`` is default, prohibited or exclusive_process.
+    """
+
+    temperature_c: float | None = None
+    memory_temperature_c: float | None = None
+    limit_c: float | None = None
+    power_w: float | None = None
+    utilisation: float | None = None
+    memory_utilisation: float | None = None
+    throttled: tuple[str, ...] | None = None
+    ecc_uncorrected: int | None = None
+    compute_mode: str | None = None
+
+
+def trouble_of(health: Health, *, soft_limit_c: float = SOFT_LIMIT_C) -> str | None:
+    """Return in words why a device should take no new job now, None when nothing known speaks against it."""
+    if health.compute_mode == "prohibited":
+        return "its compute mode is prohibited: nothing may run on it until nvidia-smi -c DEFAULT allows it again"
+    hot_c = soft_limit_c if health.limit_c is None else min(soft_limit_c, health.limit_c)
+    if health.temperature_c is not None and health.temperature_c >= hot_c:
+        whose = "the device's own line" if hot_c == health.limit_c else "the soft line"
+        return f"it is hot: {health.temperature_c:.0f} °C, and {whose} is {hot_c:.0f} °C"
+    heat = [word for word in health.throttled or () if word in (SOFTWARE_THERMAL, HARDWARE_THERMAL)]
+    return f"it is too hot to run at full speed: {', '.join(heat)}" if heat else None

@@ -8,14 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
-from fake_driver.fake_driver import FakeGpus, build, compiler
+from fake_driver.fake_driver import JOB, FakeGpus, build, compiler
 from fake_driver.far_backend import FarBackend
 
-from gpuqueue.device import DeviceKind, PeakSource
+from gpuqueue.device import DeviceKind, Health, PeakSource
 from workers.devices.cpu import CpuBackend
 from workers.devices.simulated import SimulatedBackend
 
@@ -53,14 +53,14 @@ class Bench:
     peak_source: PeakSource
     code: str = HOLD
     environ: Callable[[Device], dict[str, str]] = lambda _: {}
-    register: Callable[[Device, int], None] = lambda _device, _pid: None
     lists_processes: bool = True
+    tells_health: bool = False
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def hold(self, device: Device) -> int:
-        """Start a process that holds HELD_BYTES on *device* and return its pid when it does."""
+    def hold(self, device: Device, size_bytes: int = HELD_BYTES) -> int:
+        """Start a process that holds *size_bytes* on *device* and return its pid when it does."""
         process = subprocess.Popen(
-            [sys.executable, "-c", self.code, str(HELD_BYTES)],
+            [sys.executable, "-c", self.code, str(size_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -69,7 +69,6 @@ class Bench:
         self.processes.append(process)
         assert process.stdout
         assert "ready\n" == process.stdout.readline()
-        self.register(device, process.pid)
         return process.pid
 
     def used_by(self, device: Device, *pids: int) -> int | None:
@@ -147,6 +146,25 @@ class DeviceConformance:
         assert 0 == bench.used_by(devices[1], pid)
         assert pid not in bench.backend.reading(devices[1]).processes
 
+    def test_health_is_in_range_or_unknown(self, bench: Bench) -> None:
+        """What a device tells of itself is possible, and what it does not tell is None and never a zero of itself."""
+        for device in bench.backend.devices():
+            health = bench.backend.health(device)
+            assert Health is type(health)
+            assert all(1 <= each < 150 for each in (health.memory_temperature_c, health.limit_c) if each is not None)
+            assert all(0 <= each <= 1 for each in (health.utilisation, health.memory_utilisation) if each is not None)
+            assert health.compute_mode in (None, "default", "prohibited", "exclusive_process")
+            if not bench.tells_health:
+                assert {None} == set(astuple(health))
+
+    def test_distance_is_the_same_both_ways(self, bench: Bench) -> None:
+        """Two devices are as far apart one way as the other, and a device is not away from itself."""
+        devices = bench.backend.devices()
+        assert bench.backend.distance(devices[0], devices[0]) in (None, 0)
+        there = bench.backend.distance(devices[0], devices[-1])
+        assert there == bench.backend.distance(devices[-1], devices[0])
+        assert there is None or 0 <= there <= 50
+
 
 @contextlib.contextmanager
 def _ended(bench: Bench) -> Iterator[Bench]:
@@ -190,14 +208,17 @@ class TestNvmlOnTheFake(DeviceConformance):
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Iterator[Bench]:
-        """Processes are put on a fake GPU by the test."""
+        """Processes allocate with the fake CUDA on the fake GPU that their environment names."""
         fake = FakeGpus.create(tmp_path / "state", (24 * GIB, 80 * GIB))
-        backend = FarBackend("gpu", fake.environ(build(tmp_path)))
+        environ = fake.environ(build(tmp_path))
+        backend = FarBackend("gpu", environ)
         bench = Bench(
             backend,
             DeviceKind.GPU,
             PeakSource.NVML_SAMPLED,
-            register=lambda device, pid: fake.hold(device.index, pid, HELD_BYTES),
+            code=JOB.read_text(),
+            environ=lambda device: {**environ, "CUDA_VISIBLE_DEVICES": device.uuid},
+            tells_health=True,
         )
         with contextlib.closing(backend), _ended(bench):
             yield bench

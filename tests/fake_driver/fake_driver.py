@@ -1,4 +1,4 @@
-"""Builds the fake NVIDIA driver library and writes what it says.
+"""Builds the libraries of the fake NVIDIA driver and writes what they say.
 
 A program sees the fake GPUs when it is started with :meth:`FakeGpus.environ`; the library cannot be swapped under a
 running one. Everything else changes live: ``gpus.state.gpus[1].error = 15`` and GPU 1 is lost at the next call.
@@ -19,16 +19,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SOURCE = Path(__file__).with_name("fake_nvml.c")
+HERE = Path(__file__).parent
 LIBRARY = "libnvidia-ml.so.1"
+#: Holds memory through libcuda, on the fake and on a real card.
+JOB = HERE / "job.py"
+#: Each library with its source; fake_state.h is what they share.
+SOURCES = {"libcuda.so.1": "fake_cuda.c", LIBRARY: "fake_nvml.c"}
 STATE_VARIABLE = "FAKE_GPU_STATE"
 
 # Error codes of NVML that tests switch on.
 NOT_SUPPORTED, DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, UNKNOWN = 3, 9, 15, 18, 999
 
+# Questions that a GPU need not support (``gpus[0].unsupported``) and a driver need not know (``missing``).
+TEMPERATURE, TEMPERATURE_V, THRESHOLD, FIELDS, POWER, UTILISATION, REASONS = (1 << bit for bit in range(7))
+ECC, MODE, MARGIN, TOPOLOGY, MPS_LIST, GRAPHICS_LIST = (1 << bit for bit in range(7, 13))
+_OF_THE_CARD = TEMPERATURE | TEMPERATURE_V | THRESHOLD | FIELDS | POWER | UTILISATION | REASONS | MODE | MARGIN
+
 _MAX_GPUS, _MAX_ENTRIES = 16, 256
-_COMPUTE, _GRAPHICS, _NOT_AVAILABLE, _ALWAYS_ALIVE = 1, 2, 4, 8
+_COMPUTE, _GRAPHICS, _NOT_AVAILABLE, _ALWAYS_ALIVE, _MPS = 1, 2, 4, 8, 16
 _GIB = 2**30
+#: One NUMA node of another processor: as far as two cards of one host can be.
+_SYSTEM = 50
 
 
 class _Gpu(ctypes.Structure):
@@ -37,8 +48,23 @@ class _Gpu(ctypes.Structure):
         ("name", ctypes.c_char * 96),
         ("total", ctypes.c_uint64),
         ("reserved", ctypes.c_uint64),
+        ("context", ctypes.c_uint64),
         ("error", ctypes.c_int32),
         ("memory_error", ctypes.c_int32),
+        ("hang", ctypes.c_uint32),
+        ("unsupported", ctypes.c_uint32),
+        *(
+            (name, ctypes.c_int32)
+            for name in (
+                *("temperature", "memory_temperature", "gpu_max", "slowdown"),
+                *("margin", "gpu_max_tlimit", "slowdown_tlimit"),
+            )
+        ),
+        *((name, ctypes.c_uint32) for name in ("power_mw", "utilisation", "memory_utilisation", "compute_mode", "mig")),
+        ("parent", ctypes.c_int32),
+        ("slot", ctypes.c_int32),
+        ("reasons", ctypes.c_uint64),
+        ("ecc", ctypes.c_uint64),
     )
 
 
@@ -49,14 +75,16 @@ class _Entry(ctypes.Structure):
         ("flags", ctypes.c_uint32),
         ("unused", ctypes.c_uint32),
         ("bytes", ctypes.c_uint64),
+        ("start", ctypes.c_uint64),
     )
 
 
 class _State(ctypes.Structure):
-    """The same layout as in fake_nvml.c."""
+    """The same layout as in fake_state.h."""
 
     _fields_ = (
         ("gpu_count", ctypes.c_uint32),
+        ("mig_count", ctypes.c_uint32),
         ("entry_count", ctypes.c_uint32),
         ("init_error", ctypes.c_int32),
         ("call_error", ctypes.c_int32),
@@ -64,8 +92,11 @@ class _State(ctypes.Structure):
         ("inits", ctypes.c_uint32),
         ("shutdowns", ctypes.c_uint32),
         ("v2_calls", ctypes.c_uint32),
+        ("missing", ctypes.c_uint32),
         ("gpus", _Gpu * _MAX_GPUS),
         ("entries", _Entry * _MAX_ENTRIES),
+        ("levels", ctypes.c_uint32 * _MAX_GPUS * _MAX_GPUS),
+        ("links", ctypes.c_uint32 * _MAX_GPUS * _MAX_GPUS),
     )
 
 
@@ -75,17 +106,19 @@ def compiler() -> str | None:
 
 
 def build(directory: Path) -> Path:
-    """Build the library into *directory*, once, and return its path."""
-    library = directory / LIBRARY
-    if not library.exists():
+    """Build the libraries into *directory*, once, and return the path of NVML's."""
+    for name, source in SOURCES.items():
+        library = directory / name
+        if library.exists():
+            continue
         cc = compiler()
         if cc is None:
             raise RuntimeError("no C compiler: skip the tests over the fake driver")
-        fresh = directory / f"{LIBRARY}.{os.getpid()}"
-        flags = ["-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{LIBRARY}"]
-        subprocess.run([cc, *flags, "-o", str(fresh), str(SOURCE)], check=True)
+        fresh = directory / f"{name}.{os.getpid()}"
+        flags = ["-shared", "-fPIC", "-O1", "-pthread", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{name}"]
+        subprocess.run([cc, *flags, "-D_GNU_SOURCE", "-o", str(fresh), str(HERE / source)], check=True)
         fresh.rename(library)  # in one step, because several test processes may build at once
-    return library
+    return directory / LIBRARY
 
 
 class FakeGpus:
@@ -98,14 +131,20 @@ class FakeGpus:
         self.state: Any = _State.from_buffer(self._map)
 
     @classmethod
-    def create(cls, path: Path, sizes: tuple[int, ...], *, reserved_bytes: int = _GIB // 2) -> FakeGpus:
-        """Write a new state with one GPU for each size in *sizes*."""
+    def create(
+        cls, path: Path, sizes: tuple[int, ...], *, reserved_bytes: int = _GIB // 2, context_bytes: int = 300 * 2**20
+    ) -> FakeGpus:
+        """Write a new state with one GPU for each size in *sizes*, cool, idle and as far apart as can be."""
         path.write_bytes(bytes(ctypes.sizeof(_State)))
         fake = cls(path)
         for index, total_bytes in enumerate(sizes):
             gpu = fake.state.gpus[index]
             gpu.uuid, gpu.name = fake.uuid(index).encode(), f"Fake {total_bytes // _GIB}G".encode()
-            gpu.total, gpu.reserved = total_bytes, reserved_bytes
+            gpu.total, gpu.reserved, gpu.context = total_bytes, reserved_bytes, context_bytes
+            gpu.temperature, gpu.memory_temperature, gpu.gpu_max, gpu.slowdown = 40, 45, 83, 87
+            gpu.power_mw, gpu.parent, gpu.slot = 60_500, -1, -1
+            for other in range(len(sizes)):
+                fake.state.levels[index][other] = _SYSTEM if other != index else 0
         fake.state.gpu_count = len(sizes)
         return fake
 
@@ -123,6 +162,19 @@ class FakeGpus:
         """Return what a program's environment needs on top, to find the fake driver and this state."""
         return {"LD_LIBRARY_PATH": str(library.parent), STATE_VARIABLE: str(self.path)}
 
+    def divide(self, card: int, sizes: dict[int, int]) -> list[str]:
+        """Switch MIG on for *card*, with an instance in each slot of *sizes*, and return the UUIDs."""
+        state, uuids = self.state, []
+        for slot, total_bytes in sizes.items():
+            gpu = state.gpus[state.gpu_count + state.mig_count]
+            uuids.append(f"MIG-{card:08x}-fa4e-0000-0000-{slot:012x}")
+            gpu.uuid, gpu.name = uuids[-1].encode(), f"Fake MIG {total_bytes // _GIB}g".encode()
+            gpu.total, gpu.context = total_bytes, state.gpus[card].context
+            gpu.parent, gpu.slot, gpu.unsupported = card, slot, _OF_THE_CARD
+            state.mig_count += 1
+        state.gpus[card].mig = 1
+        return uuids
+
     def hold(
         self,
         gpu: int,
@@ -130,15 +182,16 @@ class FakeGpus:
         size_bytes: int,
         *,
         graphics: bool = False,
+        mps: bool = False,
         not_available: bool = False,
         always_alive: bool = False,
     ) -> None:
-        """Let *pid* hold *size_bytes* on GPU *gpu*, in one of the two lists, instead of what it held there before.
+        """Let *pid* hold *size_bytes* on GPU *gpu*, in one of the three lists, instead of what it held there before.
 
         With *not_available* it really holds them, but the driver will not say so; *always_alive* is for a process
         of another pid namespace.
         """
-        kind = _GRAPHICS if graphics else _COMPUTE
+        kind = _GRAPHICS if graphics else _MPS if mps else _COMPUTE
         flags = kind | _NOT_AVAILABLE * not_available | _ALWAYS_ALIVE * always_alive
         with self._locked():
             count = self.state.entry_count
@@ -146,7 +199,7 @@ class FakeGpus:
                 if (entry.gpu, entry.pid, entry.flags & kind) == (gpu, pid, kind):
                     entry.flags, entry.bytes = flags, size_bytes
                     return
-            self.state.entries[count] = _Entry(gpu, pid, flags, 0, size_bytes)
+            self.state.entries[count] = _Entry(gpu, pid, flags, 0, size_bytes, 0)
             self.state.entry_count = count + 1
 
     def hold_here(self, size_bytes: int) -> None:

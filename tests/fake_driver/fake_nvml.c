@@ -1,85 +1,51 @@
-/* A driver's library for machines without a GPU: as much of NVML as gpuqueue asks, over a state in one mapped file.
- *
- * FAKE_GPU_STATE names the file; fake_driver.py writes it and has the same layout. Memory belongs to live processes:
- * what an entry holds is free again when its process is dead, reaped or not. Changes show at the next call.
- */
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
+/* A driver's library for machines without a GPU: as much of NVML as gpuqueue, gpustat and nvitop ask. */
+#include "fake_state.h"
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, DRIVER_NOT_LOADED = 9,
-       FUNCTION_NOT_FOUND = 13 };
-enum { COMPUTE = 1, GRAPHICS = 2, NOT_AVAILABLE = 4, ALWAYS_ALIVE = 8 };
-enum { MAX_GPUS = 16, MAX_ENTRIES = 256 };
-
-typedef struct {
-    char uuid[96], name[96];
-    uint64_t total, reserved;
-    int32_t error, memory_error; /* given by every call on this GPU, and by its memory calls only */
-} Gpu;
-typedef struct {
-    uint32_t gpu, pid, flags, unused;
-    uint64_t bytes;
-} Entry;
-typedef struct {
-    uint32_t gpu_count, entry_count;
-    int32_t init_error, call_error; /* given by init, and by every call after it */
-    uint32_t v2_missing, inits, shutdowns, v2_calls;
-    Gpu gpus[MAX_GPUS];
-    Entry entries[MAX_ENTRIES];
-} State;
+enum { OK = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
+       DRIVER_NOT_LOADED = 9, FUNCTION_NOT_FOUND = 13 };
+/* The questions that can be unsupported or missing; the same bits as in fake_driver.py. */
+enum { TEMPERATURE = 1, TEMPERATURE_V = 2, THRESHOLD = 4, FIELDS = 8, POWER = 16, UTILISATION = 32, REASONS = 64,
+       ECC = 128, MODE = 256, MARGIN = 512, TOPOLOGY = 1024, MPS_LIST = 2048, GRAPHICS_LIST = 4096 };
 
 typedef struct { uint64_t total, free, used; } Memory;
 typedef struct { uint32_t version; uint64_t total, reserved, free, used; } MemoryV2;
 typedef struct { uint32_t pid; uint64_t bytes; uint32_t gpu_instance, compute_instance; } Process;
 typedef struct { char legacy[16]; uint32_t domain, bus, device, id, subsystem; char bus_id[32]; } Pci;
+typedef struct { uint32_t version, sensor; int32_t degrees; } Temperature;
+typedef struct { uint32_t version; int32_t degrees; } Margin;
+typedef struct { uint32_t gpu, memory; } Rates;
+typedef struct {
+    uint32_t id, scope;
+    int64_t timestamp, latency;
+    uint32_t type, error;
+    union { double d; uint32_t u; int32_t i; uint64_t wide; } value;
+} Field;
 
-static State *state;
 static int sessions;
 
 static int ready(void) { return sessions ? state->call_error : UNINITIALIZED; }
 
-static int on(Gpu *gpu) { return ready() ? ready() : gpu->error; }
-
-static int alive(const Entry *entry) {
-    char path[32], line[512], *bracket;
-    if (entry->flags & ALWAYS_ALIVE) return 1;
-    snprintf(path, sizeof path, "/proc/%u/stat", entry->pid);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return 0;
-    ssize_t size = read(file, line, sizeof line - 1);
-    close(file);
-    if (size <= 0) return 0;
-    line[size] = 0;
-    bracket = strrchr(line, ')');
-    return bracket && bracket[2] != 'Z' && bracket[2] != 'X';
+static int on(Gpu *gpu) {
+    while (*(volatile uint32_t *)&gpu->hang) usleep(1000); /* as a dying GPU: nothing but the test ends it */
+    return ready() ? ready() : gpu->error;
 }
 
-static int counts(const Entry *entry, const Gpu *gpu) { return state->gpus + entry->gpu == gpu && alive(entry); }
-
-static uint64_t allocated(const Gpu *gpu) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < state->entry_count; i++) {
-        const Entry *mine = &state->entries[i];
-        int largest = counts(mine, gpu); /* a pid that computes and draws has two entries for the same bytes */
-        for (uint32_t j = 0; largest && j < state->entry_count; j++) {
-            const Entry *other = &state->entries[j];
-            if (j != i && other->gpu == mine->gpu && other->pid == mine->pid &&
-                (other->bytes > mine->bytes || (other->bytes == mine->bytes && j < i)))
-                largest = 0;
-        }
-        if (largest) sum += mine->bytes;
-    }
-    return sum;
+static int asked(Gpu *gpu, uint32_t question) {
+    int error = on(gpu);
+    if (error) return error;
+    if (state->missing & question) return FUNCTION_NOT_FOUND;
+    return gpu->unsupported & question ? NOT_SUPPORTED : OK;
 }
 
-static int processes(Gpu *gpu, uint32_t flag, uint32_t *count, Process *out) {
+static int number(int error, unsigned *out, unsigned value) {
+    if (!error) *out = value;
+    return error;
+}
+
+static int processes(Gpu *gpu, uint32_t question, uint32_t flag, uint32_t *count, Process *out) {
     uint32_t room = *count, seen = 0;
-    if (on(gpu)) return on(gpu);
+    int error = asked(gpu, question);
+    if (error) return error;
     for (uint32_t i = 0; i < state->entry_count; i++) {
         const Entry *entry = &state->entries[i];
         if (!(entry->flags & flag) || !counts(entry, gpu)) continue;
@@ -93,15 +59,7 @@ static int processes(Gpu *gpu, uint32_t flag, uint32_t *count, Process *out) {
 
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
-    if (!state) {
-        const char *path = getenv("FAKE_GPU_STATE");
-        int file = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
-        if (file < 0) return DRIVER_NOT_LOADED;
-        void *at = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-        close(file);
-        if (at == MAP_FAILED) return DRIVER_NOT_LOADED;
-        state = at;
-    }
+    if (!map_state()) return DRIVER_NOT_LOADED;
     if (state->init_error) return state->init_error;
     state->inits++;
     sessions++;
@@ -120,7 +78,8 @@ static int text(int error, char *out, unsigned size, const char *from) {
     return error;
 }
 int nvmlSystemGetDriverVersion(char *out, unsigned size) { return text(ready(), out, size, "000.00"); }
-int nvmlDeviceGetCount_v2(unsigned *out) { return ready() ? ready() : (*out = state->gpu_count, OK); }
+int nvmlSystemGetCudaDriverVersion(int *out) { return ready() ? ready() : (*out = 13000, OK); }
+int nvmlDeviceGetCount_v2(unsigned *out) { return number(ready(), out, state->gpu_count); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **out) {
     if (ready()) return ready();
     if (index >= state->gpu_count) return INVALID_ARGUMENT;
@@ -128,13 +87,13 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **out) {
     return on(*out);
 }
 int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **out) {
-    for (uint32_t i = 0; !ready() && i < state->gpu_count; i++)
+    for (uint32_t i = 0; !ready() && i < state->gpu_count + state->mig_count; i++)
         if (!strcmp(uuid, state->gpus[i].uuid)) return *out = &state->gpus[i], on(*out);
     return ready() ? ready() : NOT_FOUND;
 }
 int nvmlDeviceGetUUID(Gpu *gpu, char *out, unsigned size) { return text(on(gpu), out, size, gpu->uuid); }
 int nvmlDeviceGetName(Gpu *gpu, char *out, unsigned size) { return text(on(gpu), out, size, gpu->name); }
-int nvmlDeviceGetIndex(Gpu *gpu, unsigned *out) { return on(gpu) ? on(gpu) : (*out = gpu - state->gpus, OK); }
+int nvmlDeviceGetIndex(Gpu *gpu, unsigned *out) { return number(on(gpu), out, gpu - state->gpus); }
 int nvmlDeviceGetPciInfo_v3(Gpu *gpu, Pci *out) {
     if (on(gpu)) return on(gpu);
     *out = (Pci){.bus = 1 + (uint32_t)(gpu - state->gpus)};
@@ -142,11 +101,11 @@ int nvmlDeviceGetPciInfo_v3(Gpu *gpu, Pci *out) {
     snprintf(out->legacy, sizeof out->legacy, "0000:%02X:00.0", out->bus);
     return OK;
 }
+
 static int memory(Gpu *gpu, MemoryV2 *out) {
     if (on(gpu)) return on(gpu);
-    uint64_t used = allocated(gpu), room = gpu->total - gpu->reserved;
-    if (used > room) used = room;
-    *out = (MemoryV2){out->version, gpu->total, gpu->reserved, room - used, used};
+    uint64_t used = allocated(gpu);
+    *out = (MemoryV2){out->version, gpu->total, gpu->reserved, gpu->total - gpu->reserved - used, used};
     return gpu->memory_error;
 }
 int nvmlDeviceGetMemoryInfo(Gpu *gpu, Memory *out) {
@@ -160,8 +119,117 @@ int nvmlDeviceGetMemoryInfo_v2(Gpu *gpu, MemoryV2 *out) {
     return state->v2_missing ? FUNCTION_NOT_FOUND : memory(gpu, out);
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *out) {
-    return processes(gpu, COMPUTE, count, out);
+    return processes(gpu, 0, COMPUTE, count, out);
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *out) {
-    return processes(gpu, GRAPHICS, count, out);
+    return processes(gpu, GRAPHICS_LIST, GRAPHICS, count, out);
 }
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *out) {
+    return processes(gpu, MPS_LIST, MPS, count, out);
+}
+
+int nvmlDeviceGetTemperature(Gpu *gpu, int sensor, unsigned *out) {
+    return sensor ? INVALID_ARGUMENT : number(asked(gpu, TEMPERATURE), out, gpu->temperature);
+}
+int nvmlDeviceGetTemperatureV(Gpu *gpu, Temperature *out) {
+    int error = asked(gpu, TEMPERATURE | TEMPERATURE_V);
+    if (!error) out->degrees = gpu->temperature;
+    return error;
+}
+int nvmlDeviceGetTemperatureThreshold(Gpu *gpu, int which, unsigned *out) {
+    int degrees = which == 3 ? gpu->gpu_max : which == 1 ? gpu->slowdown : 0, error = asked(gpu, THRESHOLD);
+    return error ? error : degrees ? number(OK, out, degrees) : NOT_SUPPORTED;
+}
+int nvmlDeviceGetMarginTemperature(Gpu *gpu, Margin *out) {
+    int error = asked(gpu, MARGIN);
+    if (!error) out->degrees = gpu->margin;
+    return error;
+}
+int nvmlDeviceGetFieldValues(Gpu *gpu, int count, Field *fields) {
+    int error = asked(gpu, FIELDS);
+    for (int i = 0; !error && i < count; i++) {
+        Field *field = &fields[i];
+        field->error = OK;
+        if (field->id == 82 && gpu->memory_temperature) {
+            field->type = 1;
+            field->value.u = gpu->memory_temperature;
+        } else if ((field->id == 194 || field->id == 196) && gpu->margin) {
+            field->type = 5;
+            field->value.i = field->id == 194 ? gpu->slowdown_tlimit : gpu->gpu_max_tlimit;
+        } else
+            field->error = NOT_SUPPORTED;
+    }
+    return error;
+}
+int nvmlDeviceGetPowerUsage(Gpu *gpu, unsigned *out) { return number(asked(gpu, POWER), out, gpu->power_mw); }
+int nvmlDeviceGetUtilizationRates(Gpu *gpu, Rates *out) {
+    int error = asked(gpu, UTILISATION);
+    if (!error) *out = (Rates){gpu->utilisation, gpu->memory_utilisation};
+    return error;
+}
+int nvmlDeviceGetCurrentClocksEventReasons(Gpu *gpu, uint64_t *out) {
+    int error = asked(gpu, REASONS);
+    if (!error) *out = gpu->reasons;
+    return error;
+}
+int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int type, int counter, uint64_t *out) {
+    int error = type == 1 && counter == 0 ? asked(gpu, ECC) : INVALID_ARGUMENT;
+    if (!error) *out = gpu->ecc;
+    return error;
+}
+int nvmlDeviceGetComputeMode(Gpu *gpu, unsigned *out) { return number(asked(gpu, MODE), out, gpu->compute_mode); }
+int nvmlDeviceGetAccountingMode(Gpu *gpu, unsigned *out) { return number(on(gpu), out, 0); }
+
+int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending) {
+    int error = on(gpu);
+    if (!error && gpu->parent >= 0) error = INVALID_ARGUMENT;
+    return error ? error : (*current = *pending = gpu->mig, OK);
+}
+int nvmlDeviceGetMaxMigDeviceCount(Gpu *gpu, unsigned *out) { return number(on(gpu), out, gpu->mig ? 7 : 0); }
+int nvmlDeviceGetMigDeviceHandleByIndex(Gpu *gpu, unsigned slot, Gpu **out) {
+    if (on(gpu)) return on(gpu);
+    for (uint32_t i = state->gpu_count; i < state->gpu_count + state->mig_count; i++)
+        if (state->gpus + state->gpus[i].parent == gpu && (unsigned)state->gpus[i].slot == slot)
+            return *out = &state->gpus[i], OK;
+    return NOT_FOUND;
+}
+int nvmlDeviceIsMigDeviceHandle(Gpu *gpu, unsigned *out) { return number(on(gpu), out, gpu->parent >= 0); }
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(Gpu *gpu, Gpu **out) {
+    if (on(gpu)) return on(gpu);
+    return gpu->parent < 0 ? INVALID_ARGUMENT : (*out = &state->gpus[gpu->parent], OK);
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(Gpu *a, Gpu *b, unsigned *out) {
+    int error = on(b) ? on(b) : asked(a, TOPOLOGY);
+    return number(error, out, state->levels[a - state->gpus][b - state->gpus]);
+}
+int nvmlDeviceGetP2PStatus(Gpu *a, Gpu *b, int what, unsigned *out) {
+    int linked = what == 2 && state->links[a - state->gpus][b - state->gpus];
+    return number(on(b) ? on(b) : asked(a, TOPOLOGY), out, linked ? 0 : 5);
+}
+int nvmlDeviceGetNvLinkState(Gpu *gpu, unsigned link, unsigned *out) {
+    if (link >= MAX_GPUS) return INVALID_ARGUMENT;
+    return number(asked(gpu, TOPOLOGY), out, state->links[gpu - state->gpus][link]);
+}
+
+/* What nvitop and gpustat ask besides. These know an honest "not supported", but not a driver without the symbol. */
+#define ON_NO_CARD(name) int name(Gpu *gpu) { return on(gpu) ? on(gpu) : NOT_SUPPORTED; }
+ON_NO_CARD(nvmlDeviceGetBAR1MemoryInfo)
+ON_NO_CARD(nvmlDeviceGetClockInfo)
+ON_NO_CARD(nvmlDeviceGetConfComputeMemSizeInfo)
+ON_NO_CARD(nvmlDeviceGetCudaComputeCapability)
+ON_NO_CARD(nvmlDeviceGetDecoderUtilization)
+ON_NO_CARD(nvmlDeviceGetDriverModel_v2)
+ON_NO_CARD(nvmlDeviceGetDriverModel)
+ON_NO_CARD(nvmlDeviceGetDisplayActive)
+ON_NO_CARD(nvmlDeviceGetDisplayMode)
+ON_NO_CARD(nvmlDeviceGetEncoderUtilization)
+ON_NO_CARD(nvmlDeviceGetEnforcedPowerLimit)
+ON_NO_CARD(nvmlDeviceGetFanSpeed)
+ON_NO_CARD(nvmlDeviceGetMaxClockInfo)
+ON_NO_CARD(nvmlDeviceGetPcieThroughput)
+ON_NO_CARD(nvmlDeviceGetPerformanceState)
+ON_NO_CARD(nvmlDeviceGetPersistenceMode)
+ON_NO_CARD(nvmlDeviceGetPowerManagementLimit)
+ON_NO_CARD(nvmlDeviceGetProcessUtilization)
+ON_NO_CARD(nvmlDeviceGetSerial)

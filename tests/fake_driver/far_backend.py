@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpuqueue.device import Health
 from workers.devices.choose import choose
 
 if TYPE_CHECKING:
@@ -19,6 +20,19 @@ if TYPE_CHECKING:
 
     from gpuqueue.device import Device, PeakSource, Reading
     from workers.devices.backend import DeviceBackend
+
+#: What the fake's cards say of themselves when nothing else is written.
+WELL = Health(
+    temperature_c=40.0,
+    memory_temperature_c=45.0,
+    limit_c=83.0,
+    power_w=60.5,
+    utilisation=0.0,
+    memory_utilisation=0.0,
+    throttled=(),
+    ecc_uncorrected=0,
+    compute_mode="default",
+)
 
 _ROOT = Path(__file__).parents[2]
 
@@ -53,6 +67,16 @@ class FarBackend:
         """As in DeviceBackend."""
         used_bytes: int | None = self._ask("used_by", reading, list(pids))
         return used_bytes
+
+    def health(self, device: Device) -> Health:
+        """As in DeviceBackend."""
+        health: Health = self._ask("health", device)
+        return health
+
+    def distance(self, a: Device, b: Device) -> int | None:
+        """As in DeviceBackend."""
+        level: int | None = self._ask("distance", a, b)
+        return level
 
     def close(self) -> None:
         """End the far side: it leaves when its pipe is closed, so that what it measured of itself is kept."""

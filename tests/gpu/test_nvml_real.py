@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from contract.test_devices import HELD_BYTES, Bench, DeviceConformance
+from fake_driver.fake_driver import JOB
 
 from gpuqueue.device import DeviceKind, PeakSource
 from workers.devices.nvml import NvmlBackend
@@ -13,19 +14,7 @@ from workers.devices.nvml import NvmlBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Holds argv[1] bytes through the driver's own library, so that no torch is needed.
-HOLD_ON_GPU = """
-import ctypes, sys
-cuda = ctypes.CDLL("libcuda.so.1")
-device, context, at = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-assert cuda.cuInit(0) == 0
-assert cuda.cuDeviceGet(ctypes.byref(device), 0) == 0
-assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
-assert cuda.cuCtxSetCurrent(context) == 0
-assert cuda.cuMemAlloc_v2(ctypes.byref(at), ctypes.c_size_t(int(sys.argv[1]))) == 0
-print("ready", flush=True)
-sys.stdin.read()
-"""
+GIB = 2**30
 
 
 @pytest.mark.gpu
@@ -34,7 +23,7 @@ class TestNvmlOnARealCard(DeviceConformance):
 
     @pytest.fixture
     def bench(self) -> Iterator[Bench]:
-        """Processes allocate with CUDA on the GPU that their environment names."""
+        """The fake driver's own job allocates with CUDA on the GPU that their environment names."""
         backend = NvmlBackend.probe()  # a driver that is there but broken fails here: that is no reason to skip
         if backend is None or not backend.devices():
             pytest.skip("NVML finds no GPU")
@@ -42,8 +31,9 @@ class TestNvmlOnARealCard(DeviceConformance):
             backend,
             DeviceKind.GPU,
             PeakSource.NVML_SAMPLED,
-            code=HOLD_ON_GPU,
+            code=JOB.read_text(),
             environ=lambda device: {"CUDA_VISIBLE_DEVICES": device.uuid},
+            tells_health=True,
         )
         try:
             yield bench
@@ -55,3 +45,24 @@ class TestNvmlOnARealCard(DeviceConformance):
         device = bench.backend.devices()[0]
         pid = bench.hold(device)
         assert HELD_BYTES <= (bench.backend.reading(device).processes.get(pid) or 0)
+
+    def test_a_real_card_tells_how_it_is(self, bench: Bench) -> None:
+        """Temperature, power and what slows it down are known of a card of these years, and its line is above it."""
+        device = bench.backend.devices()[0]
+        health = bench.backend.health(device)
+        if device.mig_parent is None:
+            assert health.utilisation is not None
+        assert health.temperature_c is not None
+        assert 5 < health.temperature_c < 120
+        assert health.limit_c is None or 60 < health.limit_c < 120
+        assert health.power_w is None or 1 < health.power_w < 3000
+        assert health.throttled is not None
+        assert "default" == health.compute_mode
+
+    def test_the_driver_sees_the_size_that_a_job_takes(self, bench: Bench) -> None:
+        """What the driver says of a job is what it allocated, within two in a hundred, and its context."""
+        device = bench.backend.devices()[0]
+        empty, full = bench.hold(device, 2**21), bench.hold(device, GIB)
+        context_bytes = bench.used_by(device, empty) or 0
+        assert 0 < context_bytes < 4 * GIB
+        assert GIB == pytest.approx((bench.used_by(device, full) or 0) - context_bytes, rel=0.02)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from typing import TYPE_CHECKING
 
 import pytest
+from bounded import until
 from fake_driver.fake_driver import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
+    GRAPHICS_LIST,
     LIBRARY,
+    MPS_LIST,
     NOT_SUPPORTED,
     UNKNOWN,
     VERSION_MISMATCH,
@@ -18,7 +22,7 @@ from fake_driver.fake_driver import (
     build,
     compiler,
 )
-from fake_driver.far_backend import FarBackend
+from fake_driver.far_backend import WELL, FarBackend
 
 from gpuqueue.device import DeviceKind
 from gpuqueue.errors import BadRequest
@@ -27,6 +31,8 @@ from workers.devices.backend import DeviceTrouble
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from gpuqueue.device import Device
 
     Start = Callable[[str], FarBackend]
 
@@ -179,3 +185,87 @@ def test_without_the_library_auto_is_the_cpu(tmp_path: Path) -> None:
     (tmp_path / LIBRARY).write_bytes(b"not a library")  # hides a real one where there is one
     with contextlib.closing(FarBackend("auto", {"LD_LIBRARY_PATH": str(tmp_path)})) as backend:
         assert [DeviceKind.CPU] == [device.kind for device in backend.devices()]
+
+
+def test_a_process_of_mps_is_seen(fake: FakeGpus, start: Start) -> None:
+    """A client of MPS has a list of its own, and one that is in two lists counts once, with its larger figure."""
+    backend = start("auto")
+    fake.hold(0, 4_000_001, 2 * GIB, always_alive=True, mps=True)
+    fake.hold(0, 4_000_002, 3 * GIB, always_alive=True, mps=True)
+    fake.hold(0, 4_000_002, GIB, always_alive=True)
+    device = backend.devices()[0]
+    assert {4_000_001: 2 * GIB, 4_000_002: 3 * GIB} == backend.reading(device).processes
+    assert 18.5 * GIB == backend.reading(device).free_bytes
+
+
+@pytest.mark.parametrize("switch", ["unsupported", "missing"])
+def test_a_card_that_cannot_draw_and_a_driver_without_mps_have_one_list(
+    fake: FakeGpus, start: Start, switch: str
+) -> None:
+    """Of the three lists only that of computing processes must be there."""
+    setattr(fake.state if switch == "missing" else fake.state.gpus[0], switch, MPS_LIST | GRAPHICS_LIST)
+    fake.hold(0, 4_000_001, GIB, always_alive=True)
+    backend = start("auto")
+    assert {4_000_001: GIB} == backend.reading(backend.devices()[0]).processes
+
+
+def test_a_divided_card_gives_its_instances(fake: FakeGpus, start: Start) -> None:
+    """A card with MIG on is not served, its instances are, and holes between them are skipped."""
+    uuids = fake.divide(1, {0: 20 * GIB, 3: 40 * GIB})
+    backend = start("auto")
+    whole, small, large = backend.devices()
+    assert (fake.uuid(0), None) == (whole.uuid, whole.mig_parent)
+    assert [(uuids[0], 200, 20 * GIB), (uuids[1], 203, 40 * GIB)] == [
+        (each.uuid, each.index, each.total_bytes) for each in (small, large)
+    ]
+    assert {(fake.uuid(1), "00000000:02:00.0")} == {(each.mig_parent, each.pci_bus) for each in (small, large)}
+    fake.hold(3, 4_000_001, 8 * GIB, always_alive=True)
+    assert {4_000_001: 8 * GIB} == backend.reading(large).processes
+    assert ({}, 20 * GIB) == (backend.reading(small).processes, backend.reading(small).free_bytes)
+    assert (0, 50) == (backend.distance(small, large), backend.distance(whole, large))
+
+
+def test_an_instance_is_as_warm_as_its_card(fake: FakeGpus, start: Start) -> None:
+    """What an instance does not know of itself its card knows; what it knows stays its own."""
+    fake.divide(0, {1: 10 * GIB})
+    fake.state.gpus[0].temperature, fake.state.gpus[0].ecc, fake.state.gpus[2].ecc = 77, 9, 1
+    backend = start("auto")
+    instance = backend.devices()[1]
+    assert dataclasses.replace(WELL, temperature_c=77.0, ecc_uncorrected=1) == backend.health(instance)
+
+
+def test_a_divided_card_that_is_lost_keeps_its_instances(fake: FakeGpus, start: Start) -> None:
+    """Instances of a silent card stay in the list, as a silent card does."""
+    fake.divide(1, {0: 20 * GIB})
+    backend = start("auto")
+    before = backend.devices()
+    fake.state.gpus[1].error = fake.state.gpus[2].error = GPU_IS_LOST
+    assert before == backend.devices()
+    with pytest.raises(DeviceTrouble, match="lost"):
+        backend.reading(before[1])
+
+
+def test_a_gpu_that_hangs_holds_up_nobody_else(fake: FakeGpus, start: Start) -> None:
+    """A call that does not come back is trouble after its deadline and at once from then on; its neighbour goes on."""
+    backend = start("auto")
+    first, second = backend.devices()
+    fake.state.gpus[1].hang = 1
+    try:
+        with pytest.raises(DeviceTrouble, match="has not answered for 5 s"):
+            backend.reading(second)
+        for _ in range(20):
+            with pytest.raises(DeviceTrouble, match="is stale since"):
+                backend.health(second)
+        assert WELL == backend.health(first)
+        assert 23.5 * GIB == backend.reading(first).free_bytes
+    finally:
+        fake.state.gpus[1].hang = 0
+    assert until(lambda: free_bytes(backend, second) == 79.5 * GIB)
+
+
+def free_bytes(backend: FarBackend, device: Device) -> int | None:
+    """Return the free bytes, None while the device is in trouble."""
+    try:
+        return backend.reading(device).free_bytes
+    except DeviceTrouble:
+        return None

@@ -16,11 +16,12 @@ import pytest
 from gpuqueue.device import Device, DeviceKind, Reading
 from gpuqueue.errors import BadRequest
 from gpuqueue.units import GIB, MIB
-from workers.devices import nvml
+from workers.devices import nvml_door
 from workers.devices.backend import DeviceTrouble
 from workers.devices.choose import choose, find
 from workers.devices.cpu import CpuBackend, resident_bytes
-from workers.devices.nvml import NvmlBackend, merged
+from workers.devices.nvml import NvmlBackend
+from workers.devices.nvml_memory import merged
 from workers.devices.simulated import SimulatedBackend, parse_simulated
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def test_one_lost_gpu_costs_a_new_session_only_now_and_then(
 ) -> None:
     """A reset GPU is seen in a new session only, but opening one is slow and not done at each look."""
     opened: list[int] = []
-    monkeypatch.setattr(nvml, "_REOPEN_FOR_ONE_GPU_S", wait_s)
+    monkeypatch.setattr(nvml_door, "_REOPEN_FOR_ONE_GPU_S", wait_s)
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: opened.append(1))
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda _: _refuse(pynvml.NVML_ERROR_GPU_IS_LOST))
@@ -220,6 +221,7 @@ def test_a_process_list_that_grows_is_read_again(
     monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses_v3", grow)
     cannot_draw = pynvml.NVML_ERROR_NOT_SUPPORTED
     monkeypatch.setattr(pynvml, "nvmlDeviceGetGraphicsRunningProcesses_v3", lambda _: _refuse(cannot_draw))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMPSComputeRunningProcesses_v3", lambda _: _refuse(cannot_draw))
     with pytest.raises(DeviceTrouble) if trouble else contextlib.nullcontext():
         assert 4 == NvmlBackend().reading(GPU).free_bytes
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from gpuqueue.device import Device, PeakSource, Reading
+from gpuqueue.device import Device, Health, PeakSource, Reading
 from gpuqueue.errors import GpuQueueError
 
 
@@ -39,4 +39,22 @@ class DeviceBackend(Protocol):
         """Return the bytes that the processes *pids* hold in *reading*.
 
         None when one of them is on the device and the driver will not say how much it holds.
+        """
+
+    def health(self, device: Device) -> Health:
+        """Return how *device* is now; what it will not tell is None, one field at a time.
+
+        Raises:
+            DeviceTrouble: the device does not answer at all.
+
+        """
+
+    def distance(self, a: Device, b: Device) -> int | None:
+        """Return how far two devices are apart, 0 for the same board or an NVLink between them, None when unknown.
+
+        The steps are NVML's: 10 one PCIe switch, 20 several, 30 one host bridge, 40 one NUMA node, 50 the system.
+
+        Raises:
+            DeviceTrouble: one of the devices does not answer at all.
+
         """

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest
 from workers.devices.cpu import CpuBackend
+from workers.devices.deadline import Deadlined
 from workers.devices.simulated import PREFIX, SimulatedBackend
 
 if TYPE_CHECKING:
@@ -67,5 +68,8 @@ def _gpus() -> DeviceBackend | None:
     """
     from workers.devices.nvml import NvmlBackend  # noqa: PLC0415 - only a host that may have GPUs needs pynvml
 
-    backend = NvmlBackend.probe()
-    return backend if backend is not None and backend.devices() else None
+    probed = NvmlBackend.probe()
+    if probed is None:
+        return None
+    backend = Deadlined(probed)
+    return backend if backend.devices() else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from gpuqueue.device import Device, DeviceKind, PeakSource, Reading
+from gpuqueue.device import Device, DeviceKind, Health, PeakSource, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -45,6 +45,14 @@ class CpuBackend:
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:  # noqa: ARG002 - measured now, not at the look
         """Return the resident memory of those *pids* that live."""
         return sum(resident_bytes(pid) for pid in set(pids))
+
+    def health(self, device: Device) -> Health:  # noqa: ARG002 - nothing is known of it
+        """Return that nothing is known."""
+        return Health()
+
+    def distance(self, a: Device, b: Device) -> int | None:  # noqa: ARG002 - nothing is known of it
+        """Return that nothing is known."""
+        return None
 
     def _total_bytes(self) -> int:
         """Return the host's memory, or the smallest limit on it."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.device import Device, DeviceKind, PeakSource, Reading
+from gpuqueue.device import Device, DeviceKind, Health, PeakSource, Reading
 from gpuqueue.errors import BadRequest
 from gpuqueue.units import format_bytes, parse_bytes
 from workers.devices.backend import DeviceTrouble
@@ -100,6 +100,14 @@ class SimulatedBackend:
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
         """Return the bytes that the processes *pids* hold in *reading*."""
         return sum(reading.processes.get(pid) or 0 for pid in set(pids))
+
+    def health(self, device: Device) -> Health:  # noqa: ARG002 - nothing is known of it
+        """Return that nothing is known."""
+        return Health()
+
+    def distance(self, a: Device, b: Device) -> int | None:  # noqa: ARG002 - nothing is known of it
+        """Return that nothing is known."""
+        return None
 
     def _devices_of(self, identity: _Identity) -> frozenset[str]:
         """Return the devices that a process lists; looked up once in its life."""

@@ -1,0 +1,216 @@
+/* As much of libcuda.so.1 as job.py asks, over the same state as fake_nvml.c.
+ *
+ * What it keeps of the real one: CUDA_VISIBLE_DEVICES is read once, at cuInit; a process is charged a context on each
+ * GPU that it uses; memory comes in pages of 2 MiB; a full GPU says so; everything is gone with the process; a forked
+ * child of an initialised process can do nothing. Devices come in the order of their bus, as with
+ * CUDA_DEVICE_ORDER=PCI_BUS_ID.
+ */
+#include "fake_state.h"
+
+#include <pthread.h>
+#include <sys/file.h>
+
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, DEVICE_UNAVAILABLE = 46, NO_DEVICE = 100,
+       INVALID_DEVICE = 101, INVALID_CONTEXT = 201, UNKNOWN = 999 };
+enum { PROHIBITED = 2, EXCLUSIVE_PROCESS = 3, MAX_BLOCKS = 4096 };
+static const uint64_t PAGE = 2 << 20;
+
+typedef struct { uint64_t at, bytes; Gpu *gpu; } Block;
+
+static Gpu *visible[MAX_GPUS];
+static int visible_count;
+static pid_t owner;
+static Block blocks[MAX_BLOCKS];
+static uint64_t next_at = 0x7f0000000000;
+static int contexts[MAX_GPUS];
+static __thread Gpu *current;
+static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
+
+/* A fresh descriptor each time: a lock is shared by all copies of a descriptor, and so by forked children. */
+static int lock(void) {
+    pthread_mutex_lock(&threads);
+    int file = open(getenv("FAKE_GPU_STATE"), O_RDONLY | O_CLOEXEC);
+    flock(file, LOCK_EX);
+    return file;
+}
+static int unlock(int file, int error) {
+    close(file);
+    pthread_mutex_unlock(&threads);
+    return error;
+}
+
+static Gpu *named(const char *word) {
+    Gpu *found = NULL;
+    size_t length = strlen(word);
+    int is_uuid = !strncmp(word, "GPU-", 4) || !strncmp(word, "MIG-", 4);
+    if (!is_uuid) {
+        char *end;
+        long index = strtol(word, &end, 10);
+        return *word && !*end && index >= 0 && index < state->gpu_count && !state->gpus[index].mig
+                   ? &state->gpus[index] : NULL;
+    }
+    for (uint32_t i = 0; i < state->gpu_count + state->mig_count; i++) {
+        if (strncmp(word, state->gpus[i].uuid, length) || state->gpus[i].mig) continue;
+        if (found) return NULL; /* the beginning of two */
+        found = &state->gpus[i];
+    }
+    return found;
+}
+
+static void see(const char *list) {
+    char copy[4096], *rest = copy, *word;
+    visible_count = 0;
+    if (!list) {
+        for (uint32_t i = 0; i < state->gpu_count; i++)
+            if (!state->gpus[i].mig) visible[visible_count++] = &state->gpus[i];
+        if (!visible_count && state->mig_count) visible[visible_count++] = &state->gpus[state->gpu_count];
+        return;
+    }
+    snprintf(copy, sizeof copy, "%s", list);
+    while ((word = strsep(&rest, ",")) && visible_count < MAX_GPUS) {
+        while (*word == ' ') word++;
+        word[strcspn(word, " ")] = 0;
+        Gpu *gpu = named(word);
+        if (!gpu) return; /* what is invalid ends the list */
+        for (int i = 0; i < visible_count; i++)
+            if (visible[i] == gpu) { visible_count = 0; return; } /* a repeat gives no device at all */
+        visible[visible_count++] = gpu;
+        if (gpu->parent >= 0) { /* a process has one instance and nothing beside it */
+            visible[0] = gpu;
+            visible_count = 1;
+            return;
+        }
+    }
+}
+
+static int ready(void) { return owner == getpid() ? OK : NOT_INITIALIZED; }
+
+int cuInit(unsigned flags) {
+    if (flags) return INVALID_VALUE;
+    if (owner) return ready();
+    if (!map_state() || state->init_error) return state ? UNKNOWN : NO_DEVICE;
+    see(getenv("CUDA_VISIBLE_DEVICES"));
+    if (!visible_count) return NO_DEVICE;
+    owner = getpid();
+    return OK;
+}
+int cuDriverGetVersion(int *out) { return *out = 13000, OK; }
+int cuDeviceGetCount(int *out) { return ready() ? ready() : (*out = visible_count, OK); }
+int cuDeviceGet(int *out, int ordinal) {
+    if (ready()) return ready();
+    return ordinal < 0 || ordinal >= visible_count ? INVALID_DEVICE : (*out = ordinal, OK);
+}
+int cuDeviceGetName(char *out, int size, int device) {
+    if (!ready()) snprintf(out, size, "%s", visible[device]->name);
+    return ready();
+}
+int cuDeviceGetUuid_v2(unsigned char *out, int device) {
+    if (ready()) return ready();
+    const char *at = visible[device]->uuid + 4; /* after GPU- or MIG- */
+    for (int i = 0; i < 16; i++, at += 2) {
+        unsigned byte = 0;
+        at += *at == '-';
+        sscanf(at, "%2x", &byte);
+        out[i] = byte;
+    }
+    return OK;
+}
+int cuDeviceGetUuid(unsigned char *out, int device) { return cuDeviceGetUuid_v2(out, device); }
+int cuDeviceTotalMem_v2(size_t *out, int device) { return ready() ? ready() : (*out = visible[device]->total, OK); }
+
+/* This process's entry on the GPU; one that a dead process left is used again. Under the lock. */
+static Entry *entry_on(Gpu *gpu) {
+    uint32_t pid = getpid(), index = gpu - state->gpus;
+    uint64_t start = start_of(pid);
+    Entry *place = NULL;
+    for (uint32_t i = 0; i < state->entry_count; i++) {
+        Entry *each = &state->entries[i];
+        if (each->gpu == index && each->pid == pid && each->start == start) return each;
+        if (each->start && !alive(each)) place = each;
+    }
+    if (!place && state->entry_count == MAX_ENTRIES) return NULL;
+    if (!place) place = &state->entries[state->entry_count];
+    *place = (Entry){.gpu = index, .pid = pid, .flags = COMPUTE, .start = start};
+    if (place == &state->entries[state->entry_count]) state->entry_count++;
+    return place;
+}
+
+static int charge(Gpu *gpu, uint64_t bytes) {
+    if (gpu->error) return UNKNOWN;
+    if (allocated(gpu) + bytes > gpu->total - gpu->reserved) return OUT_OF_MEMORY;
+    Entry *entry = entry_on(gpu);
+    if (!entry) return OUT_OF_MEMORY;
+    entry->bytes += bytes;
+    return OK;
+}
+
+static int used_by_another(Gpu *gpu) {
+    for (uint32_t i = 0; i < state->entry_count; i++)
+        if (counts(&state->entries[i], gpu) && state->entries[i].pid != (uint32_t)getpid()) return 1;
+    return 0;
+}
+
+int cuDevicePrimaryCtxRetain(Gpu **out, int device) {
+    if (ready()) return ready();
+    Gpu *gpu = *out = visible[device];
+    int file = lock(), error = OK, index = gpu - state->gpus;
+    if (gpu->compute_mode == PROHIBITED || (gpu->compute_mode == EXCLUSIVE_PROCESS && used_by_another(gpu)))
+        error = DEVICE_UNAVAILABLE;
+    else if (!contexts[index])
+        error = charge(gpu, gpu->context);
+    if (!error) contexts[index]++;
+    return unlock(file, error);
+}
+int cuDevicePrimaryCtxRelease_v2(int device) {
+    if (ready()) return ready();
+    Gpu *gpu = visible[device];
+    int file = lock(), index = gpu - state->gpus;
+    if (!contexts[index]) return unlock(file, INVALID_CONTEXT);
+    if (!--contexts[index]) {
+        *entry_on(gpu) = (Entry){.gpu = index, .start = 1}; /* nobody's: the next process takes it */
+        for (int i = 0; i < MAX_BLOCKS; i++)
+            if (blocks[i].gpu == gpu) blocks[i] = (Block){0};
+    }
+    return unlock(file, OK);
+}
+int cuCtxSetCurrent(Gpu *gpu) { return ready() ? ready() : (current = gpu, OK); }
+int cuCtxCreate_v2(Gpu **out, unsigned flags, int device) {
+    (void)flags;
+    int error = cuDevicePrimaryCtxRetain(out, device);
+    return error ? error : cuCtxSetCurrent(*out);
+}
+
+int cuMemAlloc_v2(uint64_t *out, size_t bytes) {
+    if (ready()) return ready();
+    if (!current) return INVALID_CONTEXT;
+    if (!bytes) return INVALID_VALUE;
+    if (bytes > current->total) return OUT_OF_MEMORY;
+    bytes = (bytes + PAGE - 1) / PAGE * PAGE;
+    int file = lock(), i = 0;
+    while (i < MAX_BLOCKS && blocks[i].gpu) i++;
+    int error = i == MAX_BLOCKS ? OUT_OF_MEMORY : charge(current, bytes);
+    if (error) return unlock(file, error);
+    blocks[i] = (Block){next_at, bytes, current};
+    *out = next_at;
+    next_at += bytes;
+    return unlock(file, OK);
+}
+int cuMemFree_v2(uint64_t at) {
+    if (ready()) return ready();
+    int file = lock();
+    for (int i = 0; i < MAX_BLOCKS; i++) {
+        if (!blocks[i].gpu || blocks[i].at != at) continue;
+        entry_on(blocks[i].gpu)->bytes -= blocks[i].bytes;
+        blocks[i] = (Block){0};
+        return unlock(file, OK);
+    }
+    return unlock(file, INVALID_VALUE);
+}
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+    if (ready()) return ready();
+    if (!current) return INVALID_CONTEXT;
+    int file = lock();
+    *total = current->total;
+    *free_bytes = current->total - current->reserved - allocated(current);
+    return unlock(file, OK);
+}

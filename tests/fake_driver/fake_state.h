@@ -1,0 +1,96 @@
+/* What the fake GPUs are, in one mapped file: the same for fake_nvml.c, fake_cuda.c and fake_driver.py.
+ *
+ * FAKE_GPU_STATE names the file. Memory belongs to live processes: what an entry holds is free again when its process
+ * is dead, reaped or not, or when its pid belongs to a later one. Changes show at the next call.
+ */
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { COMPUTE = 1, GRAPHICS = 2, NOT_AVAILABLE = 4, ALWAYS_ALIVE = 8, MPS = 16 };
+enum { MAX_GPUS = 16, MAX_ENTRIES = 256 };
+
+typedef struct {
+    char uuid[96], name[96];
+    uint64_t total, reserved, context; /* context: what a process holds as soon as it uses CUDA */
+    int32_t error, memory_error;       /* given by every call on this GPU, and by its memory calls only */
+    uint32_t hang;                     /* calls on this GPU wait while it is not 0 */
+    uint32_t unsupported;              /* a bit for each question that this GPU does not support */
+    int32_t temperature, memory_temperature, gpu_max, slowdown, margin, gpu_max_tlimit, slowdown_tlimit;
+    uint32_t power_mw, utilisation, memory_utilisation, compute_mode;
+    uint32_t mig; /* the card is divided */
+    int32_t parent, slot; /* of an instance: the index of its card, and its place there; else -1 */
+    uint64_t reasons, ecc;
+} Gpu;
+typedef struct {
+    uint32_t gpu, pid, flags, unused;
+    uint64_t bytes, start; /* start 0: any process of that pid */
+} Entry;
+typedef struct {
+    uint32_t gpu_count, mig_count, entry_count; /* instances follow the cards */
+    int32_t init_error, call_error; /* given by init, and by every call after it */
+    uint32_t v2_missing, inits, shutdowns, v2_calls;
+    uint32_t missing; /* a bit for each question that this driver does not know */
+    Gpu gpus[MAX_GPUS];
+    Entry entries[MAX_ENTRIES];
+    uint32_t levels[MAX_GPUS][MAX_GPUS], links[MAX_GPUS][MAX_GPUS];
+} State;
+
+static State *state;
+
+static inline int map_state(void) {
+    const char *path = getenv("FAKE_GPU_STATE");
+    int file = state || !path ? -1 : open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return state != NULL;
+    void *at = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (at != MAP_FAILED) state = at;
+    return state != NULL;
+}
+
+/* When the process started, in the kernel's ticks; 0 when it is dead. */
+static inline uint64_t start_of(uint32_t pid) {
+    char path[32], line[1024], *at;
+    snprintf(path, sizeof path, "/proc/%u/stat", pid);
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return 0;
+    ssize_t size = read(file, line, sizeof line - 1);
+    close(file);
+    if (size <= 0) return 0;
+    line[size] = 0;
+    at = strrchr(line, ')');
+    if (!at || at[2] == 'Z' || at[2] == 'X') return 0;
+    for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
+    return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+static inline int alive(const Entry *entry) {
+    if (entry->flags & ALWAYS_ALIVE) return 1;
+    uint64_t start = start_of(entry->pid);
+    return start && (!entry->start || entry->start == start);
+}
+
+static inline int counts(const Entry *entry, const Gpu *gpu) {
+    return state->gpus + entry->gpu == gpu && alive(entry);
+}
+
+static inline uint64_t allocated(const Gpu *gpu) {
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < state->entry_count; i++) {
+        const Entry *mine = &state->entries[i];
+        int largest = counts(mine, gpu); /* a pid that computes and draws has two entries for the same bytes */
+        for (uint32_t j = 0; largest && j < state->entry_count; j++) {
+            const Entry *other = &state->entries[j];
+            if (j != i && other->gpu == mine->gpu && other->pid == mine->pid &&
+                (other->bytes > mine->bytes || (other->bytes == mine->bytes && j < i)))
+                largest = 0;
+        }
+        if (largest) sum += mine->bytes;
+    }
+    uint64_t room = gpu->total - gpu->reserved;
+    return sum < room ? sum : room;
+}

@@ -1,0 +1,174 @@
+"""The one door to NVIDIA's driver: each call, its errors in words, and the session that they are made in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Container, Mapping
+from typing import Any, TypeVar
+
+import pynvml
+
+from workers.devices.backend import DeviceTrouble
+
+_Answer = TypeVar("_Answer")
+
+_WORDS: Mapping[int, str] = {
+    pynvml.NVML_ERROR_UNINITIALIZED: "the connection to the NVIDIA driver is closed; the next look opens it again",
+    pynvml.NVML_ERROR_NOT_SUPPORTED: "the GPU does not support this question",
+    pynvml.NVML_ERROR_NO_PERMISSION: "no permission to ask the NVIDIA driver; check the rights on /dev/nvidia*",
+    pynvml.NVML_ERROR_NOT_FOUND: "the NVIDIA driver knows no such GPU",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "the NVIDIA driver's library libnvidia-ml.so.1 was not found",
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "the NVIDIA driver is too old for this question",
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU is lost: it no longer answers on its bus; reset it or reboot",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU must be reset before it can be used; reset it or reboot",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "the NVIDIA driver and its library have different versions, as after an update: reboot or reload the driver"
+    ),
+    pynvml.NVML_ERROR_UNKNOWN: (
+        "the NVIDIA driver failed for an unknown reason; inside a container, start the container again"
+    ),
+}
+
+#: There is simply no driver: a machine without GPUs, no trouble.
+NO_DRIVER = frozenset({pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED})
+#: The session with the driver is worth nothing any more.
+SESSION_GONE = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+        pynvml.NVML_ERROR_UNKNOWN,
+    }
+)
+#: One GPU is gone, its neighbours are well; after its reset it needs a new session to be seen.
+_GPU_GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+#: Not even a question that may stay open forgives these. A single strange question can give UNKNOWN on a card that
+#: is well; if the whole driver is that far gone, the next look at the memory says so.
+_NEVER_FORGIVEN = (SESSION_GONE | _GPU_GONE) - {pynvml.NVML_ERROR_UNKNOWN}
+#: Opening a session can take seconds, so for the sake of one lost GPU it is done no more often than this.
+_REOPEN_FOR_ONE_GPU_S = 30.0
+#: What a driver or a card that simply cannot answer a question says.
+UNSUPPORTED = frozenset({pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
+#: Handles of MIG instances go stale when somebody divides the card anew, so they are not kept.
+_PASSING = "MIG-"
+
+
+class Refusal(DeviceTrouble):
+    """NVML refused; ``code`` is its number for why."""
+
+    def __init__(self, words: str, code: int = pynvml.NVML_ERROR_UNKNOWN) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+def _door(call: Callable[..., _Answer], *args: object) -> _Answer:
+    """Make one NVML call; every one goes through here.
+
+    Raises:
+        Refusal: NVML gave an error.
+
+    """
+    try:
+        return call(*args)
+    except pynvml.NVMLError as error:
+        code = int(error.value)
+        words = _WORDS.get(code, f"the NVIDIA driver answered: {error}")
+        raise Refusal(f"{words} (NVML error {code})", code) from error
+
+
+class Session:
+    """A session with the driver, opened at the first question and again after trouble.
+
+    ``memory_v2`` remembers whether this driver has the second version of the memory call.
+    """
+
+    def __init__(self) -> None:
+        self.memory_v2 = True
+        self._lock = threading.Lock()
+        self._opened_by: int | None = None
+        self._opened_at_s = 0.0
+        self._stale = False
+        self._handles: dict[str, Any] = {}
+
+    def open(self) -> None:
+        """Open a session unless a good one is open.
+
+        Raises:
+            Refusal: NVML gave an error.
+
+        """
+        with self._lock:
+            # A session does not survive a fork: the child opens its own.
+            if self._opened_by == os.getpid() and not self._stale:
+                return
+            if self._opened_by is not None:
+                with contextlib.suppress(Refusal):
+                    _door(pynvml.nvmlShutdown)
+            self._opened_by = None
+            _door(pynvml.nvmlInit)
+            self._handles = {}
+            # A new session can be a newer driver.
+            self.memory_v2 = True
+            self._stale = False
+            self._opened_at_s = time.monotonic()
+            self._opened_by = os.getpid()
+
+    def ask(self, call: Callable[..., _Answer], *args: object) -> _Answer:
+        """Make *call* in an open session, and note when its error says that the session is over.
+
+        Raises:
+            Refusal: NVML gave an error.
+
+        """
+        self.open()
+        try:
+            return _door(call, *args)
+        except Refusal as refusal:
+            self._note(refusal)
+            raise
+
+    def maybe(self, name: str, *args: object, forgive: Container[int] | None = None) -> Any:
+        """Return what the NVML call *name* answers, None where pynvml, the driver or the card cannot say.
+
+        *forgive* are the errors that mean None; without it all but those that mean that a GPU or the session is gone.
+
+        Raises:
+            Refusal: NVML gave an error that is not forgiven.
+
+        """
+        self.open()
+        call = getattr(pynvml, name, None)
+        if call is None:  # this pynvml is older than the question
+            return None
+        try:
+            return _door(call, *args)
+        except Refusal as refusal:
+            if refusal.code not in _NEVER_FORGIVEN if forgive is None else refusal.code in forgive:
+                return None
+            self._note(refusal)
+            raise
+
+    def handle(self, uuid: str) -> Any:
+        """Return this session's handle of the GPU or MIG instance *uuid*.
+
+        Raises:
+            Refusal: NVML gave an error.
+
+        """
+        self.open()  # first, because it empties the handles of a session that is over
+        handle = self._handles.get(uuid)
+        if handle is None:
+            handle = self.ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
+            if not uuid.startswith(_PASSING):
+                self._handles[uuid] = handle
+        return handle
+
+    def _note(self, refusal: Refusal) -> None:
+        """Remember when *refusal* says that a new session is needed."""
+        age_s = time.monotonic() - self._opened_at_s
+        if refusal.code in SESSION_GONE or (refusal.code in _GPU_GONE and age_s >= _REOPEN_FOR_ONE_GPU_S):
+            self._stale = True

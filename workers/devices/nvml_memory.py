@@ -1,0 +1,80 @@
+"""What NVML says of the memory of a GPU: how much there is, and which process holds how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pynvml
+
+from workers.devices.nvml_door import UNSUPPORTED, Refusal, Session
+
+#: Drivers before R510 have no second version of the memory call.
+_NO_MEMORY_V2 = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})
+#: How often a process list that grew while it was read is read again.
+_LIST_TRIES = 5
+
+
+def memory(session: Session, handle: Any) -> Any:
+    """Return NVML's memory figures; total and free mean the same in both versions.
+
+    Raises:
+        Refusal: NVML gave an error, or has no figures for this GPU.
+
+    """
+    if session.memory_v2:
+        try:
+            return session.ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+        except Refusal as refusal:
+            if refusal.code not in _NO_MEMORY_V2:
+                raise
+            session.memory_v2 = False
+    return session.ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+
+
+def processes(session: Session, handle: Any) -> dict[int, int | None]:
+    """Return every process on the GPU with its bytes, None where the driver will not say.
+
+    Raises:
+        Refusal: NVML gave an error.
+
+    """
+    entries = _list(session, pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle)
+    # Some cards cannot draw, and some drivers know no MPS, whose clients have a list of their own. The compute list
+    # is not forgiven: without it every job would seem to hold 0.
+    for name in ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v3"):
+        call = getattr(pynvml, name, None)
+        if call is None:
+            continue
+        try:
+            entries += _list(session, call, handle)
+        except Refusal as refusal:
+            if refusal.code not in UNSUPPORTED:
+                raise
+    return merged(entries)
+
+
+def merged(entries: Iterable[tuple[int, int | None]]) -> dict[int, int | None]:
+    """Return each pid once with its largest figure: one that computes and draws is in both lists."""
+    held: dict[int, int | None] = {}
+    for pid, size_bytes in entries:
+        known = held.get(pid)
+        held[pid] = size_bytes if known is None else max(known, size_bytes or 0)
+    return held
+
+
+def _list(session: Session, call: Callable[..., Iterable[Any]], handle: Any) -> list[tuple[int, int | None]]:
+    """Return one process list, read again when it grew under pynvml's hands.
+
+    Raises:
+        Refusal: NVML gave an error.
+
+    """
+    tries_left = _LIST_TRIES
+    while True:
+        tries_left -= 1
+        try:
+            return [(int(entry.pid), entry.usedGpuMemory) for entry in session.ask(call, handle)]
+        except Refusal as refusal:
+            if refusal.code != pynvml.NVML_ERROR_INSUFFICIENT_SIZE or not tries_left:
+                raise
