@@ -1,0 +1,125 @@
+"""What the processes of a run told about themselves (see :mod:`workers.inside`), put together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.device import Peak, PeakSource
+
+#: More than any device has; the files are the job's, and a job can write anything.
+_ABSURD = 2**60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InsideReport:
+    """The figures of torch's allocators in a run.
+
+    The bytes are the largest sum over processes that lived at the same time: exact for one process, and possibly
+    too high for several, since their peaks need not have met.
+    """
+
+    torch_allocated_bytes: int
+    torch_reserved_bytes: int
+    ooms: int = 0
+    alloc_retries: int = 0
+    #: Whether a process died of an OutOfMemoryError that nobody caught.
+    out_of_memory: bool = False
+    #: Reserved bytes on each device: by UUID, or by its position in the run where a process could not tell the UUID.
+    reserved_on: Mapping[str | int, int] = field(default_factory=dict)
+
+    def reserved(self, uuid: str, position: int) -> int | None:
+        """Return what was reserved on the run's device *uuid*, which stands at *position*; None: not used."""
+        found = [self.reserved_on[key] for key in (uuid, position) if key in self.reserved_on]
+        return sum(found) if found else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OnDevice:
+    place: str | int
+    allocated: int
+    reserved: int
+    ooms: int
+    retries: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Told:
+    """What one process told."""
+
+    began_s: float
+    ended_s: float
+    out_of_memory: bool
+    devices: tuple[_OnDevice, ...]
+
+
+def read_reports(run_dir: Path) -> InsideReport | None:
+    """Return what the processes of the run told, or None if none of them used torch on a GPU and could tell."""
+    told = [each for path in sorted((run_dir / "inside").glob("*.json")) if (each := _read(path)) is not None]
+    if not told:
+        return None
+    devices = [device for each in told for device in each.devices]
+    places = {device.place for device in devices}
+    return InsideReport(
+        torch_allocated_bytes=_most(told, [sum(device.allocated for device in each.devices) for each in told]),
+        torch_reserved_bytes=_most(told, [sum(device.reserved for device in each.devices) for each in told]),
+        ooms=sum(device.ooms for device in devices),
+        alloc_retries=sum(device.retries for device in devices),
+        out_of_memory=any(each.out_of_memory for each in told),
+        reserved_on={place: _most(told, [_reserved(each, place) for each in told]) for place in places},
+    )
+
+
+def with_torch(peak: Peak, reserved_bytes: int | None, *, context_bytes: int | None = None) -> Peak:
+    """Return *peak*, or torch's own figure where that is larger: then the samples have missed the moment.
+
+    *context_bytes* is what CUDA takes beside torch's allocator, where that is known; without it the figure is a
+    lower bound.
+    """
+    if not reserved_bytes:
+        return peak
+    held_bytes = reserved_bytes + (context_bytes or 0)
+    if peak.bytes is not None and held_bytes <= peak.bytes:
+        return peak
+    return replace(peak, bytes=held_bytes, source=PeakSource.TORCH)
+
+
+def _most(told: Sequence[_Told], figures: Sequence[int]) -> int:
+    """Return the largest sum of the *figures* of processes that lived at the same time.
+
+    It is reached at the beginning of one of them, whichever began last.
+    """
+    pairs = list(zip(told, figures, strict=True))
+    return max(
+        sum(figure for each, figure in pairs if each.began_s <= last.began_s < each.ended_s or each is last)
+        for last in told
+    )
+
+
+def _reserved(told: _Told, place: str | int) -> int:
+    return sum(device.reserved for device in told.devices if device.place == place)
+
+
+def _read(path: Path) -> _Told | None:
+    try:
+        plain = json.loads(path.read_text(encoding="utf-8"))
+        return _Told(
+            began_s=float(plain["began_s"]),
+            ended_s=float(plain["ended_s"]),
+            out_of_memory=plain["out_of_memory"] is True,
+            devices=tuple(_on_device(each) for each in plain["devices"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def _on_device(plain: dict[str, Any]) -> _OnDevice:
+    names = ("allocated_bytes", "reserved_bytes", "ooms", "alloc_retries")
+    allocated, reserved, ooms, retries = (int(plain[name]) for name in names)
+    if not all(0 <= figure < _ABSURD for figure in (allocated, reserved, ooms, retries)):
+        raise ValueError("no figure of any device")
+    place = str(plain["uuid"]) if plain.get("uuid") else int(plain["index"])
+    return _OnDevice(place=place, allocated=allocated, reserved=reserved, ooms=ooms, retries=retries)

@@ -1,0 +1,46 @@
+"""How a run ended, seen with everything that is known of it: did it die for want of device memory? Pure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gpuqueue.run import Ending, EndingKind
+from gpuqueue.units import format_bytes
+from workers.inside_report import InsideReport
+
+#: How much of the log's end is looked at, in bytes: a traceback is there, an OOM that was survived is mostly not.
+TAIL_BYTES = 64 * 1024
+#: What programs print when a device's memory is full.
+_FULL = re.compile(
+    rb"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|torch\.OutOfMemoryError"
+    rb"|XlaRuntimeError: RESOURCE_EXHAUSTED|cupy\.cuda\.memory\.OutOfMemoryError"
+)
+
+
+def judged(
+    ending: Ending, report: InsideReport | None, log_tail: bytes, *, asked_bytes: int, peak_bytes: int | None
+) -> Ending:
+    """Return *ending*, or OUT_OF_MEMORY if the job failed by itself and says that the device's memory was full.
+
+    Its processes say so (*report*), or the end of its log does. A run that ended well, or that a signal or
+    gpuqueue ended, is left as it is, whatever it printed.
+    """
+    if ending.kind is not EndingKind.EXITED or ending.exit_code == 0:
+        return ending
+    if not (report is not None and report.out_of_memory) and _FULL.search(log_tail) is None:
+        return ending
+    detail = f"asked {format_bytes(asked_bytes)}"
+    if peak_bytes is not None:
+        detail += f", peak {format_bytes(peak_bytes)}"
+    return Ending.stopped(EndingKind.OUT_OF_MEMORY, ending.exit_code, detail)
+
+
+def tail(log: Path) -> bytes:
+    """Return the end of a log, empty if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
+            return file.read(TAIL_BYTES)
+    except OSError:
+        return b""
