@@ -13,6 +13,7 @@ when they are first needed: a submit never touches SQL.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from gpuqueue.errors import BadRequest, BookUnreachable, JobNotFound, Refused, WaitTimeout
+from gpuqueue.errors import BadRequest, BookUnreachable, JobNotFound, Refused, StoreUnreachable, WaitTimeout
 from gpuqueue.job import Job, JobSpec, JobState, Level
 from gpuqueue.logs import LogTail
 from gpuqueue.run import Record
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from gpuqueue.queue.jobqueue import JobQueue
     from gpuqueue.queue.lease import DeviceStatus
 
+#: Largest id that either store can hold.
+MAX_ID = 2**53
 #: Longest time between two looks while waiting for an end, in seconds. The doorbell usually rings before.
 LOOK_S = 1.0
 #: How long an ended job may take to reach the book before we answer without it, in seconds.
@@ -100,6 +103,7 @@ class Client:
         level: Level = Level.NORMAL,
         pool: str = "",
         requeue: bool = True,
+        cap: bool = True,
         python: str | None = None,
     ) -> Job:
         """Put a job into the queue and return it.
@@ -116,6 +120,7 @@ class Client:
             level: Priority band.
             pool: Only devices of this pool.
             requeue: Whether it may run again after its worker and its processes vanished.
+            cap: Whether its frameworks are told to stay within ``mem``, where the worker's site does that.
             python: The interpreter of a ``.py`` script; that of the active environment by default.
 
         Raises:
@@ -123,13 +128,13 @@ class Client:
             Impossible: no known device could ever run it.
 
         """
-        directory = Path(cwd or Path.cwd()).absolute()
-        if not directory.is_dir():
-            raise BadRequest(f"no such directory: {directory}")
+        directory = _directory(cwd)
         environ = {**travelling(os.environ), **(env or {})}
         script, chosen = None, None
         if isinstance(command, str):
             script, chosen = command, python or interpreter(os.environ)
+            if python is not None and shutil.which(python) is None:
+                raise BadRequest(f"no such interpreter: {python}")
             argv = script_command(script, args, cwd=directory, python=chosen)
         else:
             argv = (*command, *args)
@@ -145,10 +150,21 @@ class Client:
             level=level,
             pool=pool,
             requeue=requeue,
+            cap=cap,
             script=script,
             interpreter=chosen if script and script.endswith(".py") else None,
         )
-        return self.queue.submit(spec)
+        return self._queued(spec)
+
+    def _queued(self, spec: JobSpec) -> Job:
+        """Submit *spec*; once more where the reply got lost: the same nonce makes the same job."""
+        from gpuqueue.queue.jobqueue import new_nonce  # noqa: PLC0415 - as in queue
+
+        nonce = new_nonce()
+        try:
+            return self.queue.submit(spec, nonce=nonce)
+        except StoreUnreachable:
+            return self.queue.submit(spec, nonce=nonce)
 
     def _mem_bytes(self, mem: str | int | None) -> int:
         if mem is None:
@@ -178,6 +194,8 @@ class Client:
             JobNotFound: nobody knows it.
 
         """
+        if not 0 < job_id <= MAX_ID:
+            raise JobNotFound(f"there is no job {job_id}: ids are numbers from 1 up")
         job = self.queue.get(job_id)
         record = self.book.get(job_id)
         if job is not None:
@@ -350,8 +368,10 @@ class Client:
             raise Refused(f"the log of job {job_id} lies on host {run.host}: {path}")
         return path
 
-    def follow(self, job_id: int) -> Iterator[bytes]:
+    def follow(self, job_id: int, tail: LogTail | None = None) -> Iterator[bytes]:
         """Yield the job's output as it is written, from its beginning, over all its runs, up to its end.
+
+        With the *tail* of an earlier call it goes on where that one was left.
 
         Raises:
             JobNotFound: nobody knows it.
@@ -361,10 +381,12 @@ class Client:
         from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
 
-        tail = LogTail()
+        tail = tail or LogTail()
         with Doorbell(self.settings.redis_url, keys.END) as bell:
             while True:
                 ended = self.get(job_id).state.is_end  # asked before reading: what was written by then is read
+                if ended:
+                    self._recorded(self.get(job_id))  # where the log is stands in the book; wait for that a little
                 tail.turn_to(self._log_path_if_any(job_id))
                 yield from tail.rest()
                 if ended:
@@ -381,3 +403,19 @@ class Client:
     def _log_path_if_any(self, job_id: int) -> Path | None:
         record = self.show(job_id)
         return self.log_path(job_id) if any(run.log_path for run in record.runs) else None
+
+
+def _directory(cwd: str | os.PathLike[str] | None) -> Path:
+    """Return where the job is to run.
+
+    Raises:
+        BadRequest: there is no such directory (any more).
+
+    """
+    try:
+        directory = Path(cwd or Path.cwd()).absolute()
+    except FileNotFoundError:
+        raise BadRequest("the current directory is gone: go elsewhere, or say --cwd") from None
+    if not directory.is_dir():
+        raise BadRequest(f"no such directory: {directory}")
+    return directory

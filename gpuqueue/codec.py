@@ -50,6 +50,7 @@ def encode_spec(spec: JobSpec) -> str:
             "level": int(spec.level),
             "pool": spec.pool,
             "requeue": spec.requeue,
+            "cap": spec.cap,
             "script": spec.script,
             "interpreter": spec.interpreter,
             "snapshot": spec.snapshot,
@@ -79,6 +80,7 @@ def decode_spec(text: str) -> JobSpec:
         level=Level(plain.get("level", Level.NORMAL)),
         pool=plain.get("pool", ""),
         requeue=plain.get("requeue", True),
+        cap=plain.get("cap", True),
         script=plain.get("script"),
         interpreter=plain.get("interpreter"),
         snapshot=plain.get("snapshot"),
@@ -94,6 +96,7 @@ def device_to_plain(device: Device) -> Plain:
         "kind": device.kind.value,
         "total_bytes": device.total_bytes,
         "pci_bus": device.pci_bus,
+        "mig_parent": device.mig_parent,
     }
 
 
@@ -106,6 +109,7 @@ def device_from_plain(plain: Mapping[str, Any]) -> Device:
         kind=DeviceKind(plain["kind"]),
         total_bytes=plain["total_bytes"],
         pci_bus=plain.get("pci_bus"),
+        mig_parent=plain.get("mig_parent"),
     )
 
 

@@ -26,6 +26,12 @@ class Act(str, Enum):
     CANCEL = "cancel"
     HOLD = "hold"
     RELEASE = "release"
+    #: An act of a newer version, which this one does not know.
+    OTHER = "other"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Act:  # noqa: ARG003 - the name is Enum's
+        return cls.OTHER
 
     def __str__(self) -> str:
         return self.value

@@ -16,7 +16,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.units import MIB, format_bytes
+from gpuqueue.units import MAX_BYTES, MAX_S, MIB, format_bytes
 
 
 class JobState(str, Enum):
@@ -165,7 +165,8 @@ class JobSpec:
     """The frozen request.
 
     ``mem_bytes`` is what the job needs free on *each* of its ``gpus`` devices. ``env`` is the submitter's
-    environment; it stays out of ``repr`` because people paste logs and environments hold secrets.
+    environment; it stays out of ``repr`` because people paste logs and environments hold secrets. ``cap``
+    lets the worker tell the job's frameworks to stay within ``mem_bytes``.
     ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
     content-addressed copy of the code beside ``cwd``; nothing fills it yet.
     """
@@ -181,6 +182,7 @@ class JobSpec:
     level: Level = Level.NORMAL
     pool: str = ""
     requeue: bool = True
+    cap: bool = True
     script: str | None = None
     interpreter: str | None = None
     snapshot: str | None = None
@@ -192,14 +194,17 @@ class JobSpec:
             BadRequest: a field is out of range or holds a character that no process could be given.
 
         """
+        self._check_types()
         if not self.argv or not self.argv[0]:
             raise BadRequest("there is no command to run: name a script, or put a command after --")
-        if self.mem_bytes <= 0:
-            raise BadRequest(f"a job cannot ask for {self.mem_bytes} bytes of memory: give a size above 0")
+        if not 0 < self.mem_bytes <= MAX_BYTES:
+            raise BadRequest(
+                f"a job cannot ask for {self.mem_bytes} bytes of memory: give a size above 0, at most 1024T"
+            )
         if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - no host has more
             raise BadRequest(f"a job cannot ask for {self.gpus} devices: give a number from 1 to 64")
-        if self.time_limit_s is not None and self.time_limit_s <= 0:
-            raise BadRequest("a time limit must be above 0")
+        if self.time_limit_s is not None and not 0 < self.time_limit_s <= MAX_S:
+            raise BadRequest("a time limit must be above 0 and at most ten years")
         if not self.name or len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
@@ -212,6 +217,21 @@ class JobSpec:
             raise BadRequest(
                 "an argument, the environment or a path holds a NUL character, which no process can be given"
             )
+
+    def _check_types(self) -> None:
+        """Refuse what a program, unlike the command line, could hand in: a float for a size, a number for a name."""
+        whole = {"mem": self.mem_bytes, "gpus": self.gpus}
+        for what, value in whole.items():
+            if type(value) is not int:
+                raise BadRequest(f"{what} must be a whole number, not {value!r}")
+        if self.time_limit_s is not None and not isinstance(self.time_limit_s, (int, float)):
+            raise BadRequest(f"the time limit must be a number of seconds, not {self.time_limit_s!r}")
+        texts = {"name": self.name, "cwd": self.cwd, "pool": self.pool, "account": self.account.name}
+        for what, text in texts.items():
+            if not isinstance(text, str):
+                raise BadRequest(f"{what} must be text, not {text!r}")
+        if not all(isinstance(text, str) for text in (*self.argv, *self.env, *self.env.values())):
+            raise BadRequest("every argument, and every variable of the environment, must be text")
 
     @property
     def shape(self) -> Shape:

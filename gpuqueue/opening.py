@@ -6,7 +6,7 @@ from gpuqueue.book.book import Book
 from gpuqueue.queue.jobqueue import JobQueue
 
 #: Ids that a store which lost its data skips: some may have been given out and never recorded.
-ID_GAP = 1000
+ID_GAP = 100_000
 
 
 def open_queue(queue: JobQueue, book: Book) -> bool:

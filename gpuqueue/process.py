@@ -34,8 +34,8 @@ def start_time(pid: int) -> int | None:
 class DetachedProcess:
     """A program started to outlive us: in a session of its own, with its output in a file."""
 
-    def __init__(self, argv: Sequence[str], *, log: Path) -> None:
-        """Start *argv*, whose first word is a path.
+    def __init__(self, argv: Sequence[str], *, log: Path, keep: int | None = None) -> None:
+        """Start *argv*, whose first word is a path; the descriptor *keep* stays open in it.
 
         Raises:
             OSError: it could not be started.
@@ -47,6 +47,8 @@ class DetachedProcess:
             (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
             (os.POSIX_SPAWN_DUP2, 1, 2),
         ]
+        if keep is not None:
+            os.set_inheritable(keep, True)
         self.pid = os.posix_spawn(argv[0], list(argv), os.environ, file_actions=files, setsid=True)
         self.returncode: int | None = None
 

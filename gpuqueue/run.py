@@ -79,12 +79,14 @@ class Ending:
 
     @property
     def shell_code(self) -> int:
-        """Return the exit code that a shell would give: 128 + n for a signal, 124 for the time limit."""
-        if self.kind is EndingKind.TIMED_OUT:
-            return 124
+        """Return the exit code that a shell would give: 128 + n for a signal, 124 for the time limit, 130 cancelled."""
+        stopped = {EndingKind.TIMED_OUT: 124, EndingKind.CANCELLED: 130}
+        if self.kind in stopped:
+            return stopped[self.kind]
         if self.kind is EndingKind.SIGNALLED and self.signal:
             return 128 + self.signal
-        return self.exit_code if self.kind is EndingKind.EXITED and self.exit_code is not None else 1
+        own = self.kind in {EndingKind.EXITED, EndingKind.OUT_OF_MEMORY}
+        return self.exit_code if own and self.exit_code is not None else 1
 
 
 def _signal_name(number: int | None) -> str:

@@ -20,6 +20,8 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.units import parse_bytes, parse_duration
 
 PREFIX = "GPUQUEUE_"
+#: So many beats must fit into a lease: some may be late or get lost.
+BEATS_IN_A_LEASE = 5
 #: A unix socket's path may have about 107 bytes; below this we never come near it.
 _MAX_SOCKET_PATH = 90
 
@@ -56,6 +58,8 @@ class Settings:
     kill_grace_s: float = 10.0
     #: Lost runs after which a job is held.
     loss_limit: int = 3
+    #: Whether jobs are told to stay within the memory that they asked for.
+    cap: bool = True
     #: Where each value comes from.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -113,7 +117,13 @@ class Settings:
         unknown = set(from_file) - {name.removesuffix("_bytes").removesuffix("_s") for name in _READERS}
         if unknown:
             raise BadRequest(f"file {path}: {min(unknown)!r} is no setting: see docs/reference/settings.md")
-        return cls(**_with_defaults(values), origins={f.name: origins.get(f.name, "default") for f in fields(cls)})
+        found = cls(**_with_defaults(values), origins={f.name: origins.get(f.name, "default") for f in fields(cls)})
+        if found.lease_s < BEATS_IN_A_LEASE * found.beat_s:
+            raise BadRequest(
+                f"a lease of {found.lease_s:g} s is too short for a beat every {found.beat_s:g} s, jobs would be lost: "
+                f"give it at least {BEATS_IN_A_LEASE * found.beat_s:g} s"
+            )
+        return found
 
 
 def embedded_socket(state_dir: Path) -> Path:
@@ -124,7 +134,12 @@ def embedded_socket(state_dir: Path) -> Path:
     import hashlib  # noqa: PLC0415 - rare, and imports are the latency that a user feels
 
     digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
-    return Path("/tmp") / f"gpuqueue-{os.getuid()}-{digest}" / "store.sock"  # noqa: S108 - made 0700 by the store
+    directory = Path("/tmp") / f"gpuqueue-{os.getuid()}-{digest}"  # noqa: S108 - made 0700 by the store
+    if os.path.lexists(directory) and (directory.is_symlink() or directory.stat().st_uid != os.getuid()):
+        raise BadRequest(
+            f"{directory} is not yours: somebody may be waiting for your jobs there. Choose a shorter state_dir"
+        )
+    return directory / "store.sock"
 
 
 def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
@@ -190,10 +205,22 @@ def _size_or_zero(raw: str) -> int:
     return 0 if raw == "0" else parse_bytes(raw)
 
 
+def _flag(raw: str) -> bool:
+    if raw.lower() not in {"true", "false"}:
+        raise BadRequest(f"{raw!r} is neither true nor false")
+    return raw.lower() == "true"
+
+
 def _directory(raw: str) -> Path:
-    if not raw:
-        raise BadRequest("an empty path")
-    return Path(raw).expanduser().absolute()
+    path = Path(raw).expanduser()
+    if not path.is_absolute():
+        raise BadRequest(f"{raw!r} is not absolute: other processes, elsewhere, must find the same place")
+    bad = [char for char in str(path) if char in "%?#;" or not char.isprintable()]
+    if bad:
+        raise BadRequest(
+            f"{raw!r} has a {bad[0]!r} in it, which cannot stand in the addresses made of it: choose another"
+        )
+    return path
 
 
 _READERS: dict[str, Callable[[str], Any]] = {
@@ -211,4 +238,5 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "poll_s": parse_duration,
     "kill_grace_s": parse_duration,
     "loss_limit": _positive,
+    "cap": _flag,
 }

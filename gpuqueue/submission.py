@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pwd
 import shutil
@@ -18,6 +19,8 @@ LEFT_OUT = frozenset(
     {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "_", "SHLVL", "OLDPWD", "PWD"}
 )
 OURS = "GPUQUEUE_"
+#: In a job: the variables of the submitter that the worker changed or added, as JSON: name to [before, after].
+CHANGED = "GPUQUEUE_CHANGED"
 #: Of our own variables only these travel: they hold no secret, and a job that submits jobs needs them.
 OURS_THAT_TRAVEL = frozenset({"GPUQUEUE_STATE_DIR", "GPUQUEUE_CONFIG"})
 
@@ -33,12 +36,27 @@ def current_account(host: str) -> Account:
 
 
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of *environ* that travels with a job."""
+    """Return the part of *environ* that travels with a job.
+
+    In a job that submits another one, what the worker set for the first is as it was before: the second may ask
+    for more memory, and its own worker sees to that.
+    """
     return {
         name: value
-        for name, value in environ.items()
+        for name, value in _unchanged(environ).items()
         if name not in LEFT_OUT and (not name.startswith(OURS) or name in OURS_THAT_TRAVEL)
     }
+
+
+def _unchanged(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return *environ* without the worker's changes, as far as they still stand."""
+    before = dict(environ)
+    for name, (was, now) in json.loads(environ.get(CHANGED) or "{}").items():
+        if before.get(name) == now:
+            del before[name]
+            if was is not None:
+                before[name] = was
+    return before
 
 
 def interpreter(environ: Mapping[str, str]) -> str:

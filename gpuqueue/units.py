@@ -42,7 +42,7 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if not match:
         hint = "negative sizes make no sense" if text.strip().startswith("-") else "write it like 6G or 512MiB"
-        if text.strip().isdigit():
+        if text.strip().isdecimal() and int(text.strip()):
             hint = f"say the unit: {text.strip()}M or {text.strip()}G"
         raise BadRequest(f"{text!r} is not a size: {hint}")
     size_bytes = math.ceil(float(match[1]) * _SIZE_UNITS[match[2].upper()])
@@ -75,7 +75,9 @@ def parse_duration(text: str) -> float:
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         duration_s = float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
     else:
-        hint = f"say the unit: {raw}s, {raw}m or {raw}h" if raw.isdigit() else "write it like 90s, 15m, 2h or 1:30:00"
+        hint = "write it like 90s, 15m, 2h or 1:30:00"
+        if raw.isdecimal() and int(raw):
+            hint = f"say the unit: {raw}s, {raw}m or {raw}h"
         raise BadRequest(f"{text!r} is not a duration: {hint}")
     if not 0 < duration_s <= MAX_S:
         raise BadRequest(f"{text!r} is not a usable duration: it must be above 0 and at most ten years")

@@ -68,10 +68,12 @@ class Site:
 
     def spawn(self, *words: str) -> subprocess.Popen[bytes]:
         """Start ``gpuqueue-worker`` with these words."""
+        return self.spawn_command([str(BIN / "gpuqueue-worker"), *words])
+
+    def spawn_command(self, command: list[str]) -> subprocess.Popen[bytes]:
+        """Start any program in this site's environment."""
         with self._log.open("ab") as log:
-            process = subprocess.Popen(
-                [str(BIN / "gpuqueue-worker"), *words], env=self.environ, stdout=log, stderr=log, start_new_session=True
-            )
+            process = subprocess.Popen(command, env=self.environ, stdout=log, stderr=log, start_new_session=True)
         self._processes.append(process)
         return process
 
@@ -128,7 +130,7 @@ class Site:
             if process.poll() is None:
                 process.kill()
             process.wait(timeout=30)
-        for pid_file in self.settings.runs_dir.glob("*/*/pid"):
+        for pid_file in self.settings.runs_dir.glob("[0-9]*/*/pid"):
             for line in pid_file.read_text().splitlines():
                 try:
                     os.kill(int(line.split()[0]), signal.SIGKILL)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 
+from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Verdicts
 from gpuqueue.run import EndingKind
 from gpuqueue.settings import Settings
 from workers.gate import Gate
-from workers.live import LiveRuns
+from workers.live import LiveRun, LiveRuns
 
 log = logging.getLogger(__name__)
 
@@ -19,8 +21,9 @@ log = logging.getLogger(__name__)
 class Beats:
     """Renews the leases in the store and passes each verdict on to the shim concerned."""
 
-    def __init__(self, settings: Settings, queue: JobQueue, gate: Gate, runs: LiveRuns) -> None:
+    def __init__(self, settings: Settings, queue: JobQueue, gate: Gate, runs: LiveRuns, clock: Clock) -> None:
         self._settings = settings
+        self._clock = clock
         self._queue = queue
         self._gate = gate
         self._runs = runs
@@ -46,21 +49,33 @@ class Beats:
             Unreachable: the store does not answer; no run is ended for that.
 
         """
+        asked_s = self._clock.monotonic_s()  # the lease may count from here on, so nobody may be vouched for longer
         runs = self._runs.all()
-        offer = self._gate.look() or self._gate.closed()
+        offer = self._gate.look()
         alive = [Alive(job_id=run.held.job_id, token=run.held.token, observed=run.observed()) for run in runs]
         verdicts = self._queue.beat(offer, alive, lease_s=self._settings.lease_s)
         self._gate.heard(verdicts.others)
         for run in runs:
+            if self._runs.get(run.held.token) is not None:  # else it has ended during the beat
+                self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)
+        return verdicts
+
+    def _pass_on(self, run: LiveRun, verdicts: Verdicts, until_s: float) -> None:
+        """Let the run's shim know. One run's trouble with its files must not keep the others from hearing."""
+        try:
             if run.held.token in verdicts.stale:
                 log.warning("%s is no longer ours: its processes are ended", run)
                 run.directory.ask_end(EndingKind.LOST)
-                continue
-            run.directory.vouch(self._settings.shim_grace_s)
+                return
+            run.directory.vouch(until_s)
             if run.held.token in verdicts.cancelled:
                 run.directory.ask_end(EndingKind.CANCELLED)
-        return verdicts
+            run.directory.keep_meters({uuid: meter.to_plain() for uuid, meter in run.meters.items()})
+        except OSError as error:
+            log.warning("%s: its run directory cannot be written: %s", run, error)
 
     def _vouch_for_all(self) -> None:
+        until_s = self._clock.monotonic_s() + self._settings.shim_grace_s
         for run in self._runs.all():
-            run.directory.vouch(self._settings.shim_grace_s)
+            with contextlib.suppress(OSError):
+                run.directory.vouch(until_s)

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from celery import Celery
 from kombu.entity import Queue
 
 from gpuqueue.settings import Settings
 from workers.bootstep import TASK, ServeDevice
-from workers.worker import Worker
+from workers.worker import ADOPTED, Worker
 
 
 def broker_url(redis_url: str) -> str:
@@ -21,7 +21,10 @@ def broker_url(redis_url: str) -> str:
     parts = urlsplit(redis_url)
     if parts.scheme != "unix":
         return redis_url
-    return f"redis+socket://{parts.path}"
+    asked = parse_qs(parts.query)
+    database, password = asked.get("db", ["0"])[0], parts.password or asked.get("password", [""])[0]
+    query = f"?virtual_host={database}" if database != "0" else ""
+    return f"redis+socket://{f':{password}@' if password else ''}{parts.path}{query}"
 
 
 def make_app(settings: Settings, device: str | None = None) -> Celery:
@@ -65,7 +68,7 @@ def serve(worker: Worker) -> int:
             "worker",
             *("--pool", "threads"),
             # Adopted runs come on top of those that this worker may claim.
-            *("--concurrency", str(2 * worker.settings.slots)),
+            *("--concurrency", str(worker.settings.slots + ADOPTED)),
             *("--queues", f"gpu.{worker.device.uuid}"),
             *("--hostname", f"{worker.device.uuid}@{worker.settings.host}"),
             *("--loglevel", "INFO"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 
@@ -39,6 +40,7 @@ class Claimer:
         *,
         worker: str,
         hand_over: Callable[[LiveRun], None],
+        stopping: threading.Event,
     ) -> None:
         self._settings = settings
         self._queue = queue
@@ -49,48 +51,57 @@ class Claimer:
         self._clock = clock
         self._worker = worker
         self._hand_over = hand_over
+        self._stopping = stopping
+        self._said: str | None = None
+        self._paused_until_s = 0.0
         self.wake = threading.Event()
 
-    def loop(self, stopping: threading.Event) -> None:
-        """Claim until *stopping* is set: at every ring of the doorbell, at every end of a run, and by the clock."""
-        while not stopping.is_set():
+    def loop(self) -> None:
+        """Claim until told to stop: at every ring of the doorbell, at every end of a run, and by the clock."""
+        while not self._stopping.is_set():
             self.wake.clear()
-            try:
-                while not stopping.is_set() and self.claim_one(stopping):
-                    pass
-            except Unreachable as error:
-                log.warning("no claims for now: %s", error)
-                stopping.wait(PAUSE_S)
+            while not self._stopping.is_set() and self.claim_one():
+                pass
             self.wake.wait(self._settings.poll_s)
 
-    def claim_one(self, stopping: threading.Event) -> bool:
+    def pause(self) -> None:
+        """Claim nothing for a moment: a claim was given back, and its ring must not bring it back at once."""
+        self._paused_until_s = self._clock.monotonic_s() + PAUSE_S
+
+    def claim_one(self) -> bool:
         """Claim and hand over one job; return whether there was one."""
-        if len(self._runs) >= self._settings.slots:
+        if len(self._runs) >= self._settings.slots or self._clock.monotonic_s() < self._paused_until_s:
             return False
-        offer = self._gate.look()
-        if offer is None:
-            return False
-        claim = self._claim(offer.foreign_bytes, stopping)
+        claim = self._claim()
         if claim is None:
             return False
         self._take(claim)
         return True
 
-    def _claim(self, foreign_bytes: int, stopping: threading.Event) -> Claim | None:
-        """Ask with one nonce until there is an answer: a lost reply must not become a lost job."""
+    def _say(self, trouble: str) -> None:
+        if trouble != self._said:
+            log.warning("%s takes no new job: %s", self._device.uuid, trouble)
+            self._said = trouble
+
+    def _claim(self) -> Claim | None:
+        """Ask with one nonce until there is an answer: a lost reply must not become a lost job.
+
+        The device is looked at anew each time: the store may have been away for a while.
+        """
         nonce = new_nonce()
         while True:
+            offer = self._gate.look()
+            if offer.trouble is not None:
+                self._say(offer.trouble)
+                return None  # a job that was claimed all the same comes back when its lease ends
+            observed = {run.held.job_id: run.observed().get(self._device.uuid, 0) for run in self._runs.all()}
             try:
                 return self._queue.claim(
-                    host=self._settings.host,
-                    device=self._device.uuid,
-                    worker=self._worker,
-                    lease_s=self._settings.lease_s,
-                    foreign_bytes=foreign_bytes,
-                    nonce=nonce,
+                    offer, worker=self._worker, lease_s=self._settings.lease_s, nonce=nonce, observed=observed
                 )
-            except Unreachable:
-                if stopping.wait(PAUSE_S):
+            except Unreachable as error:
+                log.warning("no claims for now: %s", error)
+                if self._stopping.wait(PAUSE_S):
                     return None  # if it was claimed all the same, the next worker of this device gives it up
 
     def _take(self, claim: Claim) -> None:
@@ -104,10 +115,7 @@ class Claimer:
             lock_fd = directory.try_lock()
         except OSError as error:
             log.warning("job %s goes back: no run directory: %s", claim.job_id, error)
-            self._queue.giveback(
-                claim.job_id, claim.token, f"no run directory on {self._settings.host}: {error.strerror}"
-            )
-            self.wake.wait(PAUSE_S)
+            self._give_back(claim, f"no run directory on {self._settings.host}: {error.strerror}")
             return
         run = LiveRun(
             held=held,
@@ -118,7 +126,26 @@ class Claimer:
         )
         self._runs.add(run)
         log.info("claimed %s", run)
-        self._hand_over(run)
+        try:
+            self._hand_over(run)
+        except Exception as error:
+            log.exception("%s could not be handed over", run)
+            self._runs.remove(run.held.token)
+            if lock_fd is not None:
+                os.close(lock_fd)
+            directory.settle()
+            self._give_back(claim, f"it could not be handed over: {error}")
+
+    def _give_back(self, claim: Claim, why: str) -> None:
+        self.pause()
+        while True:
+            try:
+                self._queue.giveback(claim.job_id, claim.token, why)
+            except Unreachable:
+                if self._stopping.wait(PAUSE_S):
+                    return  # its lease ends by itself
+            else:
+                return
 
     def _run_device(self, uuid: str, lease_bytes: int) -> RunDevice:
         known = self._known.get(uuid)

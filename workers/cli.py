@@ -84,6 +84,20 @@ def host(spec: str | None, *, no_recorder: bool) -> None:
 
 
 @worker_commands.command()
+@click.option("--end", is_flag=True, help="End them, and wait until they are gone.")
+def left(*, end: bool) -> None:
+    """Tell which jobs of this machine run without a worker. Needs no store."""
+    from workers import left as runs  # noqa: PLC0415 - only here
+
+    settings = Settings.load()
+    if end:
+        runs.end(settings)
+    found = ", ".join(str(job_id) for job_id in sorted(runs.left(settings)))
+    if found:
+        click.echo(f"job {found} still runs")
+
+
+@worker_commands.command()
 @click.option("--for", "how_long", default="7d", show_default=True, metavar="TIME", help="How long they may go on.")
 def park(how_long: str) -> None:
     """Let this machine's jobs go on without any worker (`gpuqueue down --leave-jobs` does this)."""

@@ -3,60 +3,175 @@
 from __future__ import annotations
 
 import logging
+import pwd
 from collections.abc import Sequence
+from pathlib import Path
 
-from gpuqueue.device import Device
-from gpuqueue.queue.lease import Lease, Offer
+from gpuqueue.clock import Clock
+from gpuqueue.device import Device, Reading, trouble_of
+from gpuqueue.queue.lease import Lease, Offer, Stranger
 from gpuqueue.settings import Settings
 from workers import tree
 from workers.devices.backend import DeviceBackend, DeviceTrouble
-from workers.live import LiveRuns
+from workers.live import LiveRun, LiveRuns
+from workers.rundir import unsettled
+from workers.strangers import Strangers, foreign_bytes
 
 log = logging.getLogger(__name__)
 
+#: Time between two questions after a device's health, in seconds. Heat and modes change slowly.
+HEALTH_S = 5.0
+#: How long a device that was hot takes no new job after it has cooled down, in seconds.
+COOL_DOWN_S = 60.0
+
 
 class Gate:
-    """Looks at one device. The sum over the leases is the claim script's; the look is ours.
+    """Looks at one device. The sum over the leases is the claim script's; the look is ours."""
 
-    ``foreign`` is what nobody of ours holds: used bytes, less what our own runs are seen to hold in the same
-    reading, less what other workers of this host last saw their runs hold here.
-    """
-
-    def __init__(self, settings: Settings, backend: DeviceBackend, device: Device, runs: LiveRuns) -> None:
+    def __init__(
+        self, settings: Settings, backend: DeviceBackend, device: Device, runs: LiveRuns, clock: Clock
+    ) -> None:
         self._settings = settings
         self._backend = backend
         self._device = device
         self._runs = runs
+        self._clock = clock
         self._others: Sequence[Lease] = ()
+        self._strangers = Strangers()
+        self._health_due_s = 0.0
+        self._unwell: str | None = None
+        self._unwell_until_s = 0.0
 
     def heard(self, others: Sequence[Lease]) -> None:
         """Take note of the leases on this device that other workers own, as the last beat told them."""
         self._others = others
 
-    def look(self) -> Offer | None:
-        """Return what the device is and what strangers hold on it now, or None where it will not say."""
+    # ---- look ----------------------------------------------------------------------------------------------------
+
+    def look(self) -> Offer:
+        """Return what the device is and what it may promise now: nothing, with the reason, where it is in trouble."""
         try:
             reading = self._backend.reading(self._device)
-        except DeviceTrouble as trouble:
-            log.warning("%s takes no new job: %s", self._device.uuid, trouble)
-            return None
-        ours = sum(lease.observed_bytes for lease in self._others)
-        for run in self._runs.all():
-            shim = run.directory.shim()
-            if shim is not None:
-                ours += self._backend.used_by(reading, tree.below(shim.pid)) or 0
-        return self._offer(max(0, reading.used_bytes - ours))
-
-    def closed(self) -> Offer:
-        """Return the offer of a device that promises nothing: unknown memory is not free memory."""
-        return self._offer(self._device.total_bytes)
-
-    def _offer(self, foreign_bytes: int) -> Offer:
+            trouble = self._trouble()
+        except DeviceTrouble as error:
+            return self._closed(str(error))
+        if trouble is not None:
+            return self._closed(trouble)
+        self._observe(reading)
+        ours, elsewhere = self._ours()
+        strangers = self._strangers.note(reading.processes, ours, self._clock.monotonic_s())
         return Offer(
             device=self._device,
             host=self._settings.host,
-            headroom_bytes=min(self._settings.headroom_bytes, self._device.total_bytes),
-            foreign_bytes=foreign_bytes,
+            headroom_bytes=self._headroom_bytes,
+            foreign_bytes=self._foreign_bytes(reading, ours, strangers, elsewhere),
             slots=self._settings.slots,
             pool=self._settings.pool,
+            strangers=tuple(_stranger(pid, held) for pid, held in sorted(strangers.items())),
         )
+
+    def _observe(self, reading: Reading) -> None:
+        """Note what our runs hold in this very look: figures of two moments would hide growth from each other."""
+        for run in self._runs.all():
+            shim = run.directory.shim()
+            used = self._backend.used_by(reading, tree.below(shim.pid)) if shim is not None else None
+            if used is not None:
+                run.meter(self._device.uuid).observed_bytes = used
+
+    def _foreign_bytes(self, reading: Reading, ours: frozenset[int], strangers: dict[int, int], elsewhere: int) -> int:
+        if not reading.processes:  # the host's memory: its processes are not listed, ours are measured one by one
+            return max(0, reading.used_bytes - (self._backend.used_by(reading, ours) or 0) - elsewhere)
+        return foreign_bytes(
+            used=reading.used_bytes,
+            processes=reading.processes,
+            ours=ours,
+            strangers=strangers,
+            elsewhere=elsewhere,
+            leased=sum(self._lease_bytes(run) for run in self._runs.all()),
+        )
+
+    def _ours(self) -> tuple[frozenset[int], int]:
+        """Return the pids of this host's runs on this device, and the bytes of runs that are not to be found here.
+
+        A job on several devices is led by the worker of one; the others find it by its run directory.
+        """
+        pids: set[int] = set()
+        found: set[str] = set()
+        for directory in unsettled(self._settings.runs_dir):
+            held, shim = directory.held(), directory.shim()
+            if held is None or all(each.uuid != self._device.uuid for each in held.devices):
+                continue
+            found.add(held.token)
+            if shim is not None:
+                pids.update(tree.below(shim.pid))
+        return frozenset(pids), sum(lease.observed_bytes for lease in self._others if lease.token not in found)
+
+    def _lease_bytes(self, run: LiveRun) -> int:
+        return sum(each.lease_bytes for each in run.held.devices if each.uuid == self._device.uuid)
+
+    @property
+    def _headroom_bytes(self) -> int:
+        return min(self._settings.headroom_bytes, self._device.total_bytes)
+
+    # ---- trouble -------------------------------------------------------------------------------------------------
+
+    def _trouble(self) -> str | None:
+        """Return why the device should take no new job now, or None. Once it was hot it must stay cool for a while."""
+        now = self._clock.monotonic_s()
+        if now >= self._health_due_s:
+            self._health_due_s = now + HEALTH_S
+            trouble = trouble_of(self._backend.health(self._device))
+            if trouble is not None:
+                self._unwell, self._unwell_until_s = trouble, now + COOL_DOWN_S
+        if now < self._unwell_until_s:
+            return self._unwell
+        return None
+
+    def _closed(self, trouble: str) -> Offer:
+        """Return the offer of a device that promises nothing: unknown memory is not free memory."""
+        return Offer(
+            device=self._device,
+            host=self._settings.host,
+            headroom_bytes=self._headroom_bytes,
+            foreign_bytes=self._device.total_bytes,
+            slots=self._settings.slots,
+            pool=self._settings.pool,
+            trouble=trouble,
+        )
+
+    # ---- look once more ------------------------------------------------------------------------------------------
+
+    def still_fits(self, run: LiveRun) -> str | None:
+        """Look once more between claim and spawn; return in words why the run does not fit (any more), or None.
+
+        Only this worker's own device is looked at again: it must have the lease free in the driver, beside
+        what its other runs were granted and have not taken yet.
+        """
+        try:
+            reading = self._backend.reading(self._device)
+        except DeviceTrouble as error:
+            return str(error)
+        waiting = 0
+        for other in self._runs.all():
+            if other is not run:
+                observed = other.observed().get(self._device.uuid, 0)
+                waiting += max(0, self._lease_bytes(other) - observed)
+        missing = self._lease_bytes(run) + waiting - reading.free_bytes
+        if missing <= 0:
+            return None
+        return f"{missing} bytes of {self._device.uuid} were taken by somebody else between the claim and the start"
+
+
+def _stranger(pid: int, held: int) -> Stranger:
+    """Return what can be told of the process *pid*; of another namespace or gone already it is nothing."""
+    process = Path(f"/proc/{pid}")
+    try:
+        user = pwd.getpwuid(process.stat().st_uid).pw_name
+    except (OSError, KeyError):
+        user = None
+    try:
+        words = (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        command = b" ".join(words).decode(errors="replace")[:200] or None
+    except OSError:
+        command = None
+    return Stranger(pid=pid, held_bytes=held, user=user, command=command)

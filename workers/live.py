@@ -24,6 +24,10 @@ class LiveRun:
     def __str__(self) -> str:
         return f"job {self.held.job_id} run {self.held.token}"
 
+    def meter(self, uuid: str) -> Meter:
+        """Return the meter of the run on the device *uuid*."""
+        return self.meters.setdefault(uuid, Meter())
+
     def observed(self) -> dict[str, int]:
         """Return the bytes last seen on each device; 0 before the first look."""
         return {

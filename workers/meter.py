@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gpuqueue.device import Peak, PeakSource
 
 #: Time between two samples of a run that is no longer young, in seconds.
@@ -17,6 +20,25 @@ class Meter:
         self._samples = 0
         self._na_samples = 0
         self._shared: bool | None = None
+
+    def to_plain(self) -> dict[str, int | bool | None]:
+        """Return the figures as plain values."""
+        return {
+            "peak_bytes": self._peak_bytes,
+            "samples": self._samples,
+            "na_samples": self._na_samples,
+            "shared": self._shared,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> Meter:
+        """Return a meter that goes on where another worker's was left."""
+        meter = cls()
+        meter._peak_bytes = plain["peak_bytes"]
+        meter._samples = plain["samples"]
+        meter._na_samples = plain["na_samples"]
+        meter._shared = plain["shared"]
+        return meter
 
     def note(self, used_bytes: int | None, *, shared: bool) -> None:
         """Take one sample: bytes, or None where the driver would not say; *shared* if others were on the device."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Offer
 from gpuqueue.settings import Settings
@@ -36,7 +38,7 @@ def park(settings: Settings, for_s: float) -> int:
         observed = {device.uuid: 0 for device in held.devices}
         alive = Alive(job_id=held.job_id, token=held.token, observed=observed)
         if held.token in queue.beat(nothing_to_promise, [alive], lease_s=for_s / SHIM_SHARE).go_on:
-            directory.vouch(for_s)
+            directory.vouch(time.monotonic() + for_s)
             parked += 1
     queue.close()
     return parked

@@ -11,8 +11,11 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
+import shutil
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,11 @@ from typing import Any
 from gpuqueue.codec import run_device_from_plain, run_device_to_plain
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.run import Ending, EndingKind, RunDevice
+
+log = logging.getLogger(__name__)
+
+#: Below the runs: a link to each run that is not settled.
+LIVE = "live"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +77,9 @@ class RunDir:
         directory = cls(path)
         plain = {"job_id": held.job_id, "token": held.token}
         directory._put("claim", json.dumps({**plain, "devices": [run_device_to_plain(each) for each in held.devices]}))
+        live = runs / LIVE
+        live.mkdir(exist_ok=True, mode=0o700)
+        (live / f"{held.job_id}.{held.token}").symlink_to(path)
         return directory
 
     @property
@@ -81,8 +92,12 @@ class RunDir:
         plain = self._json("claim")
         if plain is None:
             return None
-        devices = tuple(run_device_from_plain(each) for each in plain["devices"])
-        return Held(job_id=plain["job_id"], token=plain["token"], devices=devices)
+        try:
+            devices = tuple(run_device_from_plain(each) for each in plain["devices"])
+            return Held(job_id=plain["job_id"], token=plain["token"], devices=devices)
+        except (KeyError, TypeError, ValueError):
+            log.exception("%s is damaged: nobody can adopt the run", self.path / "claim")
+            return None
 
     def try_lock(self) -> int | None:
         """Return the locked file's descriptor, or None while a worker or a shim is there."""
@@ -100,16 +115,27 @@ class RunDir:
         """Write what the shim is to run; it may hold secrets of the submitter's environment."""
         self._put("spec", json.dumps({name: getattr(spec, name) for name in ShimSpec.__slots__}, default=dict))
 
-    def vouch(self, for_s: float) -> None:
-        """Tell the shim that somebody answers for the run for the next *for_s* seconds."""
-        with contextlib.suppress(FileNotFoundError):  # the run was settled meanwhile
-            self._put("beat", f"{for_s:.3f}")
+    def vouch(self, until_s: float) -> None:
+        """Tell the shim that somebody answers for the run until *until_s* on the host's monotonic clock.
+
+        Written in place and always as long, so that it works on a full disk too.
+
+        Raises:
+            OSError: it cannot be written.
+
+        """
+        if not (self.path / "claim").exists():
+            return  # the run was settled meanwhile
+        fd = os.open(self.path / "beat", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(fd, f"{until_s:020.3f}\n".encode("ascii"), 0)
+        finally:
+            os.close(fd)
 
     def ask_end(self, kind: EndingKind) -> None:
         """Ask the shim to end the run, for the reason *kind*. The first reason given stays."""
-        with contextlib.suppress(FileNotFoundError):
-            if not (self.path / "cancel").exists():
-                self._put("cancel", kind.value)
+        if (self.path / "claim").exists() and not (self.path / "cancel").exists():
+            self._put("cancel", kind.value)
         shim = self.shim()
         if shim is not None:
             shim.send(signal.SIGUSR1)
@@ -131,17 +157,31 @@ class RunDir:
             ending = Ending.stopped(kind, status, plain.get("detail", ""))
         return Exit(ending=ending, duration_s=plain.get("duration_s"), max_rss_bytes=plain.get("max_rss_bytes"))
 
+    def keep_meters(self, plain: Mapping[str, Any]) -> None:
+        """Keep the figures so far, so that the peak is not lost with the worker that saw it."""
+        if (self.path / "claim").exists():
+            self._put("meters", json.dumps(plain))
+
+    def meters(self) -> dict[str, Any]:
+        """Return the figures that an earlier worker kept, by device; empty if none did."""
+        return self._json("meters") or {}
+
     def settle(self) -> None:
         """Forget everything but the log: the book has the run, or the run is stale."""
-        for name in ("claim", "spec", "beat", "cancel", "pid", "exit", "lock"):
+        with contextlib.suppress(OSError):
+            (self.path.parent.parent / LIVE / f"{self.path.parent.name}.{self.path.name}").unlink()
+        for name in ("claim", "spec", "beat", "cancel", "pid", "exit", "lock", "meters"):
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
+        shutil.rmtree(self.path / "inside", ignore_errors=True)
 
     def _put(self, name: str, text: str) -> None:
-        temporary = self.path / f".{name}.{os.getpid()}"
+        temporary = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
             file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # after a power cut a file is old or new, and never empty
         temporary.replace(self.path / name)
 
     def _read(self, name: str) -> str | None:
@@ -152,10 +192,20 @@ class RunDir:
 
     def _json(self, name: str) -> dict[str, Any] | None:
         text = self._read(name)
-        return None if text is None else json.loads(text)
+        try:
+            plain = None if text is None else json.loads(text)
+        except ValueError:
+            log.warning("%s is damaged", self.path / name)
+            return None
+        return plain if isinstance(plain, dict) else None
 
 
 def unsettled(runs: Path) -> Iterator[RunDir]:
-    """Yield the run directories below *runs* that some worker must still settle."""
-    for claim in sorted(runs.glob("*/*/claim")):
-        yield RunDir(claim.parent)
+    """Yield the run directories below *runs* that some worker must still settle, however many were settled before."""
+    try:
+        names = sorted(link.name for link in (runs / LIVE).iterdir())
+    except FileNotFoundError:
+        return
+    for name in names:
+        job_id, _, token = name.partition(".")
+        yield RunDir(runs / job_id / token)

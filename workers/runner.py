@@ -14,22 +14,28 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuqueue.clock import Clock
+from gpuqueue.device import DeviceKind, Peak
 from gpuqueue.errors import Unreachable
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.run import EndingKind, state_after
+from gpuqueue.run import Ending, EndingKind, RunDevice, state_after
 from gpuqueue.settings import Settings
 from workers import tree
 from workers.environment import TOKEN, environment
+from workers.gate import Gate
+from workers.inside_report import InsideReport, read_reports, with_torch
 from workers.live import LiveRun, LiveRuns
 from workers.rundir import Exit, ShimSpec
 from workers.sampler import Sampler
+from workers.verdict import judged, tail
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 SHIM = Path(__file__).with_name("shim.py")
+#: What becomes of a run whose claim was given back, cancelled or stale.
+NOT_STARTED = "not started"
 #: Pause between two tries to tell an ending to a store that does not answer, in seconds.
 RETRY_S = 1.0
 #: Pause between two looks for a shim that is just being started, in seconds.
@@ -43,9 +49,12 @@ class Detached(Exception):
 class Runner:
     """Takes runs through their life, each in a thread that Celery's pool (or a plain one) lends."""
 
-    def __init__(self, settings: Settings, queue: JobQueue, sampler: Sampler, runs: LiveRuns, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, queue: JobQueue, gate: Gate, sampler: Sampler, runs: LiveRuns, clock: Clock
+    ) -> None:
         self._settings = settings
         self._queue = queue
+        self._gate = gate
         self._sampler = sampler
         self._runs = runs
         self._clock = clock
@@ -60,42 +69,56 @@ class Runner:
     def run(self, run: LiveRun) -> str:
         """Take *run* as far as it goes; return in one word how far that was, for the log and for Celery.
 
-        In turn: ask the queue whether it may start, spawn its shim, follow it to its end, settle it. A run
-        that was adopted has started long ago and is only followed.
+        In turn: look at the device once more, ask the queue whether it may start, spawn its shim, follow it to its
+        end, settle it. A run that was adopted has started long ago and is only followed.
         """
         try:
             if run.spec is not None:
                 shim = self._start(run, run.spec)
                 if shim is None:
-                    return "not started"
+                    return self._let_go(run, NOT_STARTED)
                 self._follow_child(shim)
-            else:
-                self._follow(run)
-            return self._settle(run)
         except Detached:
-            return "detached"
-        finally:
-            if run.lock_fd is not None:
-                os.close(run.lock_fd)
-            self._runs.remove(run.held.token)
+            return self._let_go(run, "detached")
+        except Exception:
+            log.exception("%s: starting or following it failed; it is followed by its files from now on", run)
+        return self._let_go(run, self._to_the_end(run))
+
+    def _to_the_end(self, run: LiveRun) -> str:
+        """Follow and settle, again and again if need be: while a run is not settled it must be answered for."""
+        while True:
+            try:
+                self._follow(run)
+                return self._settle(run)
+            except Detached:
+                return "detached"
+            except Exception:
+                log.exception("%s: it could not be settled, trying again", run)
+                if self._detached.wait(RETRY_S):
+                    return "detached"
+
+    def _let_go(self, run: LiveRun, outcome: str) -> str:
+        """Answer for the run no more."""
+        if run.lock_fd is not None:
+            os.close(run.lock_fd)
+            run.lock_fd = None
+        self._runs.remove(run.held.token)
+        return outcome
 
     # ---- start ---------------------------------------------------------------------------------------------------
 
     def _start(self, run: LiveRun, spec: JobSpec) -> subprocess.Popen[bytes] | None:
-        asked_s = self._clock.monotonic_s()
         held = run.held
-        verdict = self._answered(
-            lambda: self._queue.started(
-                held.job_id,
-                held.token,
-                lease_s=self._settings.lease_s,
-                log_path=str(run.directory.log),
-                devices=held.devices,
-            )
-        )
+        changed = self._gate.still_fits(run)
+        if changed is not None:
+            log.warning("%s goes back: %s", run, changed)
+            self._answered(lambda: self._queue.giveback(held.job_id, held.token, changed))
+            run.directory.settle()
+            return None
+        until_s, verdict = self._answered(lambda: self._ask_to_start(run))
         if verdict is JobState.RUNNING:
             try:
-                return self._spawn(run, spec, start_before=asked_s + self._settings.shim_grace_s)
+                return self._spawn(run, spec, start_before=until_s)
             except OSError as error:
                 self._lose(run, f"the shim could not be started on {self._settings.host}: {error.strerror or error}")
                 return None
@@ -106,6 +129,18 @@ class Runner:
         run.directory.settle()
         return None
 
+    def _ask_to_start(self, run: LiveRun) -> tuple[float, JobState | None]:
+        """Ask the queue, and return until when its yes holds, on our own clock counted from before we asked."""
+        until_s = self._clock.monotonic_s() + self._settings.shim_grace_s
+        verdict = self._queue.started(
+            run.held.job_id,
+            run.held.token,
+            lease_s=self._settings.lease_s,
+            log_path=str(run.directory.log),
+            devices=run.held.devices,
+        )
+        return until_s, verdict
+
     def _spawn(self, run: LiveRun, spec: JobSpec, *, start_before: float) -> subprocess.Popen[bytes]:
         if run.lock_fd is None:
             raise OSError("the run directory is locked by somebody else")
@@ -114,7 +149,7 @@ class Runner:
             ShimSpec(
                 argv=spec.argv,
                 cwd=spec.cwd,
-                env=environment(held.job_id, held.token, spec, held.devices, directory.path),
+                env=environment(held.job_id, held.token, spec, held.devices, directory.path, cap=self._settings.cap),
                 time_limit_s=spec.time_limit_s,
                 kill_grace_s=self._settings.kill_grace_s,
                 start_before=start_before,
@@ -122,7 +157,7 @@ class Runner:
                 umask=0o022,
             )
         )
-        directory.vouch(self._settings.shim_grace_s)
+        directory.vouch(start_before)
         shim = subprocess.Popen(
             [sys.executable, "-I", "-S", "-X", "utf8", str(SHIM), str(directory.path)],
             stdin=subprocess.DEVNULL,
@@ -189,18 +224,38 @@ class Runner:
 
     def _finish(self, run: LiveRun, end: Exit) -> str:
         held = run.held
-        state = state_after(end.ending)
-        devices = tuple(
-            replace(device, peak=self._sampler.peak(run, device.uuid, end.max_rss_bytes)) for device in held.devices
-        )
+        devices, ending = self._judged(run, end)
+        state = state_after(ending)
         known = self._answered(
             lambda: self._queue.finish(
-                held.job_id, held.token, state=state, ending=end.ending, duration_s=end.duration_s, devices=devices
+                held.job_id, held.token, state=state, ending=ending, duration_s=end.duration_s, devices=devices
             )
         )
-        log.info("%s: %s (%s)", run, state if known else "stale, the result changes nothing", end.ending)
+        log.info("%s: %s (%s)", run, state if known else "stale, the result changes nothing", ending)
         run.directory.settle()
         return str(state) if known else "stale"
+
+    def _judged(self, run: LiveRun, end: Exit) -> tuple[tuple[RunDevice, ...], Ending]:
+        """Return the peaks, and the ending in their light. A bug in here must not keep the end from being told."""
+        try:
+            report = read_reports(run.directory.path)
+            devices = tuple(
+                replace(device, peak=self._peak(run, device, position, end, report))
+                for position, device in enumerate(run.held.devices)
+            )
+            peaks = [each.peak.bytes for each in devices if each.peak.bytes is not None]
+            asked_bytes, peak_bytes = run.held.devices[0].lease_bytes, max(peaks, default=None)
+            log_tail = tail(run.directory.log)
+            return devices, judged(end.ending, report, log_tail, asked_bytes=asked_bytes, peak_bytes=peak_bytes)
+        except Exception:
+            log.exception("%s: its peaks could not be told", run)
+            return run.held.devices, end.ending
+
+    def _peak(self, run: LiveRun, device: RunDevice, position: int, end: Exit, report: InsideReport | None) -> Peak:
+        peak = self._sampler.peak(run, device.uuid, end.max_rss_bytes)
+        if report is None or device.kind is not DeviceKind.GPU:
+            return peak
+        return with_torch(peak, report.reserved(device.uuid, position))
 
     def _lose(self, run: LiveRun, detail: str) -> str:
         held = run.held

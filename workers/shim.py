@@ -10,9 +10,10 @@ file      written  holds
 lock      worker   locked by worker and shim for as long as one of them lives; nobody holds it: nobody is there
 spec      worker   JSON: what to run (see :class:`workers.rundir.ShimSpec`)
 pid       shim     identity of the shim (pid, start time, boot id), then the same of the job's first process
-beat      worker   touched to vouch for the run; its text says for how many seconds
+beat      worker   until when somebody vouches for the run, on the host's monotonic clock, in seconds
 cancel    worker   appears when the run must end; its text is the ending's kind
 log       job      standard output and standard error, in the order of writing
+inside/   job      a file for each of its processes that used torch on a GPU (see :mod:`workers.inside_report`)
 exit      shim     JSON: how it ended; appears at once and whole, after the last process is gone
 ========  =======  ===========================================================================================
 
@@ -42,6 +43,8 @@ PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 1.0
 #: What is left of the tree after the first process has ended by itself gets this long between TERM and KILL.
 LEFTOVER_GRACE_S = 2.0
+#: Why a run must not start any more; its claim may be another's.
+TOO_LATE = "started too late: the claim may be another's"
 #: A tree that survives SIGKILL (a process stuck in the driver) is waited for in steps of this length.
 KILL_STEP_S = 0.05
 
@@ -58,6 +61,17 @@ def boot_id() -> str:
     """Return the id of this boot."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as text:
         return text.read().strip()
+
+
+def put_at_last(name: str, text: str) -> None:
+    """Write a file of the run directory, however long that takes: a disk that is full now may not be so later."""
+    while True:
+        try:
+            put(name, text)
+        except OSError:
+            time.sleep(LOOK_S)
+        else:
+            return
 
 
 def put(name: str, text: str) -> None:
@@ -108,25 +122,12 @@ def signal_all(number: int) -> None:
             os.kill(pid, number)
 
 
-class Fence:
-    """Knows until when the run is vouched for, on this process's own clock: the wall clock may jump."""
-
-    def __init__(self, now: float) -> None:
-        self._last: tuple[int, str] | None = None
-        self.until = now
-        self.look(now)
-
-    def look(self, now: float) -> None:
-        """Look whether somebody touched ``beat`` since the last look."""
-        try:
-            stamp = os.stat("beat").st_mtime_ns
-        except OSError:
-            return
-        text = read("beat") or ""
-        if (stamp, text) != self._last:
-            self._last = (stamp, text)
-            with contextlib.suppress(ValueError):
-                self.until = now + float(text)
+def vouched_until() -> float:
+    """Return until when somebody answers for the run, on the host's monotonic clock; the wall clock may jump."""
+    try:
+        return float(read("beat") or "")
+    except ValueError:
+        return 0.0
 
 
 class Tree:
@@ -168,17 +169,21 @@ def spawn(spec: dict[str, Any]) -> int:
     """Start the job's first process and return its pid.
 
     Raises:
+        TimeoutError: it may not start any more.
         OSError: it could not be started; the message says why.
 
     """
     log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     word, told = os.pipe()  # closed by a successful exec, else it brings the reason
     libc = ctypes.CDLL(None)
+    me = os.getpid()
     pid = os.fork()
     if pid == 0:
         step = "cannot prepare the process"
         try:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # should the shim itself be killed
+            if os.getppid() != me:  # it was, before that could work
+                os._exit(127)
             os.setsid()
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -188,7 +193,10 @@ def spawn(spec: dict[str, Any]) -> int:
             os.dup2(log, 1)
             os.dup2(log, 2)
             step = f"cannot enter the working directory {spec['cwd']}"
-            os.chdir(spec["cwd"])
+            os.chdir(spec["cwd"])  # on a dead file server this can take for ever
+            if time.monotonic() >= spec["start_before"]:
+                os.write(told, TOO_LATE.encode())
+                os._exit(127)
             step = f"cannot start {spec['argv'][0]}"
             os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - no shell: that is the point
         except Exception as error:  # noqa: BLE001 - whatever it is, the other side must hear of it
@@ -201,11 +209,11 @@ def spawn(spec: dict[str, Any]) -> int:
         reason = reader.read().decode(errors="replace")
     if reason:
         os.waitpid(pid, 0)
-        raise OSError(reason)
+        raise TimeoutError(reason) if reason == TOO_LATE else OSError(reason)
     return pid
 
 
-def watch(tree: Tree, spec: dict[str, Any], fence: Fence) -> str:
+def watch(tree: Tree, spec: dict[str, Any]) -> str:
     """Wait until the first process ends or must end; return the kind of ending.
 
     In turn: somebody has ended? cancelled? out of time? nobody vouches any more?
@@ -222,10 +230,10 @@ def watch(tree: Tree, spec: dict[str, Any], fence: Fence) -> str:
             return asked.strip() or "cancelled"
         if out_of_time is not None and now >= out_of_time:
             return "timed_out"
-        fence.look(now)
-        if now >= fence.until:
+        until = vouched_until()
+        if now >= until:
             return "lost"
-        next_look = min(now + LOOK_S, fence.until, out_of_time or now + LOOK_S)
+        next_look = min(now + LOOK_S, until, out_of_time or now + LOOK_S)
         signal.sigtimedwait(WAKE, max(0.0, next_look - now))
 
 
@@ -239,29 +247,24 @@ def main(run_dir: str) -> None:
     os.set_inheritable(spec["lock_fd"], False)  # the job must not keep the lock
     me = f"{os.getpid()} {start_ticks(os.getpid())} {boot_id()}"
     put("pid", me + "\n")
-    now = time.monotonic()
-    fence = Fence(now)
-    if now >= spec["start_before"]:  # monotonic is one clock for the whole host
-        put(
-            "exit",
-            json.dumps({"kind": "lost", "status": None, "detail": "started too late: the claim may be another's"}),
-        )
-        return
-    started = time.monotonic()
+    started = time.monotonic()  # one clock for the whole host, so the worker's times can be compared with it
     try:
+        if started >= spec["start_before"]:
+            raise TimeoutError(TOO_LATE)
         tree = Tree(spawn(spec))
     except OSError as error:
-        put("exit", json.dumps({"kind": "refused", "status": None, "detail": str(error), "duration_s": 0.0}))
+        kind = "lost" if isinstance(error, TimeoutError) else "refused"
+        put_at_last("exit", json.dumps({"kind": kind, "status": None, "detail": str(error)}))
         return
     with contextlib.suppress(OSError):
         put("pid", f"{me}\n{tree.pid} {start_ticks(tree.pid)} {boot_id()}\n")
-    kind = watch(tree, spec, fence)
+    kind = watch(tree, spec)
     duration_s = time.monotonic() - started
     tree.end(LEFTOVER_GRACE_S if kind == "exited" else spec["kill_grace_s"])
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Between fork and exec the job's process still counts our own memory: below that the figure says nothing.
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    put(
+    put_at_last(
         "exit",
         json.dumps(
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
@@ -25,15 +26,18 @@ from workers.claimer import Claimer
 from workers.devices.backend import DeviceBackend
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
+from workers.meter import Meter
 from workers.reaper import Reaper
 from workers.rundir import unsettled
-from workers.runner import Runner
+from workers.runner import NOT_STARTED, Runner
 from workers.sampler import Sampler
 
 log = logging.getLogger(__name__)
 
 #: How long a new worker waits for its predecessor on the device to be gone, in seconds.
 TAKE_OVER_S = 20.0
+#: Runs that a worker may have to adopt beyond its slots, when the setting was lowered; threads cost nothing unused.
+ADOPTED = 64
 #: Longest wait for a ring before the doorbell looks whether it should stop, in seconds.
 LISTEN_S = 0.5
 
@@ -57,10 +61,10 @@ class Worker:
         self.runs = LiveRuns()
         self._backend = backend
         self._clock = clock
-        self._gate = Gate(settings, backend, device, self.runs)
+        self._gate = Gate(settings, backend, device, self.runs, clock)
         self._sampler = Sampler(backend, self.runs, clock)
-        self._runner = Runner(settings, self.queue, self._sampler, self.runs, clock)
-        self._beats = Beats(settings, self.queue, self._gate, self.runs)
+        self._runner = Runner(settings, self.queue, self._gate, self._sampler, self.runs, clock)
+        self._beats = Beats(settings, self.queue, self._gate, self.runs, clock)
         self._reaper = Reaper(settings, self.queue)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -89,6 +93,7 @@ class Worker:
             self._clock,
             worker=self.name,
             hand_over=hand_over,
+            stopping=self._stopping,
         )
         loops: dict[str, Callable[[], None]] = {
             "beats": lambda: self._beats.loop(self._stopping),
@@ -114,7 +119,7 @@ class Worker:
 
     def _claim_loop(self) -> None:
         if self._claimer is not None:
-            self._claimer.loop(self._stopping)
+            self._claimer.loop()
 
     def _lock_device(self) -> int:
         directory = self.settings.state_dir / "devices"
@@ -138,10 +143,12 @@ class Worker:
         for directory in unsettled(self.settings.runs_dir):
             held = directory.held()
             if held is not None and held.devices[0].uuid == self.device.uuid:
-                adopted.append(LiveRun(held=held, directory=directory, since_s=self._clock.monotonic_s()))
+                meters = {uuid: Meter.from_plain(plain) for uuid, plain in directory.meters().items()}
+                now_s = self._clock.monotonic_s()
+                adopted.append(LiveRun(held=held, directory=directory, since_s=now_s, meters=meters))
         for run in adopted:
             self.runs.add(run)
-        offer = self._gate.look() or self._gate.closed()
+        offer = self._gate.look()
         self.queue.announce(offer, worker=self.name, pid=os.getpid(), boot_id=boot_id())
         self._give_up_orphans(self._beats.beat())
         for run in adopted:
@@ -167,8 +174,9 @@ class Worker:
         if run is None:
             return "unknown"  # a message from an earlier life of this worker
         outcome = self._runner.run(run)
-        if self._claimer is not None:
-            self._claimer.wake.set()
+        if outcome == NOT_STARTED and self._claimer is not None:
+            self._claimer.pause()
+        self._wake()
         return outcome
 
     def _listen(self) -> None:
@@ -195,7 +203,8 @@ class Worker:
     def _cancel(self, token: str) -> None:
         run = self.runs.get(token)
         if run is not None:
-            run.directory.ask_end(EndingKind.CANCELLED)
+            with contextlib.suppress(OSError):  # the next beat says it again
+                run.directory.ask_end(EndingKind.CANCELLED)
 
     # ---- down ----------------------------------------------------------------------------------------------------
 
@@ -210,8 +219,6 @@ class Worker:
         self.runs.wake()
         for thread in self._threads:
             thread.join(timeout=LISTEN_S + 5)
-        for run in self.runs.all():
-            run.directory.vouch(self.settings.shim_grace_s)  # the full grace for whoever comes next
         self._runner.detach()
 
     def close(self) -> None:

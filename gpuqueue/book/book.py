@@ -47,8 +47,10 @@ class Book:
         with self._reading() as connection:
             return queries.cursor(connection)
 
-    def apply(self, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
+    def apply(self, events: Sequence[Event], *, expected: Cursor | None, epoch: str, bare: bool = False) -> bool:
         """Write *events* of the store of *epoch* down, if the cursor still stands at *expected*.
+
+        With *bare* only that they were: for an event whose content no row can take.
 
         Returns:
             False, and nothing is changed, if another recorder was faster.
@@ -58,7 +60,7 @@ class Book:
 
         """
         self._check()
-        return writer.apply(self._engine, events, expected=expected, epoch=epoch)
+        return writer.apply(self._engine, events, expected=expected, epoch=epoch, bare=bare)
 
     def history(self, query: HistoryQuery) -> list[Record]:
         """Return the jobs that match *query* with all their runs, newest first.

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gpuqueue.book.connect import writing
-from gpuqueue.book.fold import Batch, Row, fold
+from gpuqueue.book.fold import Batch, Row, fold, only_events
 from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, runs
 from gpuqueue.event import Cursor, Event
 
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 _MOST_IN = 1000
 
 
-def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
+def apply(
+    engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str, bare: bool = False
+) -> bool:
     """Write *events* down and move the cursor from *expected* to the last of them, in one transaction.
 
     Returns:
@@ -33,7 +35,7 @@ def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None
     """
     if not events:
         return True
-    batch = fold(events, epoch=epoch)
+    batch = only_events(events, epoch=epoch) if bare else fold(events, epoch=epoch)
     with writing(engine) as connection:
         if not _move_cursor(connection, expected, Cursor(epoch=epoch, last_id=events[-1].id)):
             return False

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta, timezone
 import click
 
 from gpuqueue.cli import render
-from gpuqueue.client import Client
+from gpuqueue.client import MAX_ID, Client
 from gpuqueue.codec import record_to_plain
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import JobState
@@ -49,8 +49,16 @@ CSV_COLUMNS = (
 @click.option("--since", metavar="WHEN", help="Submitted since: 7d, 12h, 2026-11-01, 2026-11-01T09:00.")
 @click.option("--until", metavar="WHEN", help="Submitted before.")
 @click.option("-d", "--device", metavar="UUID", help="Only runs on this device; the start of the UUID is enough.")
-@click.option("-l", "--limit", type=click.IntRange(1), default=50, show_default=True, help="How many, newest first.")
-@click.option("--before", "before_id", type=int, metavar="ID", help="Only older than this job: the next page.")
+@click.option(
+    "-l", "--limit", type=click.IntRange(1, 10**9), default=50, show_default=True, help="How many, newest first."
+)
+@click.option(
+    "--before",
+    "before_id",
+    type=click.IntRange(1, MAX_ID),
+    metavar="ID",
+    help="Only older than this job: the next page.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a job.")
 def history(  # noqa: PLR0913 - each is one option

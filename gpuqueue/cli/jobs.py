@@ -11,21 +11,24 @@ from datetime import datetime, timezone
 import click
 
 from gpuqueue.cli import render
-from gpuqueue.client import Client
+from gpuqueue.client import MAX_ID, Client
 from gpuqueue.codec import job_to_plain, record_to_plain
 from gpuqueue.errors import GpuQueueError, WaitTimeout
 from gpuqueue.job import JobState
 from gpuqueue.logs import LogTail
+from gpuqueue.run import EndingKind
 from gpuqueue.units import parse_duration
 
-job_ids = click.argument("ids", metavar="ID…", type=click.IntRange(1), nargs=-1, required=True)
-job_id = click.argument("job_id", metavar="ID", type=click.IntRange(1))
+job_ids = click.argument("ids", metavar="ID…", type=click.IntRange(1, MAX_ID), nargs=-1, required=True)
+job_id = click.argument("job_id", metavar="ID", type=click.IntRange(1, MAX_ID))
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 
 
 @click.command()
 @click.option("-u", "--user", help="Only this user's jobs.")
-@click.option("-l", "--limit", type=click.IntRange(1), default=1000, show_default=True, help="How many, oldest first.")
+@click.option(
+    "-l", "--limit", type=click.IntRange(1, 10**9), default=1000, show_default=True, help="How many, oldest first."
+)
 @json_option
 def queue(user: str | None, limit: int, *, as_json: bool) -> None:
     """List the jobs that have not ended, in the order of their ids."""
@@ -68,7 +71,10 @@ def logs(job_id: int, *, follow: bool) -> None:
         tail.turn_to(client.log_path(job_id))
         for chunk in tail.rest():
             sys.stdout.buffer.write(chunk)
-    sys.stdout.buffer.flush()
+        sys.stdout.buffer.flush()
+        last = client.show(job_id).last_run
+    if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:
+        click.echo(f"gpuqueue: job {job_id} never started: {render.plain(last.ending.detail)}", err=True)
 
 
 @click.command()
@@ -80,6 +86,8 @@ def wait(ids: tuple[int, ...], timeout: str | None) -> None:
     code = 0
     with Client() as client:
         for each in ids:
+            if client.get(each).state is JobState.HELD:
+                click.echo(f"gpuqueue: job {each} is held and will wait for: gpuqueue release {each}", err=True)
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 record = client.wait(each, timeout_s=left_s)

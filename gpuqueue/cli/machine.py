@@ -6,7 +6,8 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import click
 
@@ -14,11 +15,11 @@ from gpuqueue.cli import render
 from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
 from gpuqueue.embedded.machine import SILENT_BEATS, Machine
-from gpuqueue.errors import GpuQueueError, Refused, Unreachable
+from gpuqueue.errors import Refused, Unreachable
 from gpuqueue.process import DetachedProcess
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings import Settings
-from gpuqueue.units import format_bytes
+from gpuqueue.units import format_bytes, format_duration
 
 
 @click.command()
@@ -30,15 +31,20 @@ def up(devices: str | None, *, foreground: bool) -> None:
     if not foreground:
         _start(machine, devices)
         return
-    signal.signal(signal.SIGTERM, _interrupt)  # as Ctrl-C, from the first moment on
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)  # as Ctrl-C, from the first moment on
     code = 0
     try:
         host = _start(machine, devices)
         if host is None:
             raise Refused("it is up already, in the background: run gpuqueue down first")
         code = host.wait()
+        click.echo(f"gpuqueue: the workers' host process ended with {code}: see {machine.settings.logs_dir}", err=True)
     except KeyboardInterrupt:
-        click.echo("stopping; running jobs stay with their shims", err=True)
+        grace = format_duration(machine.settings.shim_grace_s)
+        click.echo(f"stopping; running jobs go on for {grace} without a worker: start again before that", err=True)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # nothing may be left half stopped
     with machine.alone(patient=True):  # a `down` may be at work; it needs the store to the last
         machine.stop_host()
         machine.stop_store()
@@ -51,27 +57,43 @@ def _interrupt(*_: object) -> None:
 
 def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
     """Start what does not run yet and tell it; return the host process, None if there was one."""
-    settings = machine.settings
-    spec = devices or settings.devices
     with machine.alone():
         running = machine.host_running()
         if running is not None:
-            click.echo(f"already up (pid {running.pid}): see gpuqueue status", err=True)
+            _refresh(machine, devices, running.pid)
             return None
+        spec = devices or machine.settings.devices
         wanted = machine.find_devices(spec)
-        _tell("store", machine.start_store(), machine.status().store)
-        _tell("history", "ready", f"tables at revision {machine.prepare_book()}")
-        machine.open_queue()
-        since_ms = machine.queue.now_ms()
-        host = machine.start_host(spec)
+        store = machine.start_store()
         try:
-            ready = machine.wait_ready(host, wanted, since_ms)
-        except GpuQueueError:
+            _tell("store", store, machine.status().store)
+            return _start_host(machine, spec, wanted)
+        except BaseException:  # an interrupt as well: what is half up is taken down again
             machine.stop_host()
+            if store == "started":
+                machine.stop_store()
             raise
-        _tell("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {settings.logs_dir}")
-        click.echo(_device_rows(ready, settings))
+
+
+def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedProcess:
+    _tell("history", "ready", f"tables at revision {machine.prepare_book()}")
+    machine.open_queue()
+    since_ms = machine.queue.now_ms()
+    host = machine.start_host(spec)
+    ready = machine.wait_ready(host, wanted, since_ms)
+    _tell("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
+    click.echo(_device_rows(ready, machine.settings))
     return host
+
+
+def _refresh(machine: Machine, devices: str | None, pid: int) -> None:
+    """Mend what is up already: the store may have died, or an interrupted `down` may have closed the devices."""
+    if devices is not None:
+        raise Refused(f"already up (pid {pid}): for other devices run gpuqueue down first")
+    if machine.start_store() == "started":
+        _tell("store", "restarted", machine.status().store)
+    machine.resume()
+    click.echo(f"already up (pid {pid}): see gpuqueue status", err=True)
 
 
 def _tell(what: str, how: str, where: str) -> None:
@@ -115,17 +137,23 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
     """Let the running jobs end, then stop workers, recorder and store. Waiting jobs stay in the queue."""
     machine = Machine(Settings.load())
     with machine.alone():
-        running = _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
+        _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
         _tell("workers", "stopped" if machine.stop_host() else "were down", "")
-        if running and leave_jobs:
+        if cancel_jobs:
+            machine.end_left_jobs()
+        left = machine.left_jobs()
+        if left and leave_jobs:
             click.echo(f"{machine.park_jobs()}: the next gpuqueue up takes them over", err=True)
-        else:
+        elif not left:
             _forget(machine)
-        _tell("store", "stopped" if machine.stop_store() else "left alone", machine.status().store)
+        not_ours = "was down" if machine.settings.embedded else "left alone"
+        _tell("store", "stopped" if machine.stop_store() else not_ours, machine.status().store)
+    if left and not leave_jobs:
+        raise Refused(f"{left} without a worker: gpuqueue up takes over, gpuqueue down --cancel-jobs ends it")
 
 
-def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> Sequence[int]:
-    """Let nothing new start, and deal with what runs as asked; return the jobs that still run."""
+def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:
+    """Let nothing new start, and deal with what runs as asked."""
     try:
         machine.drain()
         if cancel:
@@ -133,10 +161,8 @@ def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> Sequence[int]:
                 machine.queue.cancel(job_id)
         if not leave and machine.host_running() is not None:
             _drain(machine)
-        return machine.running_jobs()
     except Unreachable as error:
         click.echo(f"gpuqueue: {error}", err=True)
-        return ()
     except KeyboardInterrupt:
         machine.resume()
         click.echo("gpuqueue: stopped waiting: the machine stays up and takes jobs again", err=True)
@@ -172,6 +198,8 @@ def gpus(*, as_json: bool) -> None:
         click.echo(json.dumps([_device_plain(each) for each in found], indent=2))
     elif found:
         click.echo(_device_rows(found, settings))
+        for line in _stranger_lines(found):
+            click.echo(line)
     else:
         click.echo("no worker has announced a device: start one with gpuqueue up", err=True)
 
@@ -195,11 +223,23 @@ def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
     return render.table(head, rows, right=(1, 3, 4, 5, 6))
 
 
+def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each process that the queue did not start, so that one knows whom to ask."""
+    for each in found:
+        for stranger in each.strangers:
+            who = f"{render.plain(stranger.user or 'somebody')}, pid {stranger.pid}"
+            what = render.short(stranger.command or "cannot be seen", 60)
+            held = format_bytes(stranger.held_bytes)
+            yield f"stranger on {each.host} device {each.device.index}: {held}  {who}  {what}"
+
+
 def _condition(each: DeviceStatus, settings: Settings) -> str:
     if each.drained is not None:
         return f"drained: {render.plain(each.drained)}"
     if each.seen_s_ago > SILENT_BEATS * settings.beat_s:
         return f"silent for {each.seen_s_ago:.0f}s"
+    if each.trouble is not None:
+        return f"closed: {render.plain(each.trouble)}"
     return "ready"
 
 
@@ -217,6 +257,8 @@ def _device_plain(each: DeviceStatus) -> dict[str, object]:
         "pool": each.pool,
         "seen_s_ago": each.seen_s_ago,
         "drained": each.drained,
+        "trouble": each.trouble,
+        "strangers": [asdict(stranger) for stranger in each.strangers],
     }
 
 

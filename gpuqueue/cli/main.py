@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from importlib import import_module
@@ -70,6 +71,7 @@ def main() -> None:
     """Run the command line; our own errors become one line on stderr and their exit code."""
     try:
         code = commands.main(prog_name="gpuqueue", standalone_mode=False)
+        sys.stdout.flush()
     except click.exceptions.Abort:
         code = _say("interrupted", 130)
     except click.ClickException as error:
@@ -80,6 +82,11 @@ def main() -> None:
     except BrokenPipeError:  # the reader (head, less) has gone; that is no mistake of anybody
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141  # as the shell reports SIGPIPE
+    except OSError as error:  # a full disk, a directory that is not ours
+        where = f": {error.filename}" if error.filename else ""
+        code = _say(f"{error.strerror or error}{where}", 1)
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be said there
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -72,6 +72,12 @@ def devices_of(run: Run | None) -> str:
     return f"{labels}@{run.host}"
 
 
+def asked_of(job: Job) -> str:
+    """Return what a job asked for: ``6G``, or ``2x6G`` on two devices."""
+    size = format_bytes(job.spec.mem_bytes)
+    return f"{job.spec.gpus}x{size}" if job.spec.gpus > 1 else size
+
+
 def peak_of(run: Run | None) -> str:
     """Return a run's peak memory, or ``-`` if nobody could measure it."""
     return format_bytes(run.peak_bytes if run else None)
@@ -89,7 +95,7 @@ def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
                 short(job.spec.account.name, 12),
                 state(job),
                 str(job.reason).replace("_", " ") if job.reason else "",
-                format_bytes(job.spec.mem_bytes) + (f" x{job.spec.gpus}" if job.spec.gpus > 1 else ""),
+                asked_of(job),
                 format_duration((now - since).total_seconds()),
             )
         )
@@ -111,7 +117,7 @@ def history_rows(records: Sequence[Record]) -> str:
                 devices_of(run),
                 when(run.started_at if run else None),
                 format_duration(run.duration_s if run else None),
-                format_bytes(job.spec.mem_bytes),
+                asked_of(job),
                 peak_of(run),
             )
         )

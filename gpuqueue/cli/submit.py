@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,8 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from gpuqueue.client import Client
-from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.job import Job, Level
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.job import Job, JobState, Level
+from gpuqueue.logs import LogTail
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,7 +27,12 @@ class WithRest(click.Command):
         if "--" in words:
             cut = words.index("--")
             words, ctx.obj = words[:cut], tuple(words[cut + 1 :])
-        return super().parse_args(ctx, words)
+        try:
+            return super().parse_args(ctx, words)
+        except click.UsageError as error:
+            if ctx.obj is None and ("No such option" in error.message or "extra argument" in error.message):
+                raise click.UsageError(f"{error.message} What belongs to the script goes after --.", ctx) from None
+            raise
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Show the ``--`` in the usage line."""
@@ -52,6 +59,7 @@ def job_options(command: F) -> F:
         ),
         click.option("--pool", default="", help="Only devices of this pool."),
         click.option("--no-requeue", is_flag=True, help="Never run it twice, not even when its worker vanished."),
+        click.option("--no-cap", is_flag=True, help="Do not tell its frameworks to stay within --mem."),
         click.option(
             "--python", metavar="PATH", help="Interpreter of a .py script; the active environment's by default."
         ),
@@ -74,15 +82,20 @@ def _submit(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any
             raise BadRequest(f"--env {pair!r}: write it like --env KEY=VALUE")
         env[key] = value
     level, no_requeue = Level[options.pop("priority").upper()], options.pop("no_requeue")
+    no_cap = options.pop("no_cap")
     what: dict[str, Any] = (
         {"command": script, "args": rest or ()} if script is not None else {"command": list(rest or ())}
     )
-    job = client.submit(**what, env=env, level=level, requeue=not no_requeue, **options)
-    if not client.devices():
-        click.echo(
-            "gpuqueue: no worker has announced a device yet: the job waits. Start one with gpuqueue up", err=True
-        )
-    return job
+    return client.submit(**what, env=env, level=level, requeue=not no_requeue, cap=not no_cap, **options)
+
+
+def _warn_if_alone(client: Client) -> None:
+    """Say so when nobody is there to run the job. It is queued all the same: nothing may go wrong any more."""
+    with contextlib.suppress(GpuQueueError):
+        if not client.queue.anybody():
+            click.echo(
+                "gpuqueue: no worker has announced a device: the job waits. Start one with gpuqueue up", err=True
+            )
 
 
 @click.command(cls=WithRest)
@@ -101,7 +114,14 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
       gpuqueue submit --mem 20G --gpus 2 -- torchrun --nproc-per-node 2 train.py
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
-        click.echo(_submit(client, ctx.obj, options).id)
+        job = _submit(client, ctx.obj, options)
+        try:
+            click.echo(job.id)
+            sys.stdout.flush()
+        except OSError:
+            click.echo(f"gpuqueue: job {job.id} is queued, but its id could not be printed", err=True)
+            raise
+        _warn_if_alone(client)
 
 
 @click.command(cls=WithRest)
@@ -120,16 +140,18 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     with Client() as client:
         job = _submit(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
+        _warn_if_alone(client)
+        tail = LogTail()
         while True:
             try:
-                sys.exit(_attend(client, job.id))
+                sys.exit(_attend(client, job.id, tail))
             except KeyboardInterrupt:
                 _interrupted(client, job.id)
 
 
-def _attend(client: Client, job_id: int) -> int:
+def _attend(client: Client, job_id: int, tail: LogTail) -> int:
     try:
-        for chunk in client.follow(job_id):
+        for chunk in client.follow(job_id, tail):
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
     except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
@@ -139,13 +161,21 @@ def _attend(client: Client, job_id: int) -> int:
     click.echo(
         f"gpuqueue: job {job_id} {record.job.state}" + (f" ({last.ending})" if last and last.ending else ""), err=True
     )
-    return last.ending.shell_code if last and last.ending else 1
+    if last and last.ending:
+        return last.ending.shell_code
+    return 0 if record.job.state is JobState.SUCCEEDED else 1
 
 
 def _interrupted(client: Client, job_id: int) -> None:
     click.echo("", err=True)
-    if not sys.stdin.isatty() or click.confirm(f"Cancel job {job_id}? (no: it runs on without you)", err=True):
-        client.cancel(job_id)
+    try:
+        cancel = not sys.stdin.isatty() or click.confirm(f"Cancel job {job_id}? (no: it runs on without you)", err=True)
+    except click.Abort:
+        cancel = False
+        click.echo("", err=True)
+    if cancel:
+        with contextlib.suppress(Refused):  # it has just ended by itself
+            client.cancel(job_id)
         return
     click.echo(f"gpuqueue: job {job_id} runs on: gpuqueue logs -f {job_id}", err=True)
     sys.exit(130)

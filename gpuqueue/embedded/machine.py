@@ -226,6 +226,19 @@ class Machine:
             raise _as_error(done.returncode, done.stderr)
         return done.stdout.strip()
 
+    def left_jobs(self) -> str:
+        """Return in words which jobs of this machine run without a worker, empty if none does. Needs no store."""
+        done = subprocess.run([*_worker_command(), "left"], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise _as_error(done.returncode, done.stderr)
+        return done.stdout.strip()
+
+    def end_left_jobs(self) -> None:
+        """End the jobs of this machine that run without a worker, and wait for it. Needs no store."""
+        done = subprocess.run([*_worker_command(), "left", "--end"], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise _as_error(done.returncode, done.stderr)
+
     def resume(self) -> None:
         """Let the devices of this machine take jobs again."""
         self.queue.resume([each.device.uuid for each in self.queue.devices(self.settings.host)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -77,22 +78,30 @@ class EmbeddedStore:
     def start(self) -> bool:
         """Start the server unless it runs; return whether it was started now.
 
+        The server holds a lock on its directory for as long as it lives. A server that does not answer, because it
+        is still reading its data or hangs, is waited for and never doubled: two of them on the same files would
+        each acknowledge jobs that the other does not know.
+
         Raises:
             GpuQueueError: no server was found, or it did not come up.
 
         """
-        if self.running():
-            return False
         for directory in (self._directory, self._socket.parent):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if self._socket.parent.stat().st_uid != os.getuid():
-            raise GpuQueueError(f"{self._socket.parent} belongs to somebody else: set GPUQUEUE_STATE_DIR")
-        self._socket.parent.chmod(0o700)
-        server = DetachedProcess(self._command(), log=self._log)
-        identity = ProcessIdentity.of(server.pid)
-        self._pid_file.write_text(f"{identity}\n", encoding="ascii")
-        self._wait_for(server)
-        return True
+        lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._wait_for(None)
+            return False
+        else:
+            self._socket.parent.chmod(0o700)
+            server = DetachedProcess(self._command(), log=self._log, keep=lock)
+            self._pid_file.write_text(f"{ProcessIdentity.of(server.pid)}\n", encoding="ascii")
+            self._wait_for(server)
+            return True
+        finally:
+            os.close(lock)
 
     def _command(self) -> list[str]:
         # Every acknowledged submit is on the disk before its id is printed: appendfsync always costs 0.2 ms.
@@ -110,20 +119,21 @@ class EmbeddedStore:
             *("--daemonize", "no"),
         ]
 
-    def _wait_for(self, server: DetachedProcess) -> None:
+    def _wait_for(self, server: DetachedProcess | None) -> None:
+        """Wait until the server answers: ours, or one that was there (None)."""
         deadline = time.monotonic() + START_TIMEOUT_S
         pause_s = 0.005
         while time.monotonic() < deadline:
             if self.running():
                 return
-            if server.poll() is not None:
+            if server is not None and server.poll() is not None:
                 lines = self._log.read_text(errors="replace").strip().splitlines()
                 raise GpuQueueError(
                     f"the store did not start: {lines[-1] if lines else 'no reason given'} ({self._log})"
                 )
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.1)
-        raise GpuQueueError(f"the store did not answer within {START_TIMEOUT_S:.0f} s: see {self._log}")
+        raise GpuQueueError(f"the store does not answer within {START_TIMEOUT_S:.0f} s: see {self._log}")
 
     def stop(self) -> bool:
         """Stop the server if we started it; return whether it ran. Its data stays on the disk.

@@ -15,8 +15,19 @@ from gpuqueue.errors import StoreNotReady, StoreUnreachable
 #: How long one command may take before the store counts as unreachable, in seconds.
 COMMAND_TIMEOUT_S = 5.0
 
-#: What the store itself says when it is there but cannot serve, and what to do about it.
-_NOT_READY = {
+#: What the store itself says when it is there but cannot serve, and what to do about it. The client library knows
+#: some of these by class, and has cut their code off the message by then.
+_BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
+    (redis.BusyLoadingError, "the store is still loading its data: try again in a moment"),
+    (redis.ReadOnlyError, "the store is a read-only replica: point GPUQUEUE_REDIS_URL at the primary"),
+    (redis.OutOfMemoryError, "the store has reached its maxmemory: raise the limit"),
+    (redis.AuthenticationError, "the store does not accept the password in GPUQUEUE_REDIS_URL, or wants one"),
+    (
+        redis.exceptions.NoPermissionError,
+        "the store's access rules do not let gpuqueue work: allow all commands on keys {gq}:*",
+    ),
+)
+_BY_CODE = {
     "NOTOPEN": "the store was never opened for gpuqueue: run gpuqueue up",
     "LOADING": "the store is still loading its data: try again in a moment",
     "MISCONF": "the store cannot write to its disk: free some space, see the store's log",
@@ -25,14 +36,20 @@ _NOT_READY = {
     "NOAUTH": "the store wants a password: put it into GPUQUEUE_REDIS_URL",
     "WRONGPASS": "the store does not accept the password in GPUQUEUE_REDIS_URL",
     "NOPERM": "the store's access rules do not let gpuqueue work: allow all commands on keys {gq}:*",
+    "BUSY": "the store is busy with a long script: try again in a moment",
+    "NOREPLICAS": "the store wants replicas that are not there (min-replicas-to-write)",
+    "MASTERDOWN": "the store is a replica without its primary",
+    "CLUSTERDOWN": "the store's cluster is down",
+    "TRYAGAIN": "the store's cluster is being moved: try again in a moment",
 }
 
 
-def connect(url: str, *, blocking: bool = False) -> redis.Redis:
+def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
     """Return a client of the store at *url*; nothing is sent yet.
 
     Commands are never repeated silently: a claim that is sent twice must be told apart from two claims,
-    and only its sender can do that (with a nonce). A *blocking* client waits as long as its command says.
+    and only its sender can do that (with a nonce). *wait_s* is how long a blocking command may wait for its answer;
+    a store that is silent for longer has gone without a word.
 
     Raises:
         StoreUnreachable: *url* is no URL of a Redis store.
@@ -43,7 +60,7 @@ def connect(url: str, *, blocking: bool = False) -> redis.Redis:
             url,
             decode_responses=True,
             retry=Retry(NoBackoff(), 0),
-            socket_timeout=None if blocking else COMMAND_TIMEOUT_S,
+            socket_timeout=wait_s + COMMAND_TIMEOUT_S,
             socket_connect_timeout=COMMAND_TIMEOUT_S,
         )
     except ValueError as error:
@@ -70,15 +87,22 @@ def translated(url: str) -> Iterator[None]:
     """
     try:
         yield
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        code = str(error).split(" ", 1)[0]
-        if code in _NOT_READY:
-            raise StoreNotReady(_NOT_READY[code]) from error
+    except redis.RedisError as error:
+        words = _not_ready(error)
+        if words is not None:
+            raise StoreNotReady(words) from error
+        if not isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
+            raise
         raise StoreUnreachable(
             f"the store at {without_password(url)} does not answer: is it running? Start it with gpuqueue up"
         ) from error
-    except redis.ResponseError as error:
-        for code, words in _NOT_READY.items():
-            if str(error).startswith(code) or f" {code} " in str(error):
-                raise StoreNotReady(words) from error
-        raise
+
+
+def _not_ready(error: redis.RedisError) -> str | None:
+    """Return in words why a store that is there cannot serve, or None for any other error."""
+    for kind, words in _BY_CLASS:
+        if isinstance(error, kind):
+            return words
+    # A script passes the code on at the start, or in the middle, of a message of its own.
+    said = str(error).split()
+    return next((_BY_CODE[word] for word in said if word in _BY_CODE), None)

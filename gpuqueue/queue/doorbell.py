@@ -8,6 +8,9 @@ from types import TracebackType
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 
+#: Longest wait in one call, in seconds.
+MAX_WAIT_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Ring:
@@ -23,7 +26,7 @@ class Doorbell:
 
     def __init__(self, url: str, *channels: str) -> None:
         self._url = url
-        self._client = connect(url, blocking=True)
+        self._client = connect(url, wait_s=MAX_WAIT_S)
         self._channels = channels or (keys.BELL, keys.CONTROL)
         self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
         with translated(url):
@@ -37,7 +40,7 @@ class Doorbell:
 
         """
         with translated(self._url):
-            message = self._pubsub.get_message(timeout=timeout_s)
+            message = self._pubsub.get_message(timeout=min(timeout_s, MAX_WAIT_S))
         if message is None:
             return None
         channel, text = message["channel"], message["data"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -21,6 +22,9 @@ from gpuqueue.queue.lease import Alive, Claim, DeviceStatus, Offer, Verdicts
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.run import Ending, RunDevice
 from gpuqueue.units import format_bytes
+
+#: Longest wait for the next event in one call, in seconds.
+MAX_WAIT_S = 10.0
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -50,6 +54,7 @@ class JobQueue:
         self._redis = connect(url)
         self._scripts = Scripts(self._redis)
         self._reader: redis.Redis | None = None
+        self._seen: dict[str, str] = {}
 
     def close(self) -> None:
         """Close the connections."""
@@ -102,10 +107,16 @@ class JobQueue:
 
     @_answering
     def claim(
-        self, *, host: str, device: str, worker: str, lease_s: float, foreign_bytes: int, nonce: str
+        self, offer: Offer, *, worker: str, lease_s: float, nonce: str, observed: Mapping[int, int] | None = None
     ) -> Claim | None:
-        """Claim the job that should run next on *device*, or None. The same *nonce* again gets the same answer."""
-        reply = self._scripts.run("claim", host, device, worker, _ms(lease_s), foreign_bytes, nonce)
+        """Claim the job that should run next on the device of *offer*, or None.
+
+        The same *nonce* again gets the same answer. *observed* are the bytes that the worker's runs, by job id,
+        held at the same look.
+        """
+        pairs = [figure for pair in (observed or {}).items() for figure in pair]
+        device = offer.device.uuid
+        reply = self._scripts.run("claim", offer.host, device, worker, _ms(lease_s), offer.foreign_bytes, nonce, *pairs)
         return replies.claim(reply) if reply else None
 
     @_answering
@@ -134,7 +145,16 @@ class JobQueue:
             args += [run.job_id, run.token, len(run.observed)]
             for device, observed in run.observed.items():
                 args += [device, observed]
-        return replies.verdicts(alive, self._scripts.run("beat", *args))
+        verdicts = replies.verdicts(alive, self._scripts.run("beat", *args))
+        self._tell_seen(offer)
+        return verdicts
+
+    def _tell_seen(self, offer: Offer) -> None:
+        """Tell who else is on the device and what is wrong with it, when that has changed."""
+        seen = json.dumps({"trouble": offer.trouble, "strangers": [asdict(each) for each in offer.strangers]})
+        if self._seen.get(offer.device.uuid) != seen:
+            self._redis.hset(keys.SEEN, offer.device.uuid, seen)
+            self._seen[offer.device.uuid] = seen
 
     @_answering
     def giveback(self, job_id: int, token: str, detail: str) -> bool:
@@ -218,6 +238,11 @@ class JobQueue:
         live, active, ended = pipe.execute()
         return live - active - ended, active
 
+    @_answering
+    def anybody(self) -> bool:
+        """Return whether any worker ever announced a device that was not withdrawn."""
+        return bool(self._redis.hlen(keys.FACTS))
+
     # ---- devices -------------------------------------------------------------------------------------------------
 
     @_answering
@@ -232,6 +257,7 @@ class JobQueue:
         now = self.now_ms()
         facts = cast("dict[str, str]", self._redis.hgetall(keys.FACTS))
         drained = cast("dict[str, str]", self._redis.hgetall(keys.DRAINED))
+        seen = cast("dict[str, str]", self._redis.hgetall(keys.SEEN))
         found = []
         for uuid, text in facts.items():
             plain = json.loads(text)
@@ -240,7 +266,7 @@ class JobQueue:
             record = cast("str | None", self._redis.hget(keys.host_devices(plain["host"]), uuid))
             leases = cast("dict[str, str]", self._redis.hgetall(keys.device_leases(uuid)))
             if record:
-                found.append(replies.device_status(plain, record, leases, now, drained.get(uuid)))
+                found.append(replies.device_status(plain, record, leases, now, drained.get(uuid), seen.get(uuid)))
         return sorted(found, key=lambda each: (each.host, each.device.index))
 
     @_answering
@@ -250,6 +276,7 @@ class JobQueue:
         pipe.hdel(keys.host_devices(host), uuid)
         pipe.hdel(keys.FACTS, uuid)
         pipe.hdel(keys.DRAINED, uuid)
+        pipe.hdel(keys.SEEN, uuid)
         pipe.execute()
 
     @_answering
@@ -271,8 +298,8 @@ class JobQueue:
     def events(self, after: str, *, most: int = 500, wait_s: float = 0.0) -> list[Event]:
         """Return at most *most* events behind the id *after*, waiting up to *wait_s* for the first."""
         if self._reader is None:
-            self._reader = connect(self.url, blocking=True)
-        block = max(1, _ms(wait_s)) if wait_s > 0 else None
+            self._reader = connect(self.url, wait_s=MAX_WAIT_S)
+        block = max(1, _ms(min(wait_s, MAX_WAIT_S))) if wait_s > 0 else None
         reply = cast("list[Any]", self._reader.xread({keys.OUTBOX: after}, count=most, block=block))
         entries = reply[0][1] if reply else []
         return [replies.event(entry_id, fields) for entry_id, fields in entries]
@@ -305,6 +332,6 @@ def _why_impossible(spec: JobSpec, largest_bytes: int, most_devices: int) -> str
         else format_bytes(spec.mem_bytes)
     )
     return (
-        f"{asked} asked for, but the largest device{where} can give {format_bytes(largest_bytes)}: "
-        "ask for less with --mem"
+        f"{asked} asked for, but the largest device{where} can give {format_bytes(largest_bytes)} (its memory less the "
+        "headroom): ask for less with --mem"
     )

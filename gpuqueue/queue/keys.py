@@ -22,12 +22,13 @@ fair                   zset    user -> decayed device-seconds used
 hosts                  set     hosts that ever announced a device
 dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool, bytes and a time
 facts                  hash    device -> JSON of what it is, where it is and which worker serves it
-drained                hash    device -> why it takes no new job
+drained                hash    device -> why it takes no new job, said by a person
+seen                   hash    device -> JSON of its strangers, and of the trouble it is in, as its worker last saw them
 dl:<device>            hash    job id -> lease:observed:end: the leases on a device, in bytes, and when they may end
 leases                 zset    job id -> when the lease expires unless a beat comes
 rsv                    hash    device -> job:need:start: reservations for a job that has waited too long
 lc                     hash    device -> nonce:job: the last claim, so that a claim sent twice is answered twice
-idem:<nonce>           string  job id: a submit sent twice makes one job
+idem:<nonce>           string  id:time of the job, for ten minutes: a submit sent twice makes one job
 ev                     stream  the outbox: one event for each step of each job
 ended                  zset    job id -> when it ended: forgotten once the book has the event
 meta                   hash    the reaper's last tick and grace, the layout's version
@@ -45,6 +46,7 @@ LIVE = PREFIX + "live"
 HOSTS = PREFIX + "hosts"
 FACTS = PREFIX + "facts"
 DRAINED = PREFIX + "drained"
+SEEN = PREFIX + "seen"
 LEASES = PREFIX + "leases"
 OUTBOX = PREFIX + "ev"
 

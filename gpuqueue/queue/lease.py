@@ -23,8 +23,21 @@ class Claim:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stranger:
+    """A process on a device that the queue did not start. User and command are None where they cannot be seen."""
+
+    pid: int
+    held_bytes: int
+    user: str | None
+    command: str | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Offer:
-    """What a worker tells of its device with each beat: the device, and how much of it can be promised."""
+    """What a worker tells of its device with each beat: the device, and how much of it can be promised.
+
+    ``foreign_bytes`` is what everybody but our runs holds; ``trouble`` is why the device promises nothing now.
+    """
 
     device: Device
     host: str
@@ -32,6 +45,8 @@ class Offer:
     foreign_bytes: int
     slots: int
     pool: str = ""
+    strangers: tuple[Stranger, ...] = ()
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +95,8 @@ class DeviceStatus:
     pool: str
     seen_s_ago: float
     drained: str | None
+    trouble: str | None = None
+    strangers: tuple[Stranger, ...] = ()
 
     @property
     def free_bytes(self) -> int:

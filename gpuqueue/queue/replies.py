@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,7 @@ from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_spec, device_from_plain
 from gpuqueue.event import Act, Event
 from gpuqueue.job import Job, JobState, WaitReason
-from gpuqueue.queue.lease import Alive, Claim, DeviceStatus, Lease, Verdicts
+from gpuqueue.queue.lease import Alive, Claim, DeviceStatus, Lease, Stranger, Verdicts
 
 
 def claim(reply: Sequence[str]) -> Claim:
@@ -79,10 +80,16 @@ def job(job_id: int, fields: Mapping[str, str], spec: str) -> Job:
 
 
 def device_status(
-    plain: Mapping[str, Any], record: str, leases: Mapping[str, str], now_ms: int, drained: str | None
+    plain: Mapping[str, Any],
+    record: str,
+    leases: Mapping[str, str],
+    now_ms: int,
+    drained: str | None,
+    last_look: str | None,
 ) -> DeviceStatus:
     """Return a device as its facts, its last reading and its leases tell."""
     _, headroom, foreign, seen, slots, pool = record.split(":", 5)
+    look = json.loads(last_look) if last_look else {"trouble": None, "strangers": []}
     promised = 0
     for lease in leases.values():
         lease_bytes, observed_bytes, _ = lease.split(":")
@@ -100,6 +107,8 @@ def device_status(
         pool=pool,
         seen_s_ago=max(0.0, (now_ms - int(seen)) / 1000),
         drained=drained,
+        trouble=look["trouble"],
+        strangers=tuple(Stranger(**each) for each in look["strangers"]),
     )
 
 

@@ -130,7 +130,7 @@ def _create_run_devices() -> None:
             ondelete="CASCADE",
         ),
         sa.CheckConstraint(
-            "peak_source IN ('nvml_sampled', 'host_rss', 'simulated', 'none')",
+            "peak_source IN ('nvml_sampled', 'torch', 'host_rss', 'simulated', 'none')",
             name=op.f("ck_run_devices_peak_source_known"),
         ),
         sa.CheckConstraint(

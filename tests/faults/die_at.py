@@ -1,6 +1,7 @@
-"""A real worker that is killed with SIGKILL at one given step.
+"""A real worker that meets its fate at one given step.
 
-python die_at.py workers.claimer:Claimer._take run --device 0 --plain
+python die_at.py kill workers.claimer:Claimer._take run --device 0 --plain     SIGKILL there
+python die_at.py fail workers.runner:Runner._settle run --device 0 --plain     an OSError, the first time only
 """
 
 from __future__ import annotations
@@ -8,20 +9,39 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 
-def die(*_args: Any, **_kwargs: Any) -> None:
+def kill(_step: Callable[..., Any]) -> Callable[..., Any]:
     """End this process as the kernel would, in the middle of what it does."""
-    os.kill(os.getpid(), signal.SIGKILL)
+
+    def fate(*_args: Any, **_kwargs: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return fate
+
+
+def fail(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Fail the first time, as on a disk that is full for a moment."""
+    failed = []
+
+    def fate(*args: Any, **kwargs: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise OSError(28, "No space left on device")
+        return step(*args, **kwargs)
+
+    return fate
 
 
 if __name__ == "__main__":
-    place, *sys.argv[1:] = sys.argv[1:]
+    how, place, *sys.argv[1:] = sys.argv[1:]
     module, _, path = place.partition(":")
-    owner, _, name = path.rpartition(".")
-    setattr(getattr(import_module(module), owner), name, die)
+    owner_name, _, name = path.rpartition(".")
+    owner = getattr(import_module(module), owner_name)
+    setattr(owner, name, {"kill": kill, "fail": fail}[how](getattr(owner, name)))
     from workers.cli import main
 
     main()

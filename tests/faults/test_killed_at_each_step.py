@@ -32,7 +32,7 @@ def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, t
     site.start_recorder()
     effects = tmp_path / "effects"
     job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; exit 0"), mem_bytes=MIB))
-    command = [sys.executable, str(DIE_AT), step, "run", "--device", "0", "--plain"]
+    command = [sys.executable, str(DIE_AT), "kill", step, "run", "--device", "0", "--plain"]
     killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
     assert -signal.SIGKILL == killed.returncode, killed.stderr
 
@@ -42,5 +42,33 @@ def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, t
     assert JobState.SUCCEEDED is record.job.state
     assert (STEPS[step], STEPS[step] - 1) == (len(record.runs), record.job.losses)
     assert ["run"] == effects.read_text().split()
-    until(lambda: not list(site.settings.runs_dir.glob("*/*/claim")), what="every run directory is settled")
+    until(lambda: not list(site.settings.runs_dir.glob("[0-9]*/*/claim")), what="every run directory is settled")
     assert 0 == site.queue.devices()[0].promised_bytes
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "workers.rundir:RunDir.create",
+        "workers.rundir:RunDir.write_spec",
+        "workers.runner:Runner._follow_child",
+        "workers.runner:Runner._settle",
+        "workers.rundir:RunDir.settle",
+        "workers.runner:Runner._judged",
+        "workers.rundir:RunDir.vouch",
+        "workers.rundir:RunDir.keep_meters",
+    ],
+)
+def test_a_moment_of_trouble_at_any_step_ends_no_job(site: Site, tmp_path: Path, step: str) -> None:
+    """A run whose handling failed once was forgotten, and ran a second time although its exit code lay on the disk."""
+    site.start_recorder()
+    effects = tmp_path / "effects"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; sleep 0.6; exit 3"), mem_bytes=MIB))
+
+    site.spawn_command([sys.executable, str(DIE_AT), "fail", step, "run", "--device", "0", "--plain"])
+
+    record = site.until_recorded(job.id)
+    assert "exit 3" == str(record.runs[-1].ending)
+    assert ["run"] == effects.read_text().split()
+    assert "No space left on device" in site.log()
+    assert 20 > len(site.client.story(job.id)), "given back and claimed again, over and over"

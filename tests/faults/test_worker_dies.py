@@ -1,18 +1,24 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from bounded import until
-from factories import make_spec
+from factories import make_offer, make_spec
 from site_of_one import Site
 
 from gpuqueue.event import Act
 from gpuqueue.job import JobState
 from gpuqueue.process import ProcessIdentity
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.run import RunDevice
 from gpuqueue.units import MIB
+from workers.rundir import Held, RunDir
 
 
 def runs_of(file: Path) -> list[str]:
@@ -29,9 +35,8 @@ def test_a_worker_killed_right_after_the_claim_costs_nothing(site: Site, tmp_pat
     job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}"), mem_bytes=MIB))
     # What the killed worker did last, to the letter: its claim, and then nothing any more.
     uuid = f"sim-{site.settings.host}-0"
-    claimed = site.queue.claim(
-        host=site.settings.host, device=uuid, worker="killed", lease_s=300, foreign_bytes=0, nonce="dead"
-    )
+    offer = make_offer(uuid, host=site.settings.host)
+    claimed = site.queue.claim(offer, worker="killed", lease_s=300, nonce="dead")
     assert claimed is not None
 
     site.start_worker()
@@ -73,7 +78,7 @@ def test_a_job_that_ends_while_no_worker_is_there_is_settled_by_the_next(site: S
     until(lambda: runs_of(started))
     site.end(worker)
     gate.touch()
-    until(lambda: list(site.settings.runs_dir.glob("*/*/exit")), what="the shim's last word")
+    until(lambda: list(site.settings.runs_dir.glob("[0-9]*/*/exit")), what="the shim's last word")
     assert JobState.RUNNING is site.client.get(job.id).state
 
     site.start_worker()
@@ -107,7 +112,7 @@ def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_pa
     script = f"echo $$ >> {effects}; setsid sleep 1000 & [ -e {gate} ] || sleep 1000; kill %1"
     job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
     (first,) = until(lambda: runs_of(effects))
-    (pid_file,) = site.settings.runs_dir.glob("*/*/pid")
+    (pid_file,) = site.settings.runs_dir.glob("[0-9]*/*/pid")
     gate.touch()
 
     os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
@@ -140,3 +145,61 @@ def test_two_recorders_at_once_write_everything_once(site: Site) -> None:
     for job in jobs:
         assert 1 == len(site.until_recorded(job).runs)
         assert 4 == len(site.client.story(job))
+
+
+def test_a_damaged_run_directory_keeps_no_worker_from_starting(site: Site) -> None:
+    """A power cut can leave an empty file; the other runs of the host must not wait for a person to remove it."""
+    site.start_recorder()
+    held = Held(job_id=77, token="1.damaged", devices=(RunDevice(uuid="x", lease_bytes=1),))
+    directory = RunDir.create(site.settings.runs_dir, held)
+    (directory.path / "claim").write_text("")
+
+    site.start_worker()
+
+    job = site.queue.submit(make_spec(mem_bytes=MIB))
+    assert "exit 0" == str(site.until_recorded(job.id).runs[-1].ending)
+
+
+def test_the_peak_outlives_the_worker_that_saw_it(site: Site, tmp_path: Path) -> None:
+    """A job was large under one worker and small under the next: its peak is the large figure."""
+    site.start_recorder()
+    worker = site.start_worker()
+    shrink, gate = tmp_path / "shrink", tmp_path / "gate"
+    script = (
+        "import os, pathlib, time\n"
+        "data = bytearray(200 * 2**20)\n"
+        f"while not pathlib.Path({str(shrink)!r}).exists(): time.sleep(0.02)\n"
+        # exec gives all memory back, and the kernel's own maximum with it
+        f"os.execv('/bin/sh', ['sh', '-c', 'while [ ! -e {gate} ]; do sleep 0.05; done'])\n"
+    )
+    job = site.queue.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
+    until(lambda: any("peak_bytes" in path.read_text() for path in site.settings.runs_dir.glob("[0-9]*/*/meters")))
+
+    def seen() -> bool:
+        (meters,) = site.settings.runs_dir.glob("[0-9]*/*/meters")
+        return max(plain["peak_bytes"] or 0 for plain in json.loads(meters.read_text()).values()) > 200 * MIB
+
+    until(seen, what="the peak is kept")
+    site.end(worker, signal.SIGKILL)
+    shrink.touch()
+    site.start_worker()
+    gate.touch()
+
+    (device,) = site.until_recorded(job.id).runs[-1].devices
+    assert (device.peak.bytes or 0) > 200 * MIB
+
+
+def test_one_event_that_the_book_cannot_take_stops_no_other(site: Site, store_url: str) -> None:
+    """A figure beyond the database's range ended the recorder, and its successor, and the next, for ever."""
+    client = connect(store_url)
+    client.xadd(
+        keys.OUTBOX,
+        {"act": "hold", "job": str(10**30), "state": "held", "at": "0", "attempt": "0", "losses": "0", "reason": ""},
+    )
+    client.close()
+    site.start_worker()
+    job = site.queue.submit(make_spec(mem_bytes=MIB))
+
+    site.start_recorder()
+
+    assert "exit 0" == str(site.until_recorded(job.id).runs[-1].ending)

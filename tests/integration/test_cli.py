@@ -3,11 +3,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 from factories import make_offer, make_spec, serve
-from site_of_one import Site
+from site_of_one import BIN, Site
 
 from gpuqueue.cli.main import COMMANDS
 
@@ -42,6 +43,12 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
         (["history", "--json", "--csv"], 2, "exclude each other"),
         (["show", "seven"], 2, "is not a valid integer"),
         (["nonsense"], 2, "No such command"),
+        (["submit", "x.py", "--mem", "1G", "--lr", "1"], 2, "goes after --"),
+        (["submit", "x.py", "y", "--mem", "1G"], 2, "goes after --"),
+        (["submit", "--mem", "0", "--", "true"], 2, "is not a size"),
+        (["submit", "--mem", "1G", "--pool", "p", "--", "true"], 2, "no device is in pool p"),
+        (["show", "99999999999999999999999999"], 2, "is not in the range"),
+        (["history", "--before", "99999999999999999999999999"], 2, "is not in the range"),
     ],
 )
 def test_a_mistake_gets_a_clear_line_and_a_documented_code(site: Site, words: list[str], code: int, line: str) -> None:
@@ -90,8 +97,6 @@ def test_csv_is_stable_and_injects_nothing(site: Site) -> None:
 
 def test_a_reader_that_leaves_is_no_mistake(site: Site) -> None:
     """`| head -0` ends quietly."""
-    import subprocess  # noqa: PLC0415 - only here
-
     for _ in range(3):
         site.queue.submit(make_spec())
     done = subprocess.run(
@@ -105,3 +110,37 @@ def test_a_reader_that_leaves_is_no_mistake(site: Site) -> None:
     )
 
     assert ("", "") == (done.stdout, done.stderr)
+
+
+def test_a_directory_that_is_gone_is_said_and_not_traced(site: Site, tmp_path: Path) -> None:
+    """Submitted from a directory that somebody removed."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"cd {gone} && rmdir {gone} && exec gpuqueue submit --mem 1M -- pwd"
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", script], env=site.environ, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (2, "gpuqueue: the current directory is gone: go elsewhere, or say --cwd\n") == (
+        done.returncode,
+        done.stderr,
+    )
+
+
+def test_an_id_that_cannot_be_printed_is_said_elsewhere(site: Site) -> None:
+    """The job is queued: its id must reach somebody."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [str(BIN / "gpuqueue"), "submit", "--mem", "1M", "--", "true"],
+            env=site.environ,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert 1 == done.returncode
+    assert "job 1 is queued, but its id could not be printed" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -183,3 +183,25 @@ def test_eight_claimers_at_once_never_promise_more_than_there_is(queue: JobQueue
     for device in queue.devices():
         assert device.promised_bytes <= device.device.total_bytes
         assert device.free_bytes < 7 * GIB
+
+
+def test_a_claim_repeated_after_the_lease_was_lost_gets_nobody_elses_token(queue: JobQueue) -> None:
+    """A was cut off, B has the job now: handing B's token to A would have made two live copies."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec())
+    lost = must_claim(queue, "GPU-0", nonce="aa")
+    queue.lose(1, lost.token, loss_limit=3, detail="cut off")
+    queue.claim(make_offer("GPU-1"), worker="B", lease_s=300, nonce="bb")
+
+    assert claim(queue, "GPU-0", nonce="aa") is None
+
+
+def test_our_own_growth_is_seen_in_the_same_look_as_the_strangers(queue: JobQueue) -> None:
+    """A run that took more than it asked for, between two beats, is not free memory for the next claim."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=2 * GIB))
+    queue.submit(make_spec(mem_bytes=10 * GIB))
+    must_claim(queue)
+
+    assert claim(queue, observed={1: 20 * GIB}) is None
+    assert 2 == must_claim(queue, observed={1: 2 * GIB}).job_id

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import pytest
+import redis
 from factories import BOB, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.errors import Impossible, StoreNotReady, StoreUnreachable
 from gpuqueue.event import Act
 from gpuqueue.job import JobState, Level, WaitReason
+from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.scripts import Scripts
 from gpuqueue.units import GIB
 
 
@@ -97,3 +100,19 @@ def test_live_jobs_are_listed_in_order_page_by_page(queue: JobQueue) -> None:
     assert ids == [job.id for job in queue.live()]
     assert ids[1:] == [job.id for job in queue.live(after=ids[0])]
     assert ids[:1] == [job.id for job in queue.live(limit=1)]
+
+
+def test_a_script_given_nonsense_writes_nothing(queue: JobQueue, store_url: str) -> None:
+    """Its writes are not undone when it dies half-way: half a job in the index stopped every claim of every device."""
+    client = connect(store_url)
+    before = sorted(client.keys("*"))
+    scripts = Scripts(client)
+
+    for shape in ("6001000448.0:0:1:", "x", "", "1:0:1"):
+        with pytest.raises(redis.ResponseError, match="BADSHAPE"):
+            scripts.run("submit", "ada", 1, 5, shape, 1, "{}", "n")
+
+    assert before == sorted(client.keys("*"))
+    serve(queue)
+    assert queue.submit(make_spec()).id == must_claim(queue).job_id
+    client.close()

@@ -39,7 +39,7 @@ class Shim:
             "umask": 0o022,
         }
         self.directory.write_spec(ShimSpec(**{**spec, **changes}))
-        self.directory.vouch(vouch_s)
+        self.directory.vouch(time.monotonic() + vouch_s)
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-X", "utf8", str(SHIM), str(self.directory.path)],
             pass_fds=(lock,),
@@ -213,7 +213,7 @@ def test_a_run_that_nobody_vouches_for_fences_itself(shims: Any) -> None:
 def test_vouching_again_keeps_a_run_alive(shims: Any) -> None:
     """The grace starts anew each time, on the shim's own clock."""
     shim = shims("sleep", "0.8", vouch_s=0.4)
-    until(lambda: shim.directory.vouch(0.4) or shim.process.poll() is not None)
+    until(lambda: shim.directory.vouch(time.monotonic() + 0.4) or shim.process.poll() is not None)
 
     assert "exit 0" == str(shim.ended().ending)
 

@@ -75,6 +75,13 @@ def test_payloads_of_older_versions_load_for_ever(path: Path) -> None:
     assert ("/venv/bin/python", "train.py", "--lr", "1e-3") == spec.argv
 
 
+def test_a_job_of_before_there_were_caps_is_capped() -> None:
+    """As one that says nothing of it is today."""
+    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).cap
+    assert not decode_spec((GOLDEN / "spec-v1-cap.json").read_text()).cap
+    assert not decode_spec(encode_spec(make_spec(cap=False))).cap
+
+
 def test_there_are_golden_payloads() -> None:
     """The test above has something to load."""
     assert list(GOLDEN.glob("spec-*.json"))

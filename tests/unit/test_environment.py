@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
+from typing import Any
 
+import pytest
 from factories import make_spec
 
 from gpuqueue.device import DeviceKind
 from gpuqueue.run import RunDevice
-from workers.environment import environment
+from gpuqueue.submission import travelling
+from gpuqueue.units import GIB
+from workers.environment import INSIDE, environment
 
 
 def device(uuid: str, kind: DeviceKind) -> RunDevice:
@@ -39,3 +45,73 @@ def test_what_the_submitter_set_stays() -> None:
 
     assert "1" == environment(1, "1.a", make_spec(), devices, Path("/r"))["PYTHONUNBUFFERED"]
     assert "" == environment(1, "1.a", make_spec(env={"PYTHONUNBUFFERED": ""}), devices, Path("/r"))["PYTHONUNBUFFERED"]
+
+
+def on_gpu(*, cap: bool = True, wanted: bool = True, **spec: Any) -> dict[str, str]:
+    """Return the environment of a job that asks for 6 of 24 GiB."""
+    gpu = RunDevice(uuid="GPU-a", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
+    return environment(1, "1.a", make_spec(mem_bytes=6 * GIB, cap=wanted, **spec), (gpu,), Path("/r"), cap=cap)
+
+
+def test_a_job_on_a_gpu_is_capped_unless_it_or_the_site_says_no() -> None:
+    """What is in its Python stays: figures are wanted either way."""
+    assert "0.2256" == on_gpu()["GPUQUEUE_TORCH_FRACTION"]
+    for free in (on_gpu(cap=False), on_gpu(wanted=False)):
+        assert str(INSIDE) == free["PYTHONPATH"]
+        assert {"PYTHONPATH"} == set(json.loads(free["GPUQUEUE_CHANGED"]))
+
+
+def test_a_job_on_the_cpu_is_left_alone() -> None:
+    """There would be nothing to cap and nothing to tell."""
+    env = environment(7, "1.abc", make_spec(), (device("cpu-h", DeviceKind.CPU),), Path("/run"))
+
+    assert not {"PYTHONPATH", "GPUQUEUE_CHANGED", "CUPY_GPU_MEMORY_LIMIT"} & set(env)
+
+
+def test_of_two_cards_the_smaller_one_makes_the_share() -> None:
+    """The other way round a job would not get what it asked for on the smaller one."""
+    cards = tuple(
+        RunDevice(uuid=f"GPU-{gib}", lease_bytes=1, kind=DeviceKind.GPU, total_bytes=gib * GIB) for gib in (24, 80)
+    )
+
+    env = environment(1, "1.a", make_spec(mem_bytes=6 * GIB), cards, Path("/r"))
+
+    assert "0.2256" == env["GPUQUEUE_TORCH_FRACTION"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [(None, "{us}"), ("", "{us}"), ("/a:/b", "{us}:/a:/b"), (":/a", "{us}::/a"), ("/a:{us}", "{us}:/a")],
+)
+def test_our_directory_comes_first_on_the_path_once(theirs: str | None, expected: str) -> None:
+    """And no empty entry comes in, which would be the current directory."""
+    env = {} if theirs is None else {"PYTHONPATH": theirs.format(us=INSIDE)}
+
+    assert expected.format(us=INSIDE) == on_gpu(env=env)["PYTHONPATH"]
+
+
+def test_the_torch_that_the_command_names_decides(tmp_path: Path) -> None:
+    """By path, by a path from the working directory, or by the job's own PATH; torchrun says nothing."""
+    (tmp_path / "lib/python3.12/site-packages/torch-2.13.0.dist-info").mkdir(parents=True)
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr\n")
+    (tmp_path / "bin").mkdir()
+    for name in ("python3.12", "torchrun"):
+        (tmp_path / "bin" / name).touch(mode=0o755)
+    path = {"PATH": str(tmp_path / "bin")}
+
+    told = [
+        "PYTORCH_ALLOC_CONF" in on_gpu(argv=(word, "train.py"), cwd=str(tmp_path), env=path)
+        for word in (str(tmp_path / "bin" / "python3.12"), "bin/python3.12", "python3.12", "python9", "torchrun")
+    ]
+
+    assert [True, True, True, False, False] == told
+
+
+def test_what_we_change_for_a_job_does_not_travel_on() -> None:
+    """A job that submits a job gives it the environment that it was given itself."""
+    theirs = {"PATH": "/usr/bin", "PYTHONPATH": "/a", "PYTORCH_ALLOC_CONF": "b:1", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+    inside = on_gpu(env=theirs)
+
+    assert {**theirs, "PYTHONUNBUFFERED": "1"} == travelling(inside)
+    assert "mine" == travelling({**inside, "CUPY_GPU_MEMORY_LIMIT": "mine"})["CUPY_GPU_MEMORY_LIMIT"]
+    assert travelling(dict(os.environ)) == travelling({**os.environ, "GPUQUEUE_CHANGED": ""})

@@ -14,7 +14,7 @@ from gpuqueue.run import Ending, EndingKind, state_after
         (Ending.from_status(3), JobState.FAILED, "exit 3", 3),
         (Ending.from_status(-11), JobState.FAILED, "killed by SIGSEGV", 139),
         (Ending.stopped(EndingKind.TIMED_OUT, -15), JobState.FAILED, "timed out", 124),
-        (Ending.stopped(EndingKind.CANCELLED, -15), JobState.CANCELLED, "cancelled", 1),
+        (Ending.stopped(EndingKind.CANCELLED, -15), JobState.CANCELLED, "cancelled", 130),
         (Ending.refused("no such program"), JobState.FAILED, "refused: no such program", 1),
         (Ending.lost("its shim vanished"), JobState.LOST, "lost: its shim vanished", 1),
     ],

@@ -28,9 +28,9 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('lease = "1m"\nslots = 2\nheadroom = "1G"\n')
 
-    settings = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_LEASE": "30s"})
+    settings = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_LEASE": "90s"})
 
-    assert (30.0, 2, GIB) == (settings.lease_s, settings.slots, settings.headroom_bytes)
+    assert (90.0, 2, GIB) == (settings.lease_s, settings.slots, settings.headroom_bytes)
     assert "environment GPUQUEUE_LEASE" == settings.origins["lease_s"]
     assert f"file {file}" == settings.origins["slots"]
     assert "default" == settings.origins["beat_s"]
@@ -38,12 +38,28 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("variable", "value"),
-    [("GPUQUEUE_LEASE", "soon"), ("GPUQUEUE_SLOTS", "0"), ("GPUQUEUE_HEADROOM", "-1G"), ("GPUQUEUE_HOST", "a b")],
+    [
+        ("GPUQUEUE_LEASE", "soon"),
+        ("GPUQUEUE_SLOTS", "0"),
+        ("GPUQUEUE_HEADROOM", "-1G"),
+        ("GPUQUEUE_HOST", "a b"),
+        ("GPUQUEUE_CAP", "maybe"),
+    ],
 )
 def test_a_bad_value_names_its_origin(variable: str, value: str) -> None:
     """One line says which setting, from where, and what is wrong."""
     with pytest.raises(BadRequest, match=variable):
         Settings.load({**HERE, variable: value})
+
+
+def test_caps_are_on_unless_the_site_says_no(tmp_path: Path) -> None:
+    """In the environment as in the file, where TOML has a word of its own for it."""
+    file = tmp_path / "config.toml"
+    file.write_text("cap = false\n")
+
+    assert Settings.load(HERE).cap
+    assert not Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)}).cap
+    assert Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_CAP": "true"}).cap
 
 
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
@@ -73,3 +89,16 @@ def test_the_shim_lets_go_before_the_lease_does() -> None:
 def test_addresses_stay_out_of_repr() -> None:
     """They may hold passwords."""
     assert "hunter2" not in repr(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "redis://:hunter2@h"}))
+
+
+@pytest.mark.parametrize("path", ["relative", "/a?b", "/a#b", "/a%20b", "/a;b", "/a\nb", "/a\udcff"])
+def test_a_state_directory_that_no_address_can_hold_is_refused(path: str) -> None:
+    """Part of it would be lost on the way into a URL, and two processes would look in two places."""
+    with pytest.raises(BadRequest, match="GPUQUEUE_STATE_DIR"):
+        Settings.load({**HERE, "GPUQUEUE_STATE_DIR": path})
+
+
+def test_a_lease_must_hold_several_beats() -> None:
+    """With 5 s between beats of 10 s every job was lost three times, and nobody said why."""
+    with pytest.raises(BadRequest, match="too short for a beat"):
+        Settings.load({**HERE, "GPUQUEUE_LEASE": "5s"})

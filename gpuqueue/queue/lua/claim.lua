@@ -1,17 +1,17 @@
 -- Give a device the job that should run there next, and promise the memory in the same step.
 -- Order: level, then the least-served user, then that user's jobs as they came; what does not fit is passed over.
 -- arrow: queued -> starting
--- ARGV: host  device  worker  lease_ms  foreign  nonce
+-- ARGV: host  device  worker  lease_ms  foreign  nonce, then for each of the worker's runs: id  observed bytes here
 -- returns {} | {id, token, spec, attempt, mem, devices (comma-separated), claimed ms}
-local host, device, worker, lease_ms, foreign, nonce = unpack(ARGV)
+local host, device, worker, lease_ms, foreign, nonce = unpack(ARGV, 1, 6)
 local now = now_ms()
 local stamp = string.format('%.0f', now)
 
--- A claim sent twice because the reply was lost gets the same answer twice.
+-- A claim sent twice because the reply was lost gets the same answer twice, unless somebody else has the job by now.
 local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', '^(%w+):(%d+)$')
 if last_nonce == nonce then
   local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc')
-  if j[1] == 'starting' then return {last_id, j[2], call('GET', key2('s', last_id)), j[3], j[4], j[5], j[6]} end
+  if j[1] == 'starting' and j[2] == j[3] .. '.' .. nonce then return {last_id, j[2], call('GET', key2('s', last_id)), j[3], j[4], j[5], j[6]} end
   return {}
 end
 if call('HEXISTS', P .. 'drained', device) == 1 then return {} end
@@ -21,6 +21,14 @@ local record = call('HGET', key2('dev', host), device)
 if not record then return {} end
 local before, after = string.match(record, '^(%d+:%d+):%d+:%d+:(.*)$')
 call('HSET', key2('dev', host), device, before .. ':' .. foreign .. ':' .. stamp .. ':' .. after)
+
+for i = 7, #ARGV, 2 do -- of the same look as the foreign bytes: else the one would hide the other's growth
+  local lease = call('HGET', key2('dl', device), ARGV[i])
+  if lease then
+    local bytes, ends = string.match(lease, '^(%d+):%d+:(%d+)$')
+    call('HSET', key2('dl', device), ARGV[i], bytes .. ':' .. ARGV[i + 1] .. ':' .. ends)
+  end
+end
 
 local available, pool, _, slots, total, all_slots = promise(host, device)
 if available <= 0 or slots <= 0 then return {} end
@@ -71,7 +79,7 @@ local memo = {} -- shape -> devices | false: each shape is judged once in a clai
 local function fits(shape)
   if memo[shape] ~= nil then return memo[shape] end
   local mem, limit_s, n, wanted_pool = parse_shape(shape)
-  local ok = mem <= available and (wanted_pool == '' or wanted_pool == pool)
+  local ok = mem and mem <= available and (wanted_pool == '' or wanted_pool == pool)
   if ok and r_job then -- beside the reserved job, or gone before it starts
     ok = mem <= available - r_need or (limit_s > 0 and now + limit_s * 1000 + 5000 <= r_start)
   end
@@ -82,6 +90,7 @@ end
 local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
 local function take(id, lv, user, shape, devices)
   dequeue(id, lv, user, shape)
+  if call('HGET', job_key(id), 'st') ~= 'queued' then return nil end -- a stale entry; it is gone now
   local _, limit_s, n = parse_shape(shape)
   local mem = call('HGET', job_key(id), 'mem')
   local attempt = call('HINCRBY', job_key(id), 'at', 1)

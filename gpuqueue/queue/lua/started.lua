@@ -6,8 +6,11 @@ local id, token, lease_ms, started = unpack(ARGV)
 local job = read_job(id)
 if not owns(job, token) then return 0 end
 if job.st == 'cancelling' then return -1 end
-if job.st == 'running' then return 1 end -- sent twice
 local now = now_ms()
+if job.st == 'running' then -- sent twice
+  call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+  return 1
+end
 call('HSET', job_key(id), 'st', 'running', 'tr', string.format('%.0f', now))
 call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
 tell('started', id, 'running', now, job.at, job.ls, '', 'token', token, 'started', started)

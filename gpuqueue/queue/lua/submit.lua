@@ -4,10 +4,13 @@
 -- returns {'queued', id, ms} | {'impossible', largest bytes of one device, most devices of one host} (in the pool)
 local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV)
 if not call('GET', P .. 'epoch') then return redis.error_reply('NOTOPEN the store was never opened') end
-local known = call('GET', key2('idem', nonce))
-if known then return {'queued', known, call('HGET', job_key(known), 'ts')} end
+local known_id, known_ts = string.match(call('GET', key2('idem', nonce)) or '', '^(%d+):(%d+)$')
+if known_id then return {'queued', known_id, known_ts} end
 
 local need, _, n, pool = parse_shape(shape)
+if not need or not string.match(mem, '^%d+$') or not string.match(lv, '^[0-3]$') then
+  return redis.error_reply('BADSHAPE ' .. shape) -- a script's writes are not undone: judge before the first
+end
 local function possible()
   local largest, most, seen = 0, 0, false
   local hosts = call('SMEMBERS', P .. 'hosts')
@@ -34,7 +37,7 @@ if not fits then return {'impossible', string.format('%.0f', largest), most} end
 local id = string.format('%.0f', call('INCR', P .. 'seq'))
 local now = now_ms()
 local stamp = string.format('%.0f', now)
-call('SET', key2('idem', nonce), id, 'EX', 86400)
+call('SET', key2('idem', nonce), id .. ':' .. stamp, 'EX', 600)
 call('HSET', job_key(id), 'st', 'queued', 'u', user, 'lv', lv, 'sh', shape, 'mem', mem, 'rq', requeue,
   'at', 0, 'ls', 0, 'ts', stamp)
 call('SET', key2('s', id), spec)

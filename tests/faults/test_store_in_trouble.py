@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from factories import make_spec
+
+from gpuqueue.embedded import store as embedded
+from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.errors import GpuQueueError, StoreNotReady, StoreUnreachable
+from gpuqueue.process import ProcessIdentity
+from gpuqueue.queue.connect import connect, translated
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings import Settings
+
+
+@pytest.fixture
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """Return the settings of a store that may be broken: nobody else uses it."""
+    state = tmp_path_factory.mktemp("s")
+    settings = Settings.load({"GPUQUEUE_STATE_DIR": str(state), "GPUQUEUE_CONFIG": os.devnull})
+    store = EmbeddedStore(settings)
+    store.start()
+    JobQueue(settings.redis_url).open(0)
+    yield settings
+    store.stop()
+
+
+def server_of(settings: Settings) -> ProcessIdentity:
+    """Return the store's server."""
+    identity = ProcessIdentity.parse((settings.state_dir / "store" / "pid").read_text())
+    assert identity is not None
+    return identity
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"maxmemory": "1"}, "reached its maxmemory"),
+        ({"requirepass": "secret"}, "password"),
+        ({"min-replicas-to-write": "3"}, "replicas that are not there"),
+    ],
+)
+def test_a_store_that_cannot_serve_says_why(own: Settings, config: dict[str, str], words: str) -> None:
+    """It is there, so the advice is not to start it: the library's own errors must not reach anybody."""
+    admin = connect(own.redis_url)
+    for name, value in config.items():
+        admin.config_set(name, value)
+    queue = JobQueue(own.redis_url)
+
+    with pytest.raises(StoreNotReady, match=words):
+        queue.submit(make_spec())
+
+    queue.close()
+    admin.close()
+
+
+def test_a_read_only_replica_says_so(own: Settings) -> None:
+    """As after a fail-over to which only the address was not changed."""
+    admin = connect(own.redis_url)
+    admin.replicaof("127.0.0.1", 1)
+    queue = JobQueue(own.redis_url)
+
+    with pytest.raises((StoreNotReady, StoreUnreachable)) as caught:
+        queue.submit(make_spec())
+
+    assert "replica" in str(caught.value)
+    queue.close()
+    admin.close()
+
+
+def test_a_store_that_is_loading_is_not_taken_for_dead() -> None:
+    """Else a second server would be started on the same files."""
+    with pytest.raises(StoreNotReady, match="still loading"), translated("unix:///x"):
+        raise redis.BusyLoadingError("Redis is loading the dataset in memory")
+
+
+def test_a_server_that_hangs_is_never_doubled(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers on one directory each acknowledged a job 2, and one of the two was gone after a restart."""
+    server = server_of(own)
+    server.send(signal.SIGSTOP)
+    monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("gpuqueue.queue.connect.COMMAND_TIMEOUT_S", 0.2)
+
+    with pytest.raises(GpuQueueError, match="does not answer within"):
+        EmbeddedStore(own).start()
+
+    server.send(signal.SIGCONT)
+    assert not EmbeddedStore(own).start()
+    assert server == server_of(own)
+
+
+def test_a_server_whose_socket_was_removed_is_never_doubled(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody tidied up; the server lives and holds its lock."""
+    Path(own.socket_path).unlink()
+    monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.3)
+
+    with pytest.raises(GpuQueueError, match="does not answer within"):
+        EmbeddedStore(own).start()
+
+    assert server_of(own).alive()

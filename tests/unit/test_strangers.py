@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from typing import Any
+
+from workers.strangers import Strangers, foreign_bytes
+
+
+def test_a_notebook_is_remembered_at_its_peak_for_a_while() -> None:
+    """It freed 8 and will want them back; after five minutes of quiet nobody expects that any more."""
+    strangers = Strangers(remember_s=300)
+
+    counted = [strangers.note({7: used}, (), now_s)[7] for now_s, used in ((0, 10), (10, 2), (300, 3), (301, 3))]
+
+    assert [10, 10, 10, 3] == counted
+
+
+def test_a_stranger_that_is_gone_is_forgotten_at_once() -> None:
+    """Dead processes want nothing back; a later one with the same pid starts anew."""
+    strangers = Strangers()
+    strangers.note({7: 10}, (), 0.0)
+
+    assert {} == strangers.note({}, (), 1.0)
+    assert {7: 1} == strangers.note({7: 1}, (), 2.0)
+
+
+def test_our_own_processes_and_silent_ones_are_no_named_strangers() -> None:
+    """What the driver does not tell is in the used bytes already."""
+    assert {9: 3} == Strangers().note({7: 5, 8: None, 9: 3}, {7}, 0.0)
+
+
+def foreign(**changes: Any) -> int:
+    """Return the foreign bytes of a device on which 20 are used: 12 by us, 5 by a stranger, 3 by nobody named."""
+    look: dict[str, Any] = {
+        "used": 20,
+        "processes": {1: 12, 2: 5},
+        "ours": {1},
+        "strangers": {2: 5},
+        "elsewhere": 0,
+        "leased": 0,
+    }
+    return foreign_bytes(**{**look, **changes})
+
+
+def test_foreign_is_all_that_is_not_ours() -> None:
+    """Strangers at their remembered peak, and what no process owns."""
+    assert 8 == foreign()
+    assert 13 == foreign(strangers={2: 10})
+    assert 0 == foreign(used=17, processes={1: 12}, strangers={}, elsewhere=5)
+
+
+def test_memory_of_ours_that_the_driver_does_not_tell_is_not_counted_twice() -> None:
+    """It is in the used bytes and in the ledger: the lease is taken off once."""
+    assert 8 == foreign(processes={1: None, 2: 5}, leased=12)
+    assert 5 == foreign(processes={1: None, 2: 5}, leased=15)
