@@ -109,6 +109,7 @@ class Claimer:
             job_id=claim.job_id,
             token=claim.token,
             devices=tuple(self._run_device(uuid, claim.lease_bytes) for uuid in claim.devices),
+            capped=self._settings.cap and claim.spec.cap,
         )
         try:
             directory = RunDir.create(self._settings.runs_dir, held)

@@ -87,7 +87,7 @@ class Gate:
             ours=ours,
             strangers=strangers,
             elsewhere=elsewhere,
-            leased=sum(self._lease_bytes(run) for run in self._runs.all()),
+            leased=sum(run.lease_bytes(self._device.uuid) for run in self._runs.all()),
         )
 
     def _ours(self) -> tuple[frozenset[int], int]:
@@ -105,9 +105,6 @@ class Gate:
             if shim is not None:
                 pids.update(tree.below(shim.pid))
         return frozenset(pids), sum(lease.observed_bytes for lease in self._others if lease.token not in found)
-
-    def _lease_bytes(self, run: LiveRun) -> int:
-        return sum(each.lease_bytes for each in run.held.devices if each.uuid == self._device.uuid)
 
     @property
     def _headroom_bytes(self) -> int:
@@ -151,12 +148,8 @@ class Gate:
             reading = self._backend.reading(self._device)
         except DeviceTrouble as error:
             return str(error)
-        waiting = 0
-        for other in self._runs.all():
-            if other is not run:
-                observed = other.observed().get(self._device.uuid, 0)
-                waiting += max(0, self._lease_bytes(other) - observed)
-        missing = self._lease_bytes(run) + waiting - reading.free_bytes
+        waiting = self._runs.promised_bytes(self._device.uuid, but=run)
+        missing = run.lease_bytes(self._device.uuid) + waiting - reading.free_bytes
         if missing <= 0:
             return None
         return f"{missing} bytes of {self._device.uuid} were taken by somebody else between the claim and the start"

@@ -28,6 +28,10 @@ class LiveRun:
         """Return the meter of the run on the device *uuid*."""
         return self.meters.setdefault(uuid, Meter())
 
+    def lease_bytes(self, uuid: str) -> int:
+        """Return what the run was promised on the device *uuid*."""
+        return sum(device.lease_bytes for device in self.held.devices if device.uuid == uuid)
+
     def observed(self) -> dict[str, int]:
         """Return the bytes last seen on each device; 0 before the first look."""
         return {
@@ -73,6 +77,11 @@ class LiveRuns:
         """Return the runs as they are now."""
         with self._lock:
             return list(self._runs.values())
+
+    def promised_bytes(self, uuid: str, *, but: LiveRun) -> int:
+        """Return what the runs on the device *uuid*, *but* one, were promised and have not taken yet."""
+        others = [run for run in self.all() if run is not but]
+        return sum(max(0, run.lease_bytes(uuid) - run.observed().get(uuid, 0)) for run in others)
 
     def __len__(self) -> int:
         with self._lock:

@@ -16,6 +16,9 @@ class Meter:
 
     def __init__(self) -> None:
         self.observed_bytes = 0
+        #: For the watchdog: samples in a row with too much, and whether the job was told.
+        self.excesses = 0
+        self.warned = False
         self._peak_bytes: int | None = None
         self._samples = 0
         self._na_samples = 0

@@ -52,6 +52,8 @@ class Held:
     job_id: int
     token: str
     devices: tuple[RunDevice, ...]
+    #: Whether the job is held to what it asked for.
+    capped: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +77,7 @@ class RunDir:
         path = runs / str(held.job_id) / held.token
         path.mkdir(parents=True, mode=0o700)
         directory = cls(path)
-        plain = {"job_id": held.job_id, "token": held.token}
+        plain = {"job_id": held.job_id, "token": held.token, "capped": held.capped}
         directory._put("claim", json.dumps({**plain, "devices": [run_device_to_plain(each) for each in held.devices]}))
         live = runs / LIVE
         live.mkdir(exist_ok=True, mode=0o700)
@@ -94,7 +96,8 @@ class RunDir:
             return None
         try:
             devices = tuple(run_device_from_plain(each) for each in plain["devices"])
-            return Held(job_id=plain["job_id"], token=plain["token"], devices=devices)
+            capped = plain.get("capped", True)
+            return Held(job_id=plain["job_id"], token=plain["token"], devices=devices, capped=capped)
         except (KeyError, TypeError, ValueError):
             log.exception("%s is damaged: nobody can adopt the run", self.path / "claim")
             return None

@@ -12,6 +12,7 @@ from workers import tree
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.live import LiveRun, LiveRuns
 from workers.meter import INTERVAL_S, Meter
+from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +24,9 @@ YOUNG_INTERVAL_S = 0.1
 class Sampler:
     """Samples the runs of one worker."""
 
-    def __init__(self, backend: DeviceBackend, runs: LiveRuns, clock: Clock) -> None:
+    def __init__(self, backend: DeviceBackend, runs: LiveRuns, clock: Clock, watchdog: Watchdog) -> None:
         self._backend = backend
+        self._watchdog = watchdog
         self._runs = runs
         self._clock = clock
         self._devices = {device.uuid: device for device in backend.devices()}
@@ -55,7 +57,8 @@ class Sampler:
                     readings[device.uuid] = self._read(device)
                 reading = readings[device.uuid]
                 if reading is not None:
-                    self._note(meter, reading, pids)
+                    used = self._note(meter, reading, pids)
+                    self._watchdog.look(run, device, used, reading)
 
     def _meters(self, run: LiveRun) -> list[tuple[Meter, Device]]:
         return [
@@ -71,10 +74,11 @@ class Sampler:
             log.warning("no reading of %s: %s", device.uuid, trouble)
             return None
 
-    def _note(self, meter: Meter, reading: Reading, pids: Collection[int]) -> None:
+    def _note(self, meter: Meter, reading: Reading, pids: Collection[int]) -> int | None:
         used = self._backend.used_by(reading, pids)
         others = set(reading.processes) - set(pids)
         meter.note(used, shared=bool(others))
+        return used
 
     def peak(self, run: LiveRun, uuid: str, max_rss_bytes: int | None) -> Peak:
         """Return the peak of *run* on the device *uuid*, with the kernel's own maximum where memory is the host's."""

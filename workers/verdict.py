@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from gpuqueue.run import Ending, EndingKind
@@ -24,15 +25,17 @@ def judged(
     """Return *ending*, or OUT_OF_MEMORY if the job failed by itself and says that the device's memory was full.
 
     Its processes say so (*report*), or the end of its log does. A run that ended well, or that a signal or
-    gpuqueue ended, is left as it is, whatever it printed.
+    gpuqueue ended, is left as it is, whatever it printed; one that the watchdog ended gets the figures.
     """
+    detail = f"asked {format_bytes(asked_bytes)}"
+    if peak_bytes is not None:
+        detail += f", peak {format_bytes(peak_bytes)}"
+    if ending.kind is EndingKind.OUT_OF_MEMORY:  # the watchdog ended it
+        return replace(ending, detail=detail)
     if ending.kind is not EndingKind.EXITED or ending.exit_code == 0:
         return ending
     if not (report is not None and report.out_of_memory) and _FULL.search(log_tail) is None:
         return ending
-    detail = f"asked {format_bytes(asked_bytes)}"
-    if peak_bytes is not None:
-        detail += f", peak {format_bytes(peak_bytes)}"
     return Ending.stopped(EndingKind.OUT_OF_MEMORY, ending.exit_code, detail)
 
 

@@ -31,6 +31,7 @@ from workers.reaper import Reaper
 from workers.rundir import unsettled
 from workers.runner import NOT_STARTED, Runner
 from workers.sampler import Sampler
+from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ class Worker:
         self._backend = backend
         self._clock = clock
         self._gate = Gate(settings, backend, device, self.runs, clock)
-        self._sampler = Sampler(backend, self.runs, clock)
+        self._sampler = Sampler(backend, self.runs, clock, Watchdog(self.runs))
         self._runner = Runner(settings, self.queue, self._gate, self._sampler, self.runs, clock)
         self._beats = Beats(settings, self.queue, self._gate, self.runs, clock)
         self._reaper = Reaper(settings, self.queue)

@@ -126,3 +126,40 @@ def test_a_lost_gpu_takes_no_new_job_and_its_running_one_goes_on(
     assert JobState.SUCCEEDED is gpu_site.until_recorded(waiting).job.state
     gate.touch()
     assert JobState.SUCCEEDED is gpu_site.until_recorded(running).job.state
+
+
+def test_a_job_that_takes_more_than_it_asked_for_is_ended_and_its_neighbour_is_not(
+    gpu_site: Site, tmp_path: Path
+) -> None:
+    """Warned in its own log at the first excess, ended beyond the tolerance, recorded with the figures."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    neighbour = submit(gpu_site, "6G", gate, 5.0)
+    liar = submit(gpu_site, "3G", tmp_path / "never", 2.0, 3.1, 9.0)
+
+    record = gpu_site.until_recorded(liar)
+
+    assert record.last_run is not None
+    assert "out of memory: asked 3G, peak 9G" == str(record.last_run.ending)
+    assert JobState.FAILED is record.job.state
+    log = gpu_site.cli("logs", str(liar)).stdout
+    assert "it holds 3.1G" in log
+    assert "ended: it holds 9G" in log
+    gate.touch()
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(neighbour).job.state
+
+
+def test_no_cap_lets_a_job_take_what_it_likes(gpu_site: Site, tmp_path: Path) -> None:
+    """Somebody who knows better may say so; what it really holds counts against new claims."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    script = gate.with_suffix(".py")
+    script.write_text(JOB.format(tests=str(TESTS), steps=(9.0,), gate=str(gate)))
+    free = int(gpu_site.cli("submit", "--mem", "3G", "--no-cap", "--", sys.executable, str(script)).stdout)
+    until(lambda: gpu_site.client.devices()[0].promised_bytes == 9 * GIB, what="what it holds is counted")
+
+    gate.touch()
+
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(free).job.state

@@ -1,0 +1,87 @@
+"""Holds a job to its word where nothing inside it does: warns at the first excess, ends it before others suffer.
+
+The last of the layers in docs/explanation/memory-cap.md, and the only one that sees every framework and every
+process of a job together. It reacts within a sample or two; a neighbour that allocates in that very moment may
+still meet a full card.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from enum import Enum
+
+from gpuqueue.device import Device, DeviceKind, Reading
+from gpuqueue.run import EndingKind
+from gpuqueue.units import MIB, format_bytes
+from workers.live import LiveRun, LiveRuns
+
+log = logging.getLogger(__name__)
+
+#: How much more than it asked for a job may hold before it is ended: a share of that, and at least so many bytes.
+#: CUDA's own memory comes on top of what a framework was capped at, and differs from card to card.
+TOLERANCE = 0.05
+TOLERANCE_BYTES = 256 * MIB
+#: Samples in a row that must show the excess: one alone may be a process on its way out.
+SAMPLES = 2
+
+
+class Excess(Enum):
+    """What a job's use of a device means for the others."""
+
+    NONE = "none"
+    #: More than it asked for, and nobody is the worse for it yet.
+    WARN = "warn"
+    #: Far more, or at the cost of a job that was promised the memory.
+    END = "end"
+
+
+def limit_bytes(lease_bytes: int) -> int:
+    """Return what a job that asked for *lease_bytes* may hold before it is ended."""
+    return lease_bytes + max(TOLERANCE_BYTES, round(TOLERANCE * lease_bytes))
+
+
+def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, promised_bytes: int) -> Excess:
+    """Return what it means that a job holds *used_bytes*, with *promised_bytes* granted to others and not yet taken."""
+    if used_bytes <= lease_bytes:
+        return Excess.NONE
+    if used_bytes > limit_bytes(lease_bytes) or free_bytes < promised_bytes:
+        return Excess.END
+    return Excess.WARN
+
+
+class Watchdog:
+    """Watches the runs of one worker on GPUs; the host's memory has the kernel to watch it."""
+
+    def __init__(self, runs: LiveRuns) -> None:
+        self._runs = runs
+
+    def look(self, run: LiveRun, device: Device, used_bytes: int | None, reading: Reading) -> None:
+        """Judge one sample of a run on a device, and act on it."""
+        if used_bytes is None or device.kind is not DeviceKind.GPU or not run.held.capped:
+            return
+        lease_bytes = run.lease_bytes(device.uuid)
+        found = excess(
+            used_bytes,
+            lease_bytes,
+            free_bytes=reading.free_bytes,
+            promised_bytes=self._runs.promised_bytes(device.uuid, but=run),
+        )
+        meter = run.meter(device.uuid)
+        meter.excesses = meter.excesses + 1 if found is Excess.END else 0
+        if found is not Excess.NONE and not meter.warned:
+            meter.warned = True
+            limit = format_bytes(limit_bytes(lease_bytes))
+            self._tell(run, f"it holds {format_bytes(used_bytes)} on {device.uuid}, more than the "
+                            f"{format_bytes(lease_bytes)} it asked for; above {limit} it is ended")  # fmt: skip
+        if meter.excesses == SAMPLES:
+            self._tell(run, f"ended: it holds {format_bytes(used_bytes)} on {device.uuid} and asked for "
+                            f"{format_bytes(lease_bytes)}; give it more with --mem")  # fmt: skip
+            with contextlib.suppress(OSError):
+                run.directory.ask_end(EndingKind.OUT_OF_MEMORY)
+
+    def _tell(self, run: LiveRun, words: str) -> None:
+        """Say it where the job's owner will look, and in our own log."""
+        log.warning("%s: %s", run, words)
+        with contextlib.suppress(OSError), run.directory.log.open("a", encoding="utf-8") as job_log:
+            job_log.write(f"gpuqueue: {words}\n")
