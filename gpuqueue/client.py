@@ -13,7 +13,6 @@ when they are first needed: a submit never touches SQL.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -27,7 +26,7 @@ from gpuqueue.job import Job, JobSpec, JobState, Level
 from gpuqueue.logs import LogTail
 from gpuqueue.run import Record
 from gpuqueue.settings import Settings
-from gpuqueue.submission import current_account, interpreter, script_command, travelling
+from gpuqueue.submission import command_of, current_account, name_of, travelling, working_directory
 from gpuqueue.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
@@ -128,31 +127,22 @@ class Client:
             Impossible: no known device could ever run it.
 
         """
-        directory = _directory(cwd)
-        environ = {**travelling(os.environ), **(env or {})}
-        script, chosen = None, None
-        if isinstance(command, str):
-            script, chosen = command, python or interpreter(os.environ)
-            if python is not None and shutil.which(python) is None:
-                raise BadRequest(f"no such interpreter: {python}")
-            argv = script_command(script, args, cwd=directory, python=chosen)
-        else:
-            argv = (*command, *args)
+        command_line, script, chosen = command_of(command, args, cwd=working_directory(cwd), python=python)
         spec = JobSpec(
-            argv=argv,
-            cwd=str(directory),
-            env=environ,
+            argv=command_line,
+            cwd=str(working_directory(cwd)),
+            env={**travelling(os.environ), **(env or {})},
             account=current_account(self.settings.host),
             mem_bytes=self._mem_bytes(mem),
             gpus=gpus,
             time_limit_s=parse_duration(time_limit) if isinstance(time_limit, str) else time_limit,
-            name=name or Path(script or argv[0]).name[:128],
+            name=name or name_of(command_line, script),
             level=level,
             pool=pool,
             requeue=requeue,
             cap=cap,
             script=script,
-            interpreter=chosen if script and script.endswith(".py") else None,
+            interpreter=chosen,
         )
         return self._queued(spec)
 
@@ -403,19 +393,3 @@ class Client:
     def _log_path_if_any(self, job_id: int) -> Path | None:
         record = self.show(job_id)
         return self.log_path(job_id) if any(run.log_path for run in record.runs) else None
-
-
-def _directory(cwd: str | os.PathLike[str] | None) -> Path:
-    """Return where the job is to run.
-
-    Raises:
-        BadRequest: there is no such directory (any more).
-
-    """
-    try:
-        directory = Path(cwd or Path.cwd()).absolute()
-    except FileNotFoundError:
-        raise BadRequest("the current directory is gone: go elsewhere, or say --cwd") from None
-    if not directory.is_dir():
-        raise BadRequest(f"no such directory: {directory}")
-    return directory

@@ -230,6 +230,8 @@ class JobSpec:
         for what, text in texts.items():
             if not isinstance(text, str):
                 raise BadRequest(f"{what} must be text, not {text!r}")
+        if not isinstance(self.level, Level):
+            raise BadRequest(f"the level must be one of {', '.join(map(str, Level))}, not {self.level!r}")
         if not all(isinstance(text, str) for text in (*self.argv, *self.env, *self.env.values())):
             raise BadRequest("every argument, and every variable of the environment, must be text")
 

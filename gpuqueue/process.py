@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from gpuqueue.errors import GpuQueueError
 
 
 @cache
@@ -29,6 +33,22 @@ def start_time(pid: int) -> int | None:
         return None
     after_name = stat[stat.rindex(b")") + 2 :].split()  # the name may hold spaces and brackets
     return None if after_name[0] in {b"Z", b"X"} else int(after_name[19])
+
+
+def installed(command: str) -> str:
+    """Return the path of another command of ours, installed beside this interpreter.
+
+    Never ``python -m workers``: a folder of that name in the current directory would be taken instead.
+
+    Raises:
+        GpuQueueError: it is not there.
+
+    """
+    beside = Path(sys.executable).with_name(command)
+    found = str(beside) if beside.exists() else shutil.which(command)
+    if found is None:
+        raise GpuQueueError(f"the command {command} is not installed beside gpuqueue: install the package again")
+    return found
 
 
 class DetachedProcess:

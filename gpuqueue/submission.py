@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.job import Account
+from gpuqueue.job import MAX_NAME, Account
 
 #: Variables that do not travel: the queue's own addresses hold passwords, the rest is the worker's to set or
 #: belongs to the submitter's shell and would be wrong anywhere else. docs/reference/submit.md lists them.
@@ -96,3 +96,42 @@ def script_command(script: str, args: Sequence[str], *, cwd: Path, python: str) 
     if not os.access(path, os.X_OK):
         raise BadRequest(f"{script} is neither a .py file nor executable: put its interpreter and it after --")
     return (str(path.absolute()), *args)
+
+
+def command_of(
+    command: str | Sequence[str], args: Sequence[str], *, cwd: Path, python: str | None
+) -> tuple[tuple[str, ...], str | None, str | None]:
+    """Return the command line, the script if *command* names one, and the Python that it is given to, if any.
+
+    Raises:
+        BadRequest: the script or the interpreter is not there.
+
+    """
+    if not isinstance(command, str):
+        return (*command, *args), None, None
+    if python is not None and shutil.which(python) is None:
+        raise BadRequest(f"no such interpreter: {python}")
+    chosen = python or interpreter(os.environ)
+    argv = script_command(command, args, cwd=cwd, python=chosen)
+    return argv, command, chosen if argv[0] == chosen else None
+
+
+def working_directory(cwd: str | os.PathLike[str] | None) -> Path:
+    """Return where the job is to run.
+
+    Raises:
+        BadRequest: there is no such directory (any more).
+
+    """
+    try:
+        directory = Path(cwd or Path.cwd()).absolute()
+    except FileNotFoundError:
+        raise BadRequest("the current directory is gone: go elsewhere, or say --cwd") from None
+    if not directory.is_dir():
+        raise BadRequest(f"no such directory: {directory}")
+    return directory
+
+
+def name_of(argv: Sequence[str], script: str | None) -> str:
+    """Return what a job is called if its owner does not say: its script's name, else its program's."""
+    return Path(str(script or next(iter(argv), ""))).name[:MAX_NAME]

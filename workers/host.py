@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-from gpuqueue.errors import GpuQueueError
+from gpuqueue.process import installed
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import SILENT_BEATS
 from gpuqueue.settings import Settings
 from workers.devices.backend import DeviceBackend
 
@@ -26,20 +24,6 @@ LIVED_WELL_S = 60.0
 #: How long a process may take to leave before it is killed, in seconds.
 LEAVE_S = 15.0
 LOOK_S = 0.1
-#: A device that was silent for this many beats is served by nobody.
-SILENT_BEATS = 3
-
-
-def worker_command() -> list[str]:
-    """Return the command of ``gpuqueue-worker`` beside this very interpreter.
-
-    Never ``python -m workers``: a folder of that name in the current directory would be taken instead.
-    """
-    beside = Path(sys.executable).with_name("gpuqueue-worker")
-    found = str(beside) if beside.exists() else shutil.which("gpuqueue-worker")
-    if found is None:
-        raise GpuQueueError("the command gpuqueue-worker is not installed beside gpuqueue: install the package again")
-    return [found]
 
 
 @dataclass(slots=True)
@@ -60,7 +44,7 @@ class Host:
     def __init__(self, settings: Settings, backend: DeviceBackend, devices_spec: str, *, record: bool) -> None:
         self._settings = settings
         self._devices = backend.devices()
-        command = worker_command()
+        command = [installed("gpuqueue-worker")]
         self._workers = [
             Child(device.uuid, [*command, "run", "--devices", devices_spec, "--device", device.uuid])
             for device in self._devices

@@ -14,10 +14,10 @@ import click
 from gpuqueue.cli import render
 from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
-from gpuqueue.embedded.machine import SILENT_BEATS, Machine
+from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import Refused, Unreachable
 from gpuqueue.process import DetachedProcess
-from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.queue.lease import SILENT_BEATS, DeviceStatus
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes, format_duration
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, StoreUnreachable
-from gpuqueue.process import DetachedProcess, ProcessIdentity
+from gpuqueue.process import DetachedProcess, ProcessIdentity, installed
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
 from gpuqueue.settings import Settings
@@ -32,8 +31,6 @@ READY_S = 60.0
 LEAVE_S = 40.0
 #: Time between two looks while waiting, in seconds.
 LOOK_S = 0.05
-#: A device whose worker was silent for longer is not served, in beats.
-SILENT_BEATS = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,16 +134,12 @@ class Machine:
             GpuQueueError: there are none, or *spec* is malformed.
 
         """
-        found = subprocess.run(
-            [*_worker_command(), "devices", "--devices", spec, "--json"], capture_output=True, text=True, check=False
-        )
-        if found.returncode != 0:
-            raise _as_error(found.returncode, found.stderr)
-        return tuple(each["uuid"] for each in json.loads(found.stdout))
+        found = _worker("devices", "--devices", spec, "--json")
+        return tuple(each["uuid"] for each in json.loads(found))
 
     def start_host(self, devices: str) -> DetachedProcess:
         """Start the process that serves this machine, detached from this terminal."""
-        host = DetachedProcess([*_worker_command(), "host", "--devices", devices], log=self._log)
+        host = DetachedProcess([installed("gpuqueue-worker"), "host", "--devices", devices], log=self._log)
         self._pid_file.write_text(f"{ProcessIdentity.of(host.pid)}\n", encoding="ascii")
         return host
 
@@ -221,23 +214,15 @@ class Machine:
             GpuQueueError: it could not be arranged: the shims will end them when their grace is over.
 
         """
-        done = subprocess.run([*_worker_command(), "park"], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise _as_error(done.returncode, done.stderr)
-        return done.stdout.strip()
+        return _worker("park")
 
     def left_jobs(self) -> str:
         """Return in words which jobs of this machine run without a worker, empty if none does. Needs no store."""
-        done = subprocess.run([*_worker_command(), "left"], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise _as_error(done.returncode, done.stderr)
-        return done.stdout.strip()
+        return _worker("left")
 
     def end_left_jobs(self) -> None:
         """End the jobs of this machine that run without a worker, and wait for it. Needs no store."""
-        done = subprocess.run([*_worker_command(), "left", "--end"], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise _as_error(done.returncode, done.stderr)
+        _worker("left", "--end")
 
     def resume(self) -> None:
         """Let the devices of this machine take jobs again."""
@@ -254,13 +239,17 @@ class Machine:
         return self.store.stop() if self.settings.embedded else False
 
 
-def _worker_command() -> list[str]:
-    """Return the command of the machines' side: installed beside ours, and never imported by it."""
-    beside = Path(sys.executable).with_name("gpuqueue-worker")
-    found = str(beside) if beside.exists() else shutil.which("gpuqueue-worker")
-    if found is None:
-        raise GpuQueueError("the command gpuqueue-worker is not installed beside gpuqueue: install the package again")
-    return [found]
+def _worker(*words: str) -> str:
+    """Ask the machines' side, installed beside ours and never imported by it; return what it says.
+
+    Raises:
+        GpuQueueError: what it says is wrong.
+
+    """
+    done = subprocess.run([installed("gpuqueue-worker"), *words], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise _as_error(done.returncode, done.stderr)
+    return done.stdout.strip()
 
 
 def _as_error(code: int, stderr: str) -> GpuQueueError:

@@ -14,10 +14,9 @@ from pathlib import Path
 from gpuqueue.errors import GpuQueueError, StoreNotReady, StoreUnreachable
 from gpuqueue.process import DetachedProcess, ProcessIdentity
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.safety import OLDEST_REDIS
 from gpuqueue.settings import Settings
 
-#: Oldest Redis whose commands suffice (ZADD LT, GETDEL, LMOVE). Every Valkey is newer.
-OLDEST_REDIS = (6, 2)
 #: How long a server may take to answer first, in seconds: it reads its whole log before.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from gpuqueue.device import Device
 from gpuqueue.job import JobSpec
 
+#: A device whose worker was silent for so many beats is served by nobody.
+SILENT_BEATS = 3
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:

@@ -10,6 +10,7 @@ import redis
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.queue.connect import connect, translated
 
+#: Oldest Redis whose commands suffice (ZADD LT, XTRIM MINID). Every Valkey is newer.
 OLDEST_REDIS = (6, 2)
 
 

@@ -51,6 +51,8 @@ def test_ends_are_final() -> None:
         {"gpus": "2"},
         {"gpus": 1.0},
         {"name": 5},
+        {"level": 1},
+        {"level": "high"},
         {"argv": ("echo", 1)},
         {"env": {"A": 1}},
         {"time_limit_s": float("nan")},
