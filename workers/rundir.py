@@ -182,9 +182,7 @@ class RunDir:
         temporary = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # after a power cut a file is old or new, and never empty
+            file.write(text)  # not synced: after a power cut the shim is gone too, and a damaged file is noticed
         temporary.replace(self.path / name)
 
     def _read(self, name: str) -> str | None:
