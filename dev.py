@@ -135,7 +135,12 @@ def set_up(*extras: str) -> None:
     """Make .venv if need be, and bring what is installed there up to pyproject.toml."""
     if not (BIN / "python").exists():
         print(f"making {VENV}", flush=True)
-        venv.create(VENV, with_pip=True)
+        try:
+            venv.create(VENV, with_pip=True)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(VENV, ignore_errors=True)
+            print("this Python cannot make environments: on Debian and Ubuntu, apt install python3-venv")
+            sys.exit(1)
     wanted = f"{ROOT}[{','.join(extras)}]"
     code = run(BIN / "python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "-e", wanted)
     if code:
