@@ -143,7 +143,7 @@ class Worker:
         adopted = []
         for directory in unsettled(self.settings.runs_dir):
             held = directory.held()
-            if held is not None and held.devices[0].uuid == self.device.uuid:
+            if held is not None and self._falls_to_us(held.devices[0].uuid):
                 meters = {uuid: Meter.from_plain(plain) for uuid, plain in directory.meters().items()}
                 now_s = self._clock.monotonic_s()
                 adopted.append(LiveRun(held=held, directory=directory, since_s=now_s, meters=meters))
@@ -155,6 +155,31 @@ class Worker:
         for run in adopted:
             log.info("adopted %s", run)
             hand_over(run)
+
+    def _falls_to_us(self, uuid: str) -> bool:
+        """Return whether runs of the device *uuid* are ours: our own, or one that is gone if ours is the first here.
+
+        A card can drop out, and ``up`` can be told of other devices than before: somebody must end what ran there.
+        """
+        here = sorted(self._backend.devices(), key=lambda device: device.index)
+        if uuid == self.device.uuid or uuid in {device.uuid for device in here}:
+            return uuid == self.device.uuid
+        return here[0].uuid == self.device.uuid and not self._is_served(uuid)
+
+    def _is_served(self, uuid: str) -> bool:
+        """Return whether some other worker with our state directory serves the device: another container may."""
+        try:
+            fd = os.open(self.settings.state_dir / "devices" / f"{uuid}.lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        else:
+            return False
+        finally:
+            os.close(fd)
 
     def _give_up_orphans(self, verdicts: Verdicts) -> None:
         for lease in verdicts.others:

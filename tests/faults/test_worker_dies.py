@@ -203,3 +203,22 @@ def test_one_event_that_the_book_cannot_take_stops_no_other(site: Site, store_ur
     site.start_recorder()
 
     assert "exit 0" == str(site.until_recorded(job.id).runs[-1].ending)
+
+
+def test_runs_of_a_device_that_is_not_there_any_more_are_answered_for(site: Site, tmp_path: Path) -> None:
+    """A card dropped out, or `up` was told of fewer devices: its job could not be cancelled, and `down` hung for it."""
+    site.start_recorder()
+    site.environ["GPUQUEUE_DEVICES"] = "sim:2x8G"
+    worker = site.start_worker("1")
+    effects = tmp_path / "effects"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo $$ >> {effects}; sleep 1000"), mem_bytes=MIB))
+    (pid,) = until(lambda: runs_of(effects))
+    site.end(worker, signal.SIGKILL)
+
+    site.environ["GPUQUEUE_DEVICES"] = "sim:1x8G"
+    site.start_worker("0")
+    site.client.cancel(job.id)
+
+    assert JobState.CANCELLED is site.until_recorded(job.id).job.state
+    assert until(lambda: ProcessIdentity.of(int(pid)) is None)
+    assert [pid] == runs_of(effects)
