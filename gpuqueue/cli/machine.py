@@ -136,6 +136,8 @@ def status(*, as_json: bool) -> None:
 def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
     """Let the running jobs end, then stop workers, recorder and store. Waiting jobs stay in the queue."""
     machine = Machine(Settings.load())
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)  # a closed terminal must not leave the devices drained
     with machine.alone():
         _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
         _tell("workers", "stopped" if machine.stop_host() else "were down", "")

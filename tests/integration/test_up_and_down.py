@@ -196,8 +196,9 @@ def test_down_may_leave_the_jobs_of_an_up_in_the_foreground(home: Home) -> None:
     assert "cancelling" in home("cancel", "1")
 
 
-def test_ctrl_c_while_down_waits_leaves_the_machine_as_it_was(home: Home) -> None:
-    """It was going to take no more jobs; it takes them again."""
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_while_down_waits_leaves_the_machine_as_it_was(home: Home, number: signal.Signals) -> None:
+    """It was going to take no more jobs; it takes them again. A closed terminal is a Ctrl-C, too."""
     home("up", "--devices", "sim:1x1G")
     home("submit", "--mem", "10M", "--", "sleep", "1000")
     with subprocess.Popen(
@@ -205,7 +206,7 @@ def test_ctrl_c_while_down_waits_leaves_the_machine_as_it_was(home: Home) -> Non
     ) as down:
         assert down.stderr is not None
         assert "waiting for job 1 to end" in down.stderr.readline()
-        down.send_signal(signal.SIGINT)
+        down.send_signal(number)
         assert 130 == down.wait(timeout=30)
 
     home("run", "--mem", "1M", "--", "true")
