@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gpuqueue.device import Device, DeviceKind, Peak, PeakSource
+from gpuqueue.device import Activity, Device, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Account, Job, JobSpec, Level
-from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.run import Ended, Ending, EndingKind, Record, Run, RunDevice
 
 VERSION = 1
 #: Largest spec taken, in bytes of JSON. It lives in the store's memory until the job has ended.
@@ -137,6 +137,36 @@ def peak_from_plain(plain: Mapping[str, Any]) -> Peak:
     )
 
 
+def activity_to_plain(activity: Activity) -> Plain:
+    """Return *activity* as plain values."""
+    return {
+        "first_memory_s": activity.first_memory_s,
+        "utilisation_mean": activity.utilisation_mean,
+        "utilisation_max": activity.utilisation_max,
+        "temperature_max_c": activity.temperature_max_c,
+    }
+
+
+def activity_from_plain(plain: Mapping[str, Any]) -> Activity:
+    """Return the activity that *plain* describes."""
+    return Activity(
+        first_memory_s=plain.get("first_memory_s"),
+        utilisation_mean=plain.get("utilisation_mean"),
+        utilisation_max=plain.get("utilisation_max"),
+        temperature_max_c=plain.get("temperature_max_c"),
+    )
+
+
+def timeline_to_plain(timeline: Timeline | None) -> Plain | None:
+    """Return *timeline* as plain values, None where there is none."""
+    return None if timeline is None else {"step_s": timeline.step_s, "bytes": list(timeline.bytes)}
+
+
+def timeline_from_plain(plain: Mapping[str, Any] | None) -> Timeline | None:
+    """Return the timeline that *plain* describes."""
+    return None if plain is None else Timeline(step_s=plain["step_s"], bytes=tuple(plain["bytes"]))
+
+
 def ending_to_plain(ending: Ending) -> Plain:
     """Return *ending* as plain values."""
     return {
@@ -167,6 +197,8 @@ def run_device_to_plain(device: RunDevice) -> Plain:
         "total_bytes": device.total_bytes,
         "lease_bytes": device.lease_bytes,
         "peak": peak_to_plain(device.peak),
+        "activity": activity_to_plain(device.activity),
+        "timeline": timeline_to_plain(device.timeline),
     }
 
 
@@ -180,6 +212,8 @@ def run_device_from_plain(plain: Mapping[str, Any]) -> RunDevice:
         kind=DeviceKind(plain["kind"]) if plain.get("kind") else None,
         total_bytes=plain.get("total_bytes"),
         peak=peak_from_plain(plain["peak"]),
+        activity=activity_from_plain(plain.get("activity", {})),
+        timeline=timeline_from_plain(plain.get("timeline")),
     )
 
 
@@ -188,7 +222,13 @@ def encode_started(*, log_path: str, devices: tuple[RunDevice, ...]) -> str:
     return _dump({"v": VERSION, "log_path": log_path, "devices": [run_device_to_plain(each) for each in devices]})
 
 
-def encode_ended(*, ending: Ending, duration_s: float | None, devices: tuple[RunDevice, ...]) -> str:
+def encode_ended(
+    *,
+    ending: Ending,
+    duration_s: float | None,
+    devices: tuple[RunDevice, ...],
+    peak_at_once_bytes: int | None = None,
+) -> str:
     """Return as text what the worker knows when a run has ended."""
     return _dump(
         {
@@ -196,6 +236,7 @@ def encode_ended(*, ending: Ending, duration_s: float | None, devices: tuple[Run
             "ending": ending_to_plain(ending),
             "duration_s": duration_s,
             "devices": [run_device_to_plain(each) for each in devices],
+            "peak_at_once_bytes": peak_at_once_bytes,
         }
     )
 
@@ -206,11 +247,15 @@ def decode_started(text: str) -> tuple[str, tuple[RunDevice, ...]]:
     return plain["log_path"], tuple(run_device_from_plain(each) for each in plain["devices"])
 
 
-def decode_ended(text: str) -> tuple[Ending, float | None, tuple[RunDevice, ...]]:
-    """Return the ending, the duration in seconds and the devices that :func:`encode_ended` wrote."""
+def decode_ended(text: str) -> Ended:
+    """Return what :func:`encode_ended` wrote."""
     plain = json.loads(text)
-    devices = tuple(run_device_from_plain(each) for each in plain["devices"])
-    return ending_from_plain(plain["ending"]), plain["duration_s"], devices
+    return Ended(
+        ending=ending_from_plain(plain["ending"]),
+        duration_s=plain["duration_s"],
+        devices=tuple(run_device_from_plain(each) for each in plain["devices"]),
+        peak_at_once_bytes=plain.get("peak_at_once_bytes"),
+    )
 
 
 def job_to_plain(job: Job) -> Plain:
@@ -256,6 +301,7 @@ def run_to_plain(run: Run) -> Plain:
         "duration_s": run.duration_s,
         "ending": ending_to_plain(run.ending) if run.ending else None,
         "peak_bytes": run.peak_bytes,
+        "peak_at_once_bytes": run.peak_at_once_bytes,
         "log_path": run.log_path,
         "devices": [run_device_to_plain(each) for each in run.devices],
     }

@@ -21,10 +21,14 @@ class DeviceKind(str, Enum):
 class PeakSource(str, Enum):
     """Where a peak figure comes from; a figure without a source is worth nothing."""
 
-    #: The largest of the samples that NVML gave for the job's processes.
+    #: The driver's own maximum of a process, where its accounting is on: no sample can miss it.
+    NVML_ACCOUNTING = "nvml_accounting"
+    #: The largest of the samples that NVML gave for the job's processes together.
     NVML_SAMPLED = "nvml_sampled"
     #: What torch's allocator reserved, where that is more than the driver was seen to give: a lower bound.
     TORCH = "torch"
+    #: How much fuller the device became, where the driver tells nothing of its processes and nobody else was there.
+    DEVICE_DELTA = "device_delta"
     #: Resident memory of the job's processes: samples of the sum, or the kernel's maximum of one process.
     HOST_RSS = "host_rss"
     #: As HOST_RSS, on a simulated device.
@@ -94,6 +98,32 @@ class Peak:
     def unknown(cls, *, na_samples: int = 0) -> Peak:
         """Return the peak of a run that nobody could measure."""
         return cls(bytes=None, source=PeakSource.NONE, na_samples=na_samples)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Activity:
+    """What a run did with one device, beside holding memory; None is what nobody could see.
+
+    ``first_memory_s`` is the time from the start of the run to the first sample that showed memory of it: mostly
+    imports, data and the first use of CUDA. Utilisation (shares of time from 0 to 1) and temperature are the whole
+    device's, whoever used it beside the run.
+    """
+
+    first_memory_s: float | None = None
+    utilisation_mean: float | None = None
+    utilisation_max: float | None = None
+    temperature_max_c: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """How a run's memory on one device went: the largest sample of each step of ``step_s`` seconds since its start.
+
+    None stands for a step without a sample: the worker was away, or the driver would not say.
+    """
+
+    step_s: float
+    bytes: tuple[int | None, ...]
 
 
 #: What slows a device down beside its normal power cap, which is no alarm.

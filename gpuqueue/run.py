@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from gpuqueue.device import DeviceKind, Peak
+from gpuqueue.device import Activity, DeviceKind, Peak, Timeline
 from gpuqueue.job import Job, JobState
 
 
@@ -108,11 +108,15 @@ def state_after(ending: Ending) -> JobState:
 
 
 UNKNOWN_PEAK = Peak.unknown()
+UNKNOWN_ACTIVITY = Activity()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunDevice:
-    """What one device was to one run: how much it had to promise, and how much was really taken."""
+    """What one device was to one run: how much it had to promise, and how much was really taken.
+
+    ``timeline`` is None where there is none, and in lists of runs, which leave it out.
+    """
 
     uuid: str
     lease_bytes: int
@@ -121,6 +125,18 @@ class RunDevice:
     kind: DeviceKind | None = None
     total_bytes: int | None = None
     peak: Peak = UNKNOWN_PEAK
+    activity: Activity = UNKNOWN_ACTIVITY
+    timeline: Timeline | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ended:
+    """What the worker tells of a run that has ended."""
+
+    ending: Ending
+    duration_s: float | None
+    devices: tuple[RunDevice, ...]
+    peak_at_once_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +144,8 @@ class Run:
     """One attempt at a job. ``token`` is what every write about this run must carry.
 
     ``duration_s`` is measured by the shim on its own monotonic clock; the times are on the store's clock.
+    ``peak_at_once_bytes`` is the most that the run held on all its devices in the same moment, which can be less
+    than the sum of their peaks.
     """
 
     job_id: int
@@ -142,6 +160,7 @@ class Run:
     duration_s: float | None = None
     ending: Ending | None = None
     log_path: str | None = None
+    peak_at_once_bytes: int | None = None
 
     @property
     def peak_bytes(self) -> int | None:

@@ -70,7 +70,7 @@ class Beats:
             run.directory.vouch(until_s)
             if run.held.token in verdicts.cancelled:
                 run.directory.ask_end(EndingKind.CANCELLED)
-            run.directory.keep_meters({uuid: meter.to_plain() for uuid, meter in run.meters.items()})
+            run.directory.keep_meters(run.figures())
         except OSError as error:
             log.warning("%s: its run directory cannot be written: %s", run, error)
 

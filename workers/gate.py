@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 import pwd
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpuqueue.clock import Clock
-from gpuqueue.device import Device, Reading, trouble_of
+from gpuqueue.device import Device, DeviceKind, Reading, trouble_of
+from gpuqueue.process import ProcessIdentity
 from gpuqueue.queue.lease import Lease, Offer, Stranger
 from gpuqueue.settings import Settings
-from workers import tree
+from workers.attribution import pids_by_run
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.live import LiveRun, LiveRuns
 from workers.rundir import unsettled
@@ -57,8 +58,11 @@ class Gate:
             return self._closed(str(error))
         if trouble is not None:
             return self._closed(trouble)
-        self._observe(reading)
-        ours, elsewhere = self._ours()
+        shims = self._shims()
+        pids = pids_by_run(self._device, reading, shims)
+        self._observe(reading, pids)
+        ours = frozenset[int]().union(*pids.values())
+        elsewhere = sum(lease.observed_bytes for lease in self._others if lease.token not in shims)
         strangers = self._strangers.note(reading.processes, ours, self._clock.monotonic_s())
         return Offer(
             device=self._device,
@@ -70,16 +74,16 @@ class Gate:
             strangers=tuple(_stranger(pid, held) for pid, held in sorted(strangers.items())),
         )
 
-    def _observe(self, reading: Reading) -> None:
+    def _observe(self, reading: Reading, pids: Mapping[str, frozenset[int]]) -> None:
         """Note what our runs hold in this very look: figures of two moments would hide growth from each other."""
+        now_s = self._clock.monotonic_s()
         for run in self._runs.all():
-            shim = run.directory.shim()
-            used = self._backend.used_by(reading, tree.below(shim.pid)) if shim is not None else None
-            if used is not None:
-                run.meter(self._device.uuid).observed_bytes = used
+            ours = pids.get(run.held.token)
+            if ours:
+                run.note(self._device.uuid, reading, self._backend.used_by(reading, ours), ours, now_s)
 
     def _foreign_bytes(self, reading: Reading, ours: frozenset[int], strangers: dict[int, int], elsewhere: int) -> int:
-        if not reading.processes:  # the host's memory: its processes are not listed, ours are measured one by one
+        if self._device.kind is DeviceKind.CPU:  # its processes are not listed, ours are measured one by one
             return max(0, reading.used_bytes - (self._backend.used_by(reading, ours) or 0) - elsewhere)
         return foreign_bytes(
             used=reading.used_bytes,
@@ -90,21 +94,19 @@ class Gate:
             leased=sum(run.lease_bytes(self._device.uuid) for run in self._runs.all()),
         )
 
-    def _ours(self) -> tuple[frozenset[int], int]:
-        """Return the pids of this host's runs on this device, and the bytes of runs that are not to be found here.
+    def _shims(self) -> dict[str, ProcessIdentity | None]:
+        """Return the shims of this host's runs on this device, by token; None for one that is just being started.
 
         A job on several devices is led by the worker of one; the others find it by its run directory.
         """
-        pids: set[int] = set()
-        found: set[str] = set()
+        shims = {run.held.token: run.shim for run in self._runs.all() if run.has(self._device.uuid)}
         for directory in unsettled(self._settings.runs_dir):
-            held, shim = directory.held(), directory.shim()
-            if held is None or all(each.uuid != self._device.uuid for each in held.devices):
+            if directory.token in shims:
                 continue
-            found.add(held.token)
-            if shim is not None:
-                pids.update(tree.below(shim.pid))
-        return frozenset(pids), sum(lease.observed_bytes for lease in self._others if lease.token not in found)
+            held = directory.held()
+            if held is not None and any(each.uuid == self._device.uuid for each in held.devices):
+                shims[held.token] = directory.shim()
+        return shims
 
     @property
     def _headroom_bytes(self) -> int:
@@ -148,11 +150,15 @@ class Gate:
             reading = self._backend.reading(self._device)
         except DeviceTrouble as error:
             return str(error)
-        waiting = self._runs.promised_bytes(self._device.uuid, but=run)
-        missing = run.lease_bytes(self._device.uuid) + waiting - reading.free_bytes
+        uuid = self._device.uuid
+        waiting = self._runs.promised_bytes(uuid, but=run)
+        # Of jobs on several devices that another worker leads: what its last beat told.
+        waiting += sum(max(0, each.lease_bytes - each.observed_bytes) for each in self._others)
+        run.meter(uuid).before_bytes = reading.used_bytes
+        missing = run.lease_bytes(uuid) + waiting - reading.free_bytes
         if missing <= 0:
             return None
-        return f"{missing} bytes of {self._device.uuid} were taken by somebody else between the claim and the start"
+        return f"{missing} bytes of {uuid} were taken by somebody else between the claim and the start"
 
 
 def _stranger(pid: int, held: int) -> Stranger:

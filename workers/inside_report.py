@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from gpuqueue.device import Peak, PeakSource
 
 #: More than any device has; the files are the job's, and a job can write anything.
 _ABSURD = 2**60
@@ -71,20 +69,6 @@ def read_reports(run_dir: Path) -> InsideReport | None:
         out_of_memory=any(each.out_of_memory for each in told),
         reserved_on={place: _most(told, [_reserved(each, place) for each in told]) for place in places},
     )
-
-
-def with_torch(peak: Peak, reserved_bytes: int | None, *, context_bytes: int | None = None) -> Peak:
-    """Return *peak*, or torch's own figure where that is larger: then the samples have missed the moment.
-
-    *context_bytes* is what CUDA takes beside torch's allocator, where that is known; without it the figure is a
-    lower bound.
-    """
-    if not reserved_bytes:
-        return peak
-    held_bytes = reserved_bytes + (context_bytes or 0)
-    if peak.bytes is not None and held_bytes <= peak.bytes:
-        return peak
-    return replace(peak, bytes=held_bytes, source=PeakSource.TORCH)
 
 
 def _most(told: Sequence[_Told], figures: Sequence[int]) -> int:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from gpuqueue.device import Reading
 from gpuqueue.job import JobSpec
+from gpuqueue.process import ProcessIdentity
 from workers.meter import Meter
 from workers.rundir import Held, RunDir
+from workers.timeline import MOST_POINTS
 
 
 @dataclass(kw_only=True, slots=True)
 class LiveRun:
-    """A run from its claim to its settlement. ``spec`` is None for a run that was adopted: it needs no start."""
+    """A run from its claim to its settlement. ``spec`` is None for a run that was adopted: it needs no start.
+
+    ``since_s`` is when it was started (or, before that, claimed) on the host's monotonic clock, ``at_once_bytes``
+    the most that it was seen to hold on all its devices together.
+    """
 
     held: Held
     directory: RunDir
@@ -20,13 +29,47 @@ class LiveRun:
     lock_fd: int | None = None
     spec: JobSpec | None = None
     meters: dict[str, Meter] = field(default_factory=dict)
+    at_once_bytes: int | None = None
+    _shim: ProcessIdentity | None = None
 
     def __str__(self) -> str:
         return f"job {self.held.job_id} run {self.held.token}"
 
+    @property
+    def shim(self) -> ProcessIdentity | None:
+        """Return the shim that owns the run, None while it has not said so."""
+        if self._shim is None:
+            self._shim = self.directory.shim()
+        return self._shim
+
+    def has(self, uuid: str) -> bool:
+        """Return whether the run holds the device *uuid*."""
+        return any(device.uuid == uuid for device in self.held.devices)
+
     def meter(self, uuid: str) -> Meter:
         """Return the meter of the run on the device *uuid*."""
-        return self.meters.setdefault(uuid, Meter())
+        meter = self.meters.get(uuid)
+        if meter is None:
+            meter = self.meters.setdefault(uuid, Meter(MOST_POINTS // len(self.held.devices)))
+        return meter
+
+    def note(self, uuid: str, reading: Reading, used_bytes: int | None, pids: frozenset[int], now_s: float) -> None:
+        """Take note of one look at the device *uuid*: what the run's processes *pids* hold there."""
+        meter = self.meter(uuid)
+        meter.note(
+            used_bytes,
+            at_s=now_s - self.since_s,
+            # One of ours that ended right after the reading can be asked nothing any more: it is no neighbour.
+            shared=bool(reading.processes.keys() - pids - meter.pids),
+            device_bytes=reading.used_bytes,
+            pids=pids,
+        )
+
+    def note_at_once(self, held: Sequence[int | None]) -> None:
+        """Take note of what the run holds on each of its devices in one moment; None where nobody can say."""
+        known = [each for each in held if each is not None]
+        if known and len(known) == len(self.held.devices):
+            self.at_once_bytes = max(self.at_once_bytes or 0, sum(known))
 
     def lease_bytes(self, uuid: str) -> int:
         """Return what the run was promised on the device *uuid*."""
@@ -38,6 +81,18 @@ class LiveRun:
             device.uuid: self.meters[device.uuid].observed_bytes if device.uuid in self.meters else 0
             for device in self.held.devices
         }
+
+    def figures(self) -> dict[str, Any]:
+        """Return all figures so far as plain values, for the worker that may have to go on from here."""
+        devices = {uuid: meter.to_plain() for uuid, meter in list(self.meters.items())}
+        return {"since_s": self.since_s, "at_once_bytes": self.at_once_bytes, "devices": devices}
+
+    def resume(self, plain: Mapping[str, Any]) -> None:
+        """Go on from the *figures* that another worker, perhaps of an older version, has left."""
+        self.since_s = plain.get("since_s", self.since_s)
+        self.at_once_bytes = plain.get("at_once_bytes")
+        devices = plain.get("devices", plain)
+        self.meters = {uuid: Meter.from_plain(each) for uuid, each in devices.items()}
 
 
 class LiveRuns:

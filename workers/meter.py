@@ -2,67 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from gpuqueue.device import Peak, PeakSource
+from gpuqueue.device import Activity, Health, Timeline
+from workers.timeline import Trace
 
 #: Time between two samples of a run that is no longer young, in seconds.
 INTERVAL_S = 1.0
+#: Processes of a run that are remembered, to ask the driver for its own maximum of each at the end.
+MOST_PIDS = 64
 
 
 class Meter:
-    """Keeps the largest sample and counts the looks."""
+    """Keeps the largest sample, counts the looks, and remembers what else the looks showed."""
 
-    def __init__(self) -> None:
+    def __init__(self, points: int | None = None) -> None:
         self.observed_bytes = 0
+        self.peak_bytes: int | None = None
+        self.samples = 0
+        self.na_samples = 0
+        self.shared: bool | None = None
+        #: Every process of the run that was ever seen on the device.
+        self.pids: set[int] = set()
+        #: What was used of the device right before the run started, and the most of it that it added since.
+        self.before_bytes: int | None = None
+        self.delta_bytes: int | None = None
         #: For the watchdog: samples in a row with too much, and whether the job was told.
         self.excesses = 0
         self.warned = False
-        self._peak_bytes: int | None = None
-        self._samples = 0
-        self._na_samples = 0
-        self._shared: bool | None = None
+        self._first_memory_s: float | None = None
+        self._utilisation = _Mean()
+        self._temperature_max_c: float | None = None
+        self._trace = Trace() if points is None else Trace(points)
 
-    def to_plain(self) -> dict[str, int | bool | None]:
+    def note(
+        self, used_bytes: int | None, *, at_s: float, shared: bool, device_bytes: int, pids: Collection[int] = ()
+    ) -> None:
+        """Take one sample.
+
+        Args:
+            used_bytes: What the run holds on the device; None where the driver would not say.
+            at_s: When, in seconds since the run's start.
+            shared: Whether others were on the device.
+            device_bytes: What is used of the device, by whomever.
+            pids: The run's processes on the device.
+
+        """
+        self.shared = bool(self.shared) or shared
+        self.pids.update(list(pids)[: MOST_PIDS - len(self.pids)])
+        if self.before_bytes is not None:
+            self.delta_bytes = max(self.delta_bytes or 0, device_bytes - self.before_bytes)
+        if used_bytes is None:
+            self.na_samples += 1
+            return
+        self.samples += 1
+        self.observed_bytes = used_bytes
+        self.peak_bytes = max(self.peak_bytes or 0, used_bytes)
+        self._trace.note(at_s, used_bytes)
+        if used_bytes and self._first_memory_s is None:
+            self._first_memory_s = at_s
+
+    def note_health(self, health: Health) -> None:
+        """Take note of how the device is; called at most once a second, so that the mean is one over time."""
+        if health.utilisation is not None:
+            self._utilisation.note(health.utilisation)
+        if health.temperature_c is not None:
+            self._temperature_max_c = max(self._temperature_max_c or health.temperature_c, health.temperature_c)
+
+    def activity(self) -> Activity:
+        """Return what the run did here beside holding memory."""
+        return Activity(
+            first_memory_s=self._first_memory_s,
+            utilisation_mean=self._utilisation.value,
+            utilisation_max=self._utilisation.largest,
+            temperature_max_c=self._temperature_max_c,
+        )
+
+    def timeline(self) -> Timeline | None:
+        """Return how the run's memory went; None for a run too short to tell."""
+        return self._trace.timeline()
+
+    def to_plain(self) -> dict[str, Any]:
         """Return the figures as plain values."""
         return {
-            "peak_bytes": self._peak_bytes,
-            "samples": self._samples,
-            "na_samples": self._na_samples,
-            "shared": self._shared,
+            "peak_bytes": self.peak_bytes,
+            "samples": self.samples,
+            "na_samples": self.na_samples,
+            "shared": self.shared,
+            "pids": sorted(self.pids),
+            "before_bytes": self.before_bytes,
+            "delta_bytes": self.delta_bytes,
+            "first_memory_s": self._first_memory_s,
+            "utilisation": self._utilisation.to_plain(),
+            "temperature_max_c": self._temperature_max_c,
+            "trace": self._trace.to_plain(),
         }
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Meter:
-        """Return a meter that goes on where another worker's was left."""
+        """Return a meter that goes on where another worker's, perhaps of an older version, was left."""
         meter = cls()
-        meter._peak_bytes = plain["peak_bytes"]
-        meter._samples = plain["samples"]
-        meter._na_samples = plain["na_samples"]
-        meter._shared = plain["shared"]
+        meter.peak_bytes = plain["peak_bytes"]
+        meter.samples = plain["samples"]
+        meter.na_samples = plain["na_samples"]
+        meter.shared = plain["shared"]
+        meter.pids = set(plain.get("pids", ()))
+        meter.before_bytes = plain.get("before_bytes")
+        meter.delta_bytes = plain.get("delta_bytes")
+        meter._first_memory_s = plain.get("first_memory_s")
+        meter._temperature_max_c = plain.get("temperature_max_c")
+        if "utilisation" in plain:
+            meter._utilisation = _Mean(**plain["utilisation"])
+        if "trace" in plain:
+            meter._trace = Trace.from_plain(plain["trace"])
         return meter
 
-    def note(self, used_bytes: int | None, *, shared: bool) -> None:
-        """Take one sample: bytes, or None where the driver would not say; *shared* if others were on the device."""
-        self._shared = bool(self._shared) or shared
-        if used_bytes is None:
-            self._na_samples += 1
-            return
-        self._samples += 1
-        self.observed_bytes = used_bytes
-        self._peak_bytes = max(self._peak_bytes or 0, used_bytes)
 
-    def peak(self, source: PeakSource, *, at_least_bytes: int | None = None) -> Peak:
-        """Return the peak; *at_least_bytes* is a maximum that the kernel kept, where there is one."""
-        known = [figure for figure in (self._peak_bytes, at_least_bytes) if figure is not None]
-        if not known:
-            return Peak.unknown(na_samples=self._na_samples)
-        return Peak(
-            bytes=max(known),
-            source=source,
-            samples=self._samples,
-            na_samples=self._na_samples,
-            interval_s=INTERVAL_S,
-            shared=self._shared,
-        )
+class _Mean:
+    """The mean and the largest of any number of figures."""
+
+    def __init__(self, count: int = 0, total: float = 0.0, largest: float | None = None) -> None:
+        self._count = count
+        self._total = total
+        self.largest = largest
+
+    def note(self, figure: float) -> None:
+        """Take one figure."""
+        self._count += 1
+        self._total += figure
+        self.largest = figure if self.largest is None else max(self.largest, figure)
+
+    @property
+    def value(self) -> float | None:
+        """Return the mean, None of nothing."""
+        return self._total / self._count if self._count else None
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"count": self._count, "total": self._total, "largest": self.largest}

@@ -85,6 +85,11 @@ class RunDir:
         return directory
 
     @property
+    def token(self) -> str:
+        """Return the token of the run, after which its directory is named."""
+        return self.path.name
+
+    @property
     def log(self) -> Path:
         """Return the path of the job's log."""
         return self.path / "log"

@@ -9,12 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from gpuqueue.clock import Clock
-from gpuqueue.device import DeviceKind, Peak
 from gpuqueue.errors import Unreachable
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.queue.jobqueue import JobQueue
@@ -23,7 +21,7 @@ from gpuqueue.settings import Settings
 from workers import tree
 from workers.environment import TOKEN, environment
 from workers.gate import Gate
-from workers.inside_report import InsideReport, read_reports, with_torch
+from workers.inside_report import read_reports
 from workers.live import LiveRun, LiveRuns
 from workers.rundir import Exit, ShimSpec
 from workers.sampler import Sampler
@@ -167,6 +165,8 @@ class Runner:
             start_new_session=True,
             pass_fds=(run.lock_fd,),
         )
+        run.since_s = self._clock.monotonic_s()
+        self._runs.wake()  # for the sampler: a short run is over before its next turn
         os.close(run.lock_fd)  # the shim alone holds the lock now: free means gone
         run.lock_fd = None
         log.info("started %s: %s", run, spec.name)
@@ -228,7 +228,13 @@ class Runner:
         state = state_after(ending)
         known = self._answered(
             lambda: self._queue.finish(
-                held.job_id, held.token, state=state, ending=ending, duration_s=end.duration_s, devices=devices
+                held.job_id,
+                held.token,
+                state=state,
+                ending=ending,
+                duration_s=end.duration_s,
+                devices=devices,
+                peak_at_once_bytes=run.at_once_bytes,
             )
         )
         log.info("%s: %s (%s)", run, state if known else "stale, the result changes nothing", ending)
@@ -239,10 +245,7 @@ class Runner:
         """Return the peaks, and the ending in their light. A bug in here must not keep the end from being told."""
         try:
             report = read_reports(run.directory.path)
-            devices = tuple(
-                replace(device, peak=self._peak(run, device, position, end, report))
-                for position, device in enumerate(run.held.devices)
-            )
+            devices = self._sampler.told(run, end.max_rss_bytes, report)
             peaks = [each.peak.bytes for each in devices if each.peak.bytes is not None]
             asked_bytes, peak_bytes = run.held.devices[0].lease_bytes, max(peaks, default=None)
             log_tail = tail(run.directory.log)
@@ -250,12 +253,6 @@ class Runner:
         except Exception:
             log.exception("%s: its peaks could not be told", run)
             return run.held.devices, end.ending
-
-    def _peak(self, run: LiveRun, device: RunDevice, position: int, end: Exit, report: InsideReport | None) -> Peak:
-        peak = self._sampler.peak(run, device.uuid, end.max_rss_bytes)
-        if report is None or device.kind is not DeviceKind.GPU:
-            return peak
-        return with_torch(peak, report.reserved(device.uuid, position))
 
     def _lose(self, run: LiveRun, detail: str) -> str:
         held = run.held

@@ -1,17 +1,21 @@
-"""Looks at what each run holds, often while it is young, and keeps the peak."""
+"""Looks at what each run holds, often while it is young, and keeps the figures."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gpuqueue.clock import Clock
 from gpuqueue.device import Device, DeviceKind, Peak, Reading
-from workers import tree
+from gpuqueue.run import RunDevice
+from workers.attribution import pids_by_run
 from workers.devices.backend import DeviceBackend, DeviceTrouble
+from workers.inside_report import InsideReport
 from workers.live import LiveRun, LiveRuns
-from workers.meter import INTERVAL_S, Meter
+from workers.meter import INTERVAL_S
+from workers.peak import peak_of
 from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -22,7 +26,7 @@ YOUNG_INTERVAL_S = 0.1
 
 
 class Sampler:
-    """Samples the runs of one worker."""
+    """Samples the runs of one worker, on every device that they have. Without a run it looks at nothing."""
 
     def __init__(self, backend: DeviceBackend, runs: LiveRuns, clock: Clock, watchdog: Watchdog) -> None:
         self._backend = backend
@@ -30,6 +34,7 @@ class Sampler:
         self._runs = runs
         self._clock = clock
         self._devices = {device.uuid: device for device in backend.devices()}
+        self._health_due_s: dict[str, float] = {}
 
     def loop(self, stopping: threading.Event) -> None:
         """Sample until *stopping* is set; a new run is looked at without waiting for the next turn."""
@@ -42,30 +47,51 @@ class Sampler:
         young = any(now - run.since_s < YOUNG_S for run in self._runs.all())
         return YOUNG_INTERVAL_S if young else INTERVAL_S
 
-    def sample(self) -> None:
-        """Take one sample of every run on every device that it holds."""
-        readings: dict[str, Reading | None] = {}
-        for run in self._runs.all():
-            shim = run.directory.shim()
-            if shim is None:
-                continue  # not started yet
-            pids = tree.below(shim.pid)
-            if not pids:
-                continue  # not yet, or no more: nothing to see is not nothing held
-            for meter, device in self._meters(run):
-                if device.uuid not in readings:
-                    readings[device.uuid] = self._read(device)
-                reading = readings[device.uuid]
-                if reading is not None:
-                    used = self._note(meter, reading, pids)
-                    self._watchdog.look(run, device, used, reading)
+    # ---- look ----------------------------------------------------------------------------------------------------
 
-    def _meters(self, run: LiveRun) -> list[tuple[Meter, Device]]:
-        return [
-            (run.meters.setdefault(each.uuid, Meter()), self._devices[each.uuid])
-            for each in run.held.devices
-            if each.uuid in self._devices
-        ]
+    def sample(self) -> None:
+        """Take one sample of every run that was started, on every device that it holds."""
+        runs = [run for run in self._runs.all() if run.shim is not None]
+        held: dict[str, list[int | None]] = {run.held.token: [] for run in runs}
+        for device in self._devices_of(runs):
+            reading = self._read(device)
+            if reading is not None:
+                there = [run for run in runs if run.has(device.uuid)]
+                self._sample_device(device, reading, there, held)
+        for run in runs:
+            run.note_at_once(held[run.held.token])
+
+    def _sample_device(
+        self, device: Device, reading: Reading, runs: Sequence[LiveRun], held: dict[str, list[int | None]]
+    ) -> None:
+        """Take one sample of *runs* on *device*, and add what each holds there to *held*."""
+        now_s = self._clock.monotonic_s()
+        pids = pids_by_run(device, reading, {run.held.token: run.shim for run in runs})
+        for run in runs:
+            ours = pids.get(run.held.token, frozenset())
+            if device.kind is not DeviceKind.GPU and not ours:
+                continue  # not yet, or no more: a process holds some memory while it lives
+            used = self._backend.used_by(reading, ours)
+            run.note(device.uuid, reading, used, ours, now_s)
+            held[run.held.token].append(used)
+            self._watchdog.look(run, device, used, reading)
+        self._look_at_health(device, runs, now_s)
+
+    def _look_at_health(self, device: Device, runs: Sequence[LiveRun], now_s: float) -> None:
+        """Once a second, whatever the pace of the samples: these calls are not cheap on every driver."""
+        if now_s < self._health_due_s.get(device.uuid, 0.0):
+            return
+        self._health_due_s[device.uuid] = now_s + INTERVAL_S
+        try:
+            health = self._backend.health(device)
+        except DeviceTrouble:
+            return  # the next reading says it
+        for run in runs:
+            run.meter(device.uuid).note_health(health)
+
+    def _devices_of(self, runs: Sequence[LiveRun]) -> list[Device]:
+        wanted = {each.uuid for run in runs for each in run.held.devices}
+        return [device for uuid, device in self._devices.items() if uuid in wanted]
 
     def _read(self, device: Device) -> Reading | None:
         try:
@@ -74,15 +100,41 @@ class Sampler:
             log.warning("no reading of %s: %s", device.uuid, trouble)
             return None
 
-    def _note(self, meter: Meter, reading: Reading, pids: Collection[int]) -> int | None:
-        used = self._backend.used_by(reading, pids)
-        others = set(reading.processes) - set(pids)
-        meter.note(used, shared=bool(others))
-        return used
+    # ---- tell ----------------------------------------------------------------------------------------------------
 
-    def peak(self, run: LiveRun, uuid: str, max_rss_bytes: int | None) -> Peak:
-        """Return the peak of *run* on the device *uuid*, with the kernel's own maximum where memory is the host's."""
+    def told(self, run: LiveRun, max_rss_bytes: int | None, report: InsideReport | None) -> tuple[RunDevice, ...]:
+        """Return the devices of a run that has ended, each with its peak and what else was seen.
+
+        *max_rss_bytes* is the kernel's own maximum of the run's largest process, *report* what the run's processes
+        told about themselves.
+        """
+        return tuple(
+            replace(
+                device,
+                peak=self._peak(run, device, position, max_rss_bytes, report),
+                activity=run.meter(device.uuid).activity(),
+                timeline=run.meter(device.uuid).timeline(),
+            )
+            for position, device in enumerate(run.held.devices)
+        )
+
+    def _peak(
+        self, run: LiveRun, device: RunDevice, position: int, max_rss_bytes: int | None, report: InsideReport | None
+    ) -> Peak:
+        meter = run.meter(device.uuid)
+        source = self._backend.peak_source
+        if device.kind is not DeviceKind.GPU:
+            alone = len(run.held.devices) == 1  # else nobody knows on which of them
+            return peak_of(meter, source, kernel_bytes=max_rss_bytes if alone else None)
+        torch_bytes = report.reserved(device.uuid, position) if report is not None else None
+        return peak_of(meter, source, accounted=self._accounted(device.uuid, meter.pids), torch_bytes=torch_bytes)
+
+    def _accounted(self, uuid: str, pids: set[int]) -> dict[int, int]:
         device = self._devices.get(uuid)
-        on_host = device is not None and device.kind is not DeviceKind.GPU and len(run.held.devices) == 1
-        at_least = max_rss_bytes if on_host else None
-        return run.meters.get(uuid, Meter()).peak(self._backend.peak_source, at_least_bytes=at_least)
+        if device is None or not pids:
+            return {}
+        try:
+            return dict(self._backend.accounted(device, pids))
+        except DeviceTrouble as trouble:
+            log.warning("no accounting of %s: %s", uuid, trouble)
+            return {}

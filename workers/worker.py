@@ -26,7 +26,6 @@ from workers.claimer import Claimer
 from workers.devices.backend import DeviceBackend
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
-from workers.meter import Meter
 from workers.reaper import Reaper
 from workers.rundir import unsettled
 from workers.runner import NOT_STARTED, Runner
@@ -144,9 +143,9 @@ class Worker:
         for directory in unsettled(self.settings.runs_dir):
             held = directory.held()
             if held is not None and self._falls_to_us(held.devices[0].uuid):
-                meters = {uuid: Meter.from_plain(plain) for uuid, plain in directory.meters().items()}
-                now_s = self._clock.monotonic_s()
-                adopted.append(LiveRun(held=held, directory=directory, since_s=now_s, meters=meters))
+                run = LiveRun(held=held, directory=directory, since_s=self._clock.monotonic_s())
+                run.resume(directory.meters())
+                adopted.append(run)
         for run in adopted:
             self.runs.add(run)
         offer = self._gate.look()

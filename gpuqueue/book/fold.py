@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.codec import decode_ended, decode_spec, decode_started
-from gpuqueue.device import Peak
+from gpuqueue.device import Activity, Peak, Timeline
 from gpuqueue.errors import BadRequest
 from gpuqueue.event import Act, Event
 from gpuqueue.job import JobState
-from gpuqueue.run import Ending, RunDevice
+from gpuqueue.run import Ended, Ending, RunDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,6 +51,7 @@ class Batch:
     moved_runs: dict[RunKey, Row] = field(default_factory=dict)
     new_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
+    timelines: dict[DeviceKey, Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
 
     def job(self, key: JobKey) -> Row:
@@ -165,6 +166,7 @@ def _claim(batch: Batch, event: Event) -> None:
         **dict.fromkeys(
             ("started_at", "ended_at", "duration_s", "ending", "exit_code", "signal", "detail", "log_path")
         ),
+        "peak_at_once_bytes": None,
     }
     batch.new_runs[event.job_id, event.attempt, fields["token"]] = run
     for position, uuid in enumerate(uuids):
@@ -176,6 +178,7 @@ def _claim(batch: Batch, event: Event) -> None:
             **dict.fromkeys(("host_index", "name", "kind", "total_bytes")),
             "lease_bytes": lease_bytes,
             **_peak_columns(Peak.unknown()),
+            **_activity_columns(Activity()),
         }
 
 
@@ -199,17 +202,25 @@ def _giveback(batch: Batch, event: Event) -> None:
 
 def _finish(batch: Batch, event: Event) -> None:
     key = _run_key(event)
-    devices: tuple[RunDevice, ...]
     try:
-        ending, duration_s, devices = decode_ended(event.fields["ended"])
+        ended = decode_ended(event.fields["ended"])
     except _UNREADABLE as error:
         # The job has ended whatever its report says; how, nobody knows any more.
         log.exception("the report of job %s's end (event %s) cannot be read", event.job_id, event.id)
-        ending, duration_s, devices = Ending.lost(f"the report of its end cannot be read: {error}"), None, ()
-    batch.run(key).update(ended_at=event.at, duration_s=duration_s, **_ending_columns(ending))
-    _describe(batch, event, devices)
-    for device in devices:
-        batch.device((event.job_id, event.attempt, device.uuid)).update(_peak_columns(device.peak))
+        unknown = Ending.lost(f"the report of its end cannot be read: {error}")
+        ended = Ended(ending=unknown, duration_s=None, devices=())
+    batch.run(key).update(
+        ended_at=event.at,
+        duration_s=ended.duration_s,
+        peak_at_once_bytes=ended.peak_at_once_bytes,
+        **_ending_columns(ended.ending),
+    )
+    _describe(batch, event, ended.devices)
+    for device in ended.devices:
+        place = (event.job_id, event.attempt, device.uuid)
+        batch.device(place).update({**_peak_columns(device.peak), **_activity_columns(device.activity)})
+        if device.timeline is not None:
+            batch.timelines[place] = _timeline_row(place, device.timeline)
 
 
 def _lose(batch: Batch, event: Event) -> None:
@@ -262,3 +273,18 @@ def _peak_columns(peak: Peak) -> Row:
         "interval_s": peak.interval_s,
         "shared": peak.shared,
     }
+
+
+def _activity_columns(activity: Activity) -> Row:
+    return {
+        "first_memory_s": activity.first_memory_s,
+        "utilisation_mean": activity.utilisation_mean,
+        "utilisation_max": activity.utilisation_max,
+        "temperature_max_c": activity.temperature_max_c,
+    }
+
+
+def _timeline_row(place: DeviceKey, timeline: Timeline) -> Row:
+    job_id, attempt, uuid = place
+    steps = json.dumps(timeline.bytes, separators=(",", ":"))
+    return {"job_id": job_id, "attempt": attempt, "device_uuid": uuid, "step_s": timeline.step_s, "bytes": steps}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, runs
+from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs
 from gpuqueue.codec import decode_spec
-from gpuqueue.device import DeviceKind, Peak, PeakSource
+from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.event import Act, Cursor, Event
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
@@ -49,9 +49,9 @@ def history(connection: sa.Connection, query: HistoryQuery) -> list[Record]:
 
 
 def get(connection: sa.Connection, job_id: int) -> Record | None:
-    """Return the job with all its runs, or None if the book does not know it."""
+    """Return the job with all its runs and their timelines, or None if the book does not know it."""
     found = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().all()
-    return next(iter(_records(connection, found)), None)
+    return next(iter(_records(connection, found, timelines=True)), None)
 
 
 def events(connection: sa.Connection, job_id: int) -> tuple[Event, ...]:
@@ -97,11 +97,17 @@ def _conditions(query: HistoryQuery) -> list[sa.ColumnElement[bool]]:
     return conditions
 
 
-def _records(connection: sa.Connection, rows: Sequence[sa.RowMapping]) -> list[Record]:
+def _records(connection: sa.Connection, rows: Sequence[sa.RowMapping], *, timelines: bool = False) -> list[Record]:
     ids = [row["id"] for row in rows]
+    lines: dict[tuple[int, int, str], Timeline] = {}
+    if timelines:
+        for row in _of_jobs(connection, run_timelines, ids, "attempt"):
+            steps = tuple(json.loads(row["bytes"]))
+            lines[row["job_id"], row["attempt"], row["device_uuid"]] = Timeline(step_s=row["step_s"], bytes=steps)
     devices: dict[tuple[int, int], list[RunDevice]] = defaultdict(list)
     for row in _of_jobs(connection, run_devices, ids, "device_index"):
-        devices[row["job_id"], row["attempt"]].append(_run_device(row))
+        line = lines.get((row["job_id"], row["attempt"], row["device_uuid"]))
+        devices[row["job_id"], row["attempt"]].append(_run_device(row, line))
     runs_of: dict[int, list[Run]] = defaultdict(list)
     for row in _of_jobs(connection, runs, ids, "attempt"):
         runs_of[row["job_id"]].append(_run(row, devices[row["job_id"], row["attempt"]]))
@@ -149,6 +155,7 @@ def _run(row: sa.RowMapping, devices: Sequence[RunDevice]) -> Run:
         duration_s=row["duration_s"],
         ending=_ending(row),
         log_path=row["log_path"],
+        peak_at_once_bytes=row["peak_at_once_bytes"],
     )
 
 
@@ -163,7 +170,7 @@ def _ending(row: sa.RowMapping) -> Ending | None:
     )
 
 
-def _run_device(row: sa.RowMapping) -> RunDevice:
+def _run_device(row: sa.RowMapping, timeline: Timeline | None) -> RunDevice:
     return RunDevice(
         uuid=row["device_uuid"],
         index=row["host_index"],
@@ -179,6 +186,13 @@ def _run_device(row: sa.RowMapping) -> RunDevice:
             interval_s=row["interval_s"],
             shared=row["shared"],
         ),
+        activity=Activity(
+            first_memory_s=row["first_memory_s"],
+            utilisation_mean=row["utilisation_mean"],
+            utilisation_max=row["utilisation_max"],
+            temperature_max_c=row["temperature_max_c"],
+        ),
+        timeline=timeline,
     )
 
 

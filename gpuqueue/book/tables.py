@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from enum import Enum
 
 #: The revision whose tables these are. Kept here because asking Alembic costs every ``gpuqueue show`` its import.
-REVISION = "0001"
+REVISION = "0002"
 
 #: What PostgreSQL refuses in a text: a file name that is no UTF-8 arrives as lone surrogates.
 _REFUSED = re.compile("[\0\ud800-\udfff]")
@@ -161,6 +161,8 @@ runs = sa.Table(
     sa.Column("signal", sa.Integer, nullable=True),
     _text("detail", nullable=True),
     _text("log_path", nullable=True),
+    #: The most that it held on all its devices in the same moment.
+    sa.Column("peak_at_once_bytes", sa.BigInteger, nullable=True),
     sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("ending", EndingKind), name="ending_known"),
     sa.CheckConstraint("(ending IS NULL) = (ended_at IS NULL)", name="ending_has_time"),
@@ -189,10 +191,34 @@ run_devices = sa.Table(
     sa.Column("na_samples", sa.Integer, nullable=False),
     sa.Column("interval_s", sa.Double, nullable=True),
     sa.Column("shared", sa.Boolean, nullable=True),
+    #: From the start of the run to the first sample that showed memory of it.
+    sa.Column("first_memory_s", sa.Double, nullable=True),
+    #: Of the whole device while the run was there, from 0 to 1.
+    sa.Column("utilisation_mean", sa.Double, nullable=True),
+    sa.Column("utilisation_max", sa.Double, nullable=True),
+    sa.Column("temperature_max_c", sa.Double, nullable=True),
     sa.ForeignKeyConstraint(["job_id", "attempt"], ["runs.job_id", "runs.attempt"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("peak_source", PeakSource), name="peak_source_known"),
     sa.CheckConstraint("(peak_bytes IS NULL) = (peak_source = 'none')", name="peak_has_source"),
     sa.Index(None, "device_uuid"),
+)
+
+#: How the memory of a run went, apart from its other figures because only one job at a time is looked at so closely.
+run_timelines = sa.Table(
+    "run_timelines",
+    metadata,
+    _key("job_id"),
+    _key("attempt", sa.Integer),
+    _key("device_uuid", SafeText),
+    sa.Column("step_s", sa.Double, nullable=False),
+    #: JSON: the largest sample of each step since the start in bytes, null for a step without one.
+    _word("bytes"),
+    sa.ForeignKeyConstraint(
+        ["job_id", "attempt", "device_uuid"],
+        ["run_devices.job_id", "run_devices.attempt", "run_devices.device_uuid"],
+        ondelete="CASCADE",
+    ),
+    sa.CheckConstraint("step_s > 0", name="step_positive"),
 )
 
 #: A job's story, step by step. It refers to no job: a step of a job that the book missed is kept as well.

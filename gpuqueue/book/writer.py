@@ -10,8 +10,8 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gpuqueue.book.connect import writing
-from gpuqueue.book.fold import Batch, Row, fold, only_events
-from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, runs
+from gpuqueue.book.fold import Batch, DeviceKey, Row, fold, only_events
+from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs
 from gpuqueue.event import Cursor, Event
 
 if TYPE_CHECKING:
@@ -70,6 +70,8 @@ def _write(connection: sa.Connection, batch: Batch) -> None:
     _update_all(connection, jobs, ("id",), batch.moved_jobs)
     _update_all(connection, runs, ("job_id", "attempt", "token"), batch.moved_runs)
     _update_all(connection, run_devices, ("job_id", "attempt", "device_uuid"), batch.moved_devices)
+    there = _known_devices(connection, {key[0] for key in batch.timelines})
+    _insert_all(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
     _insert_all(connection, job_events, batch.events)
 
 
@@ -79,6 +81,17 @@ def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:
     left = iter(job_ids)
     while some := list(islice(left, _MOST_IN)):
         known.update(connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(some))))
+    return known
+
+
+def _known_devices(connection: sa.Connection, job_ids: Iterable[int]) -> set[DeviceKey]:
+    """Return the devices of all runs of *job_ids* that the book has, by job, attempt and UUID."""
+    columns = run_devices.c.job_id, run_devices.c.attempt, run_devices.c.device_uuid
+    known: set[DeviceKey] = set()
+    left = iter(job_ids)
+    while some := list(islice(left, _MOST_IN)):
+        found = connection.execute(sa.select(*columns).where(run_devices.c.job_id.in_(some)))
+        known.update((job_id, attempt, uuid) for job_id, attempt, uuid in found)
     return known
 
 

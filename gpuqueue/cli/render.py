@@ -8,9 +8,9 @@ from datetime import datetime
 
 import click
 
-from gpuqueue.device import PeakSource
+from gpuqueue.device import Activity, Peak, PeakSource
 from gpuqueue.job import Job, JobState
-from gpuqueue.run import Record, Run
+from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.units import format_bytes, format_duration
 
 #: Colours by state, on a terminal that wants them.
@@ -155,12 +155,55 @@ def _run_lines(run: Run) -> list[str]:
         f"  log        {plain(run.log_path or '-')}",
     ]
     for device in run.devices:
-        peak = device.peak
-        evidence = "not measured"
-        if peak.source is not PeakSource.NONE:
-            evidence = f"{peak.source}, {peak.samples} samples" + (", shared" if peak.shared else "")
-        lines.append(
-            f"  device     {device.index if device.index is not None else '?'} {plain(device.name or device.uuid)}: "
-            f"lease {format_bytes(device.lease_bytes)}, peak {format_bytes(peak.bytes)} ({evidence})"
-        )
+        index = device.index if device.index is not None else "?"
+        promised = f"{index} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
+        lines.append(f"  device     {promised}, peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})")
+        lines += [f"             {words}" for words in (_activity(device.activity), _memory(device)) if words]
     return lines
+
+
+def _evidence(peak: Peak) -> str:
+    """Return what a peak rests on: a figure without that is worth little."""
+    if peak.source is PeakSource.NONE:
+        return "not measured"
+    words = [str(peak.source), f"{peak.samples} samples"]
+    if peak.interval_s:
+        words.append(f"every {format_duration(peak.interval_s)}")
+    if peak.na_samples:
+        words.append(f"{peak.na_samples} without an answer")
+    if peak.shared:
+        words.append("others were there")
+    return ", ".join(words)
+
+
+def _activity(activity: Activity) -> str:
+    words = []
+    if activity.first_memory_s is not None:
+        words.append(f"first memory after {format_duration(activity.first_memory_s)}")
+    if activity.utilisation_mean is not None and activity.utilisation_max is not None:
+        words.append(
+            f"busy {activity.utilisation_mean:.0%} (at most {activity.utilisation_max:.0%})".replace("%", " %")
+        )
+    if activity.temperature_max_c is not None:
+        words.append(f"at most {activity.temperature_max_c:.0f} °C")
+    return ", ".join(words)
+
+
+#: From nothing to all; the heights of a line of memory.
+BLOCKS = "▁▂▃▄▅▆▇█"
+LINE_WIDTH = 48
+
+
+def _memory(device: RunDevice) -> str:
+    """Return how the run's memory went as a line of blocks, full height for its largest; empty without a timeline."""
+    line = device.timeline
+    if line is None or not any(line.bytes):
+        return ""
+    width = min(LINE_WIDTH, len(line.bytes))
+    largest = max(each for each in line.bytes if each is not None)
+    cells = []
+    for cell in range(width):
+        part = line.bytes[cell * len(line.bytes) // width : (cell + 1) * len(line.bytes) // width]
+        known = [each for each in part if each is not None]
+        cells.append(BLOCKS[max(known) * (len(BLOCKS) - 1) // largest] if known else " ")
+    return f"memory {''.join(cells)} over {format_duration(len(line.bytes) * line.step_s)}"

@@ -171,9 +171,12 @@ class JobQueue:
         ending: Ending,
         duration_s: float | None,
         devices: tuple[RunDevice, ...],
+        peak_at_once_bytes: int | None = None,
     ) -> bool:
         """End a job in *state* after its run ended with *ending*; False if the run was stale."""
-        payload = encode_ended(ending=ending, duration_s=duration_s, devices=devices)
+        payload = encode_ended(
+            ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes
+        )
         return bool(self._scripts.run("finish", job_id, token, state.value, payload))
 
     @_answering

@@ -21,7 +21,7 @@ from gpuqueue.book.tables import metadata
 from gpuqueue.cli.history import CSV_COLUMNS
 from gpuqueue.cli.machine import _device_plain, status
 from gpuqueue.cli.main import commands
-from gpuqueue.device import Peak
+from gpuqueue.device import Peak, Timeline
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.job import TRANSITIONS, Job, JobState, WaitReason
 from gpuqueue.queue.lease import DeviceStatus
@@ -192,6 +192,8 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         "An ending": list(run["ending"]),
         "A run's device": list(run_device),
         "A peak": list(run_device["peak"]),
+        "An activity": list(run_device["activity"]),
+        "A timeline": list(codec.timeline_to_plain(Timeline(step_s=1.0, bytes=())) or ()),
         "A device (gpus)": list(device),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
         "CSV": list(CSV_COLUMNS),

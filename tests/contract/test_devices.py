@@ -146,6 +146,14 @@ class DeviceConformance:
         assert 0 == bench.used_by(devices[1], pid)
         assert pid not in bench.backend.reading(devices[1]).processes
 
+    def test_a_maximum_that_nobody_kept_is_not_told(self, bench: Bench) -> None:
+        """Of a process that never was there is no figure, and one of a process that lives is what it held at least."""
+        device = bench.backend.devices()[0]
+        pid = bench.hold(device)
+        kept = bench.backend.accounted(device, [pid, 4_000_001])
+        assert 4_000_001 not in kept
+        assert all(HELD_BYTES <= most for most in kept.values())
+
     def test_health_is_in_range_or_unknown(self, bench: Bench) -> None:
         """What a device tells of itself is possible, and what it does not tell is None and never a zero of itself."""
         for device in bench.backend.devices():

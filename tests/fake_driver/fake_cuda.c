@@ -141,6 +141,7 @@ static int charge(Gpu *gpu, uint64_t bytes) {
     Entry *entry = entry_on(gpu);
     if (!entry) return OUT_OF_MEMORY;
     entry->bytes += bytes;
+    keep_account(entry);
     return OK;
 }
 

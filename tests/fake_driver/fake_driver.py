@@ -35,7 +35,7 @@ TEMPERATURE, TEMPERATURE_V, THRESHOLD, FIELDS, POWER, UTILISATION, REASONS = (1 
 ECC, MODE, MARGIN, TOPOLOGY, MPS_LIST, GRAPHICS_LIST = (1 << bit for bit in range(7, 13))
 _OF_THE_CARD = TEMPERATURE | TEMPERATURE_V | THRESHOLD | FIELDS | POWER | UTILISATION | REASONS | MODE | MARGIN
 
-_MAX_GPUS, _MAX_ENTRIES = 16, 256
+_MAX_GPUS, _MAX_ENTRIES, _MAX_ACCOUNTS = 16, 256, 1024
 _COMPUTE, _GRAPHICS, _NOT_AVAILABLE, _ALWAYS_ALIVE, _MPS = 1, 2, 4, 8, 16
 _GIB = 2**30
 #: One NUMA node of another processor: as far as two cards of one host can be.
@@ -65,6 +65,7 @@ class _Gpu(ctypes.Structure):
         ("slot", ctypes.c_int32),
         ("reasons", ctypes.c_uint64),
         ("ecc", ctypes.c_uint64),
+        ("accounting", ctypes.c_uint64),
     )
 
 
@@ -74,6 +75,15 @@ class _Entry(ctypes.Structure):
         ("pid", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
         ("unused", ctypes.c_uint32),
+        ("bytes", ctypes.c_uint64),
+        ("start", ctypes.c_uint64),
+    )
+
+
+class _Account(ctypes.Structure):
+    _fields_ = (
+        ("gpu", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
         ("bytes", ctypes.c_uint64),
         ("start", ctypes.c_uint64),
     )
@@ -97,6 +107,8 @@ class _State(ctypes.Structure):
         ("entries", _Entry * _MAX_ENTRIES),
         ("levels", ctypes.c_uint32 * _MAX_GPUS * _MAX_GPUS),
         ("links", ctypes.c_uint32 * _MAX_GPUS * _MAX_GPUS),
+        ("account_count", ctypes.c_uint64),
+        ("accounts", _Account * _MAX_ACCOUNTS),
     )
 
 
@@ -198,9 +210,29 @@ class FakeGpus:
             for entry in self.state.entries[:count]:
                 if (entry.gpu, entry.pid, entry.flags & kind) == (gpu, pid, kind):
                     entry.flags, entry.bytes = flags, size_bytes
-                    return
-            self.state.entries[count] = _Entry(gpu, pid, flags, 0, size_bytes, 0)
-            self.state.entry_count = count + 1
+                    break
+            else:
+                self.state.entries[count] = _Entry(gpu, pid, flags, 0, size_bytes, 0)
+                self.state.entry_count = count + 1
+            self._keep_account(gpu, pid, size_bytes)
+
+    def truth(self, gpu: int, pid: int) -> int | None:
+        """Return the most that *pid* ever held on GPU *gpu*, dead or alive; None for one that never held anything."""
+        known = [each.bytes for each in self._accounts() if (each.gpu, each.pid) == (gpu, pid)]
+        return known[-1] if known else None
+
+    def _accounts(self) -> list[Any]:
+        """Return the accounts that are kept, oldest first."""
+        count = self.state.account_count
+        return [self.state.accounts[i % _MAX_ACCOUNTS] for i in range(max(0, count - _MAX_ACCOUNTS), count)]
+
+    def _keep_account(self, gpu: int, pid: int, size_bytes: int) -> None:
+        for account in self._accounts():
+            if (account.gpu, account.pid, account.start) == (gpu, pid, 0):
+                account.bytes = max(account.bytes, size_bytes)
+                return
+        self.state.accounts[self.state.account_count % _MAX_ACCOUNTS] = _Account(gpu, pid, size_bytes, 0)
+        self.state.account_count += 1
 
     def hold_here(self, size_bytes: int) -> None:
         """Let this process hold *size_bytes* on the first GPU that its CUDA_VISIBLE_DEVICES lists by UUID."""

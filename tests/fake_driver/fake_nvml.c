@@ -14,6 +14,7 @@ typedef struct { char legacy[16]; uint32_t domain, bus, device, id, subsystem; c
 typedef struct { uint32_t version, sensor; int32_t degrees; } Temperature;
 typedef struct { uint32_t version; int32_t degrees; } Margin;
 typedef struct { uint32_t gpu, memory; } Rates;
+typedef struct { uint32_t gpu, memory; uint64_t most, time, start; uint32_t running, reserved[5]; } Stats;
 typedef struct {
     uint32_t id, scope;
     int64_t timestamp, latency;
@@ -178,7 +179,12 @@ int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int type, int counter, uint64_t *out) 
     return error;
 }
 int nvmlDeviceGetComputeMode(Gpu *gpu, unsigned *out) { return number(asked(gpu, MODE), out, gpu->compute_mode); }
-int nvmlDeviceGetAccountingMode(Gpu *gpu, unsigned *out) { return number(on(gpu), out, 0); }
+int nvmlDeviceGetAccountingMode(Gpu *gpu, unsigned *out) { return number(on(gpu), out, gpu->accounting); }
+int nvmlDeviceGetAccountingStats(Gpu *gpu, unsigned pid, Stats *out) {
+    const Account *account = on(gpu) ? NULL : account_of(gpu - state->gpus, pid, 0);
+    if (account) *out = (Stats){.most = account->bytes};
+    return on(gpu) ? on(gpu) : account ? OK : NOT_FOUND;
+}
 
 int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending) {
     int error = on(gpu);

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum { COMPUTE = 1, GRAPHICS = 2, NOT_AVAILABLE = 4, ALWAYS_ALIVE = 8, MPS = 16 };
-enum { MAX_GPUS = 16, MAX_ENTRIES = 256 };
+enum { MAX_GPUS = 16, MAX_ENTRIES = 256, MAX_ACCOUNTS = 1024 };
 
 typedef struct {
     char uuid[96], name[96];
@@ -25,11 +25,17 @@ typedef struct {
     uint32_t mig; /* the card is divided */
     int32_t parent, slot; /* of an instance: the index of its card, and its place there; else -1 */
     uint64_t reasons, ecc;
+    uint64_t accounting; /* whether the driver tells the accounts below; it always keeps them */
 } Gpu;
 typedef struct {
     uint32_t gpu, pid, flags, unused;
     uint64_t bytes, start; /* start 0: any process of that pid */
 } Entry;
+/* The most that a process ever held on a GPU: the truth that samples are compared with. Kept when it is dead. */
+typedef struct {
+    uint32_t gpu, pid;
+    uint64_t bytes, start;
+} Account;
 typedef struct {
     uint32_t gpu_count, mig_count, entry_count; /* instances follow the cards */
     int32_t init_error, call_error; /* given by init, and by every call after it */
@@ -38,6 +44,8 @@ typedef struct {
     Gpu gpus[MAX_GPUS];
     Entry entries[MAX_ENTRIES];
     uint32_t levels[MAX_GPUS][MAX_GPUS], links[MAX_GPUS][MAX_GPUS];
+    uint64_t account_count; /* of all that ever were; the ring keeps the newest */
+    Account accounts[MAX_ACCOUNTS];
 } State;
 
 static State *state;
@@ -93,4 +101,23 @@ static inline uint64_t allocated(const Gpu *gpu) {
     }
     uint64_t room = gpu->total - gpu->reserved;
     return sum < room ? sum : room;
+}
+
+/* The newest account of the process, NULL when it has none any more. */
+static inline Account *account_of(uint32_t gpu, uint32_t pid, uint64_t start) {
+    uint64_t oldest = state->account_count > MAX_ACCOUNTS ? state->account_count - MAX_ACCOUNTS : 0;
+    for (uint64_t i = state->account_count; i-- > oldest;) {
+        Account *each = &state->accounts[i % MAX_ACCOUNTS];
+        if (each->gpu == gpu && each->pid == pid && (!start || each->start == start)) return each;
+    }
+    return NULL;
+}
+
+static inline void keep_account(const Entry *entry) {
+    Account *account = account_of(entry->gpu, entry->pid, entry->start);
+    if (!account) {
+        account = &state->accounts[state->account_count++ % MAX_ACCOUNTS];
+        *account = (Account){.gpu = entry->gpu, .pid = entry->pid, .start = entry->start};
+    }
+    if (entry->bytes > account->bytes) account->bytes = entry->bytes;
 }

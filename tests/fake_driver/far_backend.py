@@ -73,6 +73,11 @@ class FarBackend:
         health: Health = self._ask("health", device)
         return health
 
+    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
+        """As in DeviceBackend."""
+        most: Mapping[int, int] = self._ask("accounted", device, list(pids))
+        return most
+
     def distance(self, a: Device, b: Device) -> int | None:
         """As in DeviceBackend."""
         level: int | None = self._ask("distance", a, b)

@@ -177,7 +177,8 @@ def test_the_peak_outlives_the_worker_that_saw_it(site: Site, tmp_path: Path) ->
 
     def seen() -> bool:
         (meters,) = site.settings.runs_dir.glob("[0-9]*/*/meters")
-        return max(plain["peak_bytes"] or 0 for plain in json.loads(meters.read_text()).values()) > 200 * MIB
+        devices = json.loads(meters.read_text())["devices"]
+        return max(plain["peak_bytes"] or 0 for plain in devices.values()) > 200 * MIB
 
     until(seen, what="the peak is kept")
     site.end(worker, signal.SIGKILL)

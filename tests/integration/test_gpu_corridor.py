@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,112 @@ def test_a_gpu_job_is_pinned_by_uuid_and_its_peak_is_the_drivers(
     assert (fake.uuid(1), "Fake 24G", 1) == (device.uuid, device.name, device.index)
     assert (round(5.5 * GIB), PeakSource.NVML_SAMPLED) == (device.peak.bytes, device.peak.source)
     assert device.peak.shared is False
+
+
+def test_the_book_knows_what_a_run_did_on_its_card(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+    """When its first memory was seen, how busy and hot the card was, and how its memory went, step by step."""
+    fake.state.gpus[0].utilisation, fake.state.gpus[0].temperature = 60, 71
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    job = submit(gpu_site, "6G", gate, 2.0, 5.5, 1.0)
+
+    gpu_site.until_recorded(job)
+    run = gpu_site.client.show(job).last_run
+    assert run is not None
+    (device,) = run.devices
+    activity, line = device.activity, device.timeline
+    assert (0.6, 0.6, 71.0) == (activity.utilisation_mean, activity.utilisation_max, activity.temperature_max_c)
+    assert activity.first_memory_s is not None
+    assert run.duration_s is not None
+    assert 0 < activity.first_memory_s < run.duration_s
+    assert line is not None
+    steps = [each / GIB for each, _ in groupby(line.bytes) if each]
+    assert [2.0, 5.5, 1.0] == steps
+    assert round(5.5 * GIB) == run.peak_at_once_bytes
+    told = gpu_site.cli("show", str(job)).stdout
+    assert "5.5G" in told
+    assert "busy 60 %" in told
+    assert "71 °C" in told
+
+
+#: Takes 4 GiB in its first process and 3 more in a daemon that leaves its session twice, both at the same time.
+TWO_PROCESSES = """
+import os, pathlib, sys, time
+sys.path.insert(0, {tests!r})
+from fake_driver.fake_driver import FakeGpus
+gpus = FakeGpus.here()
+gpus.hold_here(4 * 2**30)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        gpus.hold_here(3 * 2**30)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+while not pathlib.Path({gate!r}).exists():
+    time.sleep(0.02)
+"""
+
+
+def test_processes_of_a_run_add_up_at_every_moment(gpu_site: Site, tmp_path: Path) -> None:
+    """A daemon that left its session twice holds the run's memory, and is gone with it."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    script = gate.with_suffix(".py")
+    script.write_text(TWO_PROCESSES.format(tests=str(TESTS), gate=str(gate)))
+    job = int(gpu_site.cli("submit", "--mem", "5G", "--no-cap", "--", sys.executable, str(script)).stdout)
+    until(lambda: gpu_site.client.devices()[0].promised_bytes == 7 * GIB, what="both processes are seen")
+
+    gate.touch()
+
+    run = gpu_site.until_recorded(job).last_run
+    assert run is not None
+    assert (7 * GIB, False) == (run.devices[0].peak.bytes, run.devices[0].peak.shared)
+
+
+def test_the_drivers_own_maximum_is_taken_where_it_keeps_one(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+    """With accounting on, a spike between two samples is in the book, with its source."""
+    fake.state.gpus[0].accounting = 1
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    gate.touch()
+    script = gate.with_suffix(".py")
+    spike = "gpus.hold_here(9 * 2**30); gpus.hold_here(2 * 2**30); time.sleep(0.5)"
+    script.write_text(JOB.format(tests=str(TESTS), steps=(2.0,), gate=str(gate)) + spike + "\n")
+
+    job = int(gpu_site.cli("submit", "--mem", "10G", "--", sys.executable, str(script)).stdout)
+
+    run = gpu_site.until_recorded(job).last_run
+    assert run is not None
+    peak = run.devices[0].peak
+    assert (9 * GIB, PeakSource.NVML_ACCOUNTING) == (peak.bytes, peak.source)
+
+
+def test_a_driver_that_tells_nothing_of_its_processes_leaves_the_devices_own_figure(
+    gpu_site: Site, tmp_path: Path
+) -> None:
+    """N/A is not zero: where nobody else was on the card, how much fuller it became is told, as what it is."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    gate.touch()
+    script = gate.with_suffix(".py")
+    silent = "gpus.hold(0, __import__('os').getpid(), 3 * 2**30, not_available=True); time.sleep(0.5)"
+    script.write_text(JOB.format(tests=str(TESTS), steps=(), gate=str(gate)) + silent + "\n")
+
+    job = int(gpu_site.cli("submit", "--mem", "6G", "--", sys.executable, str(script)).stdout)
+
+    run = gpu_site.until_recorded(job).last_run
+    assert run is not None
+    peak = run.devices[0].peak
+    assert (3 * GIB, PeakSource.DEVICE_DELTA) == (peak.bytes, peak.source)
+    assert peak.na_samples > 0
 
 
 def test_a_strangers_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from gpuqueue.codec import (
     encode_spec,
     encode_started,
 )
-from gpuqueue.device import DeviceKind, Peak, PeakSource
+from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Level
-from gpuqueue.run import Ending, EndingKind, RunDevice
+from gpuqueue.run import Ended, Ending, EndingKind, RunDevice
 from gpuqueue.units import GIB
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -53,11 +53,24 @@ def test_what_a_run_brings_comes_out_as_it_went_in() -> None:
         kind=DeviceKind.GPU,
         total_bytes=24 * GIB,
         peak=Peak(bytes=5, source=PeakSource.NVML_SAMPLED, samples=3, interval_s=1.0, shared=True),
+        activity=Activity(first_memory_s=2.5, utilisation_mean=0.5, utilisation_max=1.0, temperature_max_c=71.0),
+        timeline=Timeline(step_s=0.2, bytes=(0, None, 5)),
     )
     ending = Ending.stopped(EndingKind.TIMED_OUT, -15, "over")
 
     assert ("/log", (device,)) == decode_started(encode_started(log_path="/log", devices=(device,)))
-    assert (ending, 1.5, (device,)) == decode_ended(encode_ended(ending=ending, duration_s=1.5, devices=(device,)))
+    ended = Ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5)
+    text = encode_ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5)
+    assert ended == decode_ended(text)
+
+
+def test_the_report_of_an_older_worker_loads_for_ever() -> None:
+    """A worker that was not upgraded yet tells less: what it does not tell is unknown."""
+    ended = decode_ended((GOLDEN / "ended-v1.json").read_text(encoding="utf-8"))
+
+    (device,) = ended.devices
+    assert (5, PeakSource.NVML_SAMPLED, 3) == (device.peak.bytes, device.peak.source, device.peak.samples)
+    assert (Activity(), None, None) == (device.activity, device.timeline, ended.peak_at_once_bytes)
 
 
 def test_a_spec_that_is_too_large_is_refused() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gpuqueue.device import Peak, PeakSource
 from gpuqueue.units import GIB
-from workers.inside_report import read_reports, with_torch
+from workers.inside_report import read_reports
 
 
 def on(index: int = 0, reserved: int = 0, **changes: Any) -> dict[str, Any]:
@@ -73,26 +73,3 @@ def test_a_file_that_makes_no_sense_is_not_read(tmp_path: Path, text: str) -> No
 
 
 SEEN = Peak(bytes=5, source=PeakSource.NVML_SAMPLED, samples=3, interval_s=1.0, shared=False)
-
-
-@pytest.mark.parametrize(
-    ("peak", "reserved", "context", "figure", "source"),
-    [
-        (SEEN, None, None, 5, PeakSource.NVML_SAMPLED),
-        (SEEN, 0, None, 5, PeakSource.NVML_SAMPLED),
-        (SEEN, 4, None, 5, PeakSource.NVML_SAMPLED),
-        (SEEN, 5, None, 5, PeakSource.NVML_SAMPLED),
-        (SEEN, 6, None, 6, PeakSource.TORCH),
-        (SEEN, 4, 2, 6, PeakSource.TORCH),
-        (Peak.unknown(na_samples=7), 4, None, 4, PeakSource.TORCH),
-        (Peak.unknown(na_samples=7), 0, None, None, PeakSource.NONE),
-    ],
-)
-def test_the_larger_figure_is_told_with_its_source(
-    peak: Peak, reserved: int | None, context: int | None, figure: int | None, source: PeakSource
-) -> None:
-    """Where torch held more than any sample showed, the samples missed it; the evidence stays."""
-    merged = with_torch(peak, reserved, context_bytes=context)
-
-    assert (figure, source) == (merged.bytes, merged.source)
-    assert (peak.samples, peak.na_samples) == (merged.samples, merged.na_samples)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from gpuqueue.device import Device, Health, PeakSource, Reading
@@ -43,6 +43,17 @@ class DeviceBackend(Protocol):
 
     def health(self, device: Device) -> Health:
         """Return how *device* is now; what it will not tell is None, one field at a time.
+
+        Raises:
+            DeviceTrouble: the device does not answer at all.
+
+        """
+
+    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
+        """Return the most that each process of *pids*, ended or not, ever held on *device*, in bytes.
+
+        Only those of which the driver itself kept a maximum: mostly none, because an administrator must have
+        switched that on.
 
         Raises:
             DeviceTrouble: the device does not answer at all.

@@ -13,7 +13,7 @@ import psutil
 from gpuqueue.device import Device, DeviceKind, Health, PeakSource, Reading
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -49,6 +49,10 @@ class CpuBackend:
     def health(self, device: Device) -> Health:  # noqa: ARG002 - nothing is known of it
         """Return that nothing is known."""
         return Health()
+
+    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:  # noqa: ARG002 - nobody kept it
+        """Return that nothing was kept."""
+        return {}
 
     def distance(self, a: Device, b: Device) -> int | None:  # noqa: ARG002 - nothing is known of it
         """Return that nothing is known."""

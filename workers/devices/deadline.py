@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timezone
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -62,6 +62,15 @@ class Deadlined:
 
         """
         return self._lane(device.uuid).ask(self._deadline_s, self._backend.health, device)
+
+    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
+        """Return what the backend says.
+
+        Raises:
+            DeviceTrouble: the backend says so, or does not come back.
+
+        """
+        return self._lane(device.uuid).ask(self._deadline_s, self._backend.accounted, device, pids)
 
     def distance(self, a: Device, b: Device) -> int | None:
         """Return what the backend says.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pynvml
@@ -11,7 +11,7 @@ import pynvml
 from gpuqueue.device import Device, DeviceKind, Health, PeakSource, Reading
 from workers.devices.nvml_door import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session
 from workers.devices.nvml_health import health_of
-from workers.devices.nvml_memory import memory, processes
+from workers.devices.nvml_memory import accounted, memory, processes
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +104,15 @@ class NvmlBackend:
         """
         parent = None if device.mig_parent is None else self._session.handle(device.mig_parent)
         return health_of(self._session, self._session.handle(device.uuid), parent)
+
+    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
+        """Return the driver's own maximum of each process of *pids*; nothing where its accounting is off.
+
+        Raises:
+            DeviceTrouble: the GPU does not answer at all.
+
+        """
+        return accounted(self._session, self._session.handle(device.uuid), pids)
 
     def distance(self, a: Device, b: Device) -> int | None:
         """Return how far two GPUs are apart, 0 with an NVLink between them or on one card, None when unknown.

@@ -11,6 +11,8 @@ from workers.devices.nvml_door import UNSUPPORTED, Refusal, Session
 
 #: Drivers before R510 have no second version of the memory call.
 _NO_MEMORY_V2 = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})
+#: What stands for a figure that the driver will not tell.
+_NOT_AVAILABLE = 2**64 - 1
 #: How often a process list that grew while it was read is read again.
 _LIST_TRIES = 5
 
@@ -52,6 +54,26 @@ def processes(session: Session, handle: Any) -> dict[int, int | None]:
             if refusal.code not in UNSUPPORTED:
                 raise
     return merged(entries)
+
+
+def accounted(session: Session, handle: Any, pids: Iterable[int]) -> dict[int, int]:
+    """Return the most that each of *pids* ever held, as the driver kept it; ended processes are still known.
+
+    Only an administrator can switch accounting on, a MIG instance never has it, and a pid that was used twice is told
+    of the later one (nvml.h, nvmlDeviceGetAccountingStats).
+
+    Raises:
+        Refusal: the GPU or the driver is gone.
+
+    """
+    if session.maybe("nvmlDeviceGetAccountingMode", handle) != pynvml.NVML_FEATURE_ENABLED:
+        return {}
+    stats = {pid: session.maybe("nvmlDeviceGetAccountingStats", handle, pid) for pid in pids}
+    return {
+        pid: int(each.maxMemoryUsage)
+        for pid, each in stats.items()
+        if each is not None and each.maxMemoryUsage not in (None, _NOT_AVAILABLE)
+    }
 
 
 def merged(entries: Iterable[tuple[int, int | None]]) -> dict[int, int | None]:

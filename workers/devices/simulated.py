@@ -19,7 +19,7 @@ from gpuqueue.units import format_bytes, parse_bytes
 from workers.devices.backend import DeviceTrouble
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
 PREFIX = "sim:"
 MAX_DEVICES = 64
@@ -104,6 +104,10 @@ class SimulatedBackend:
     def health(self, device: Device) -> Health:  # noqa: ARG002 - nothing is known of it
         """Return that nothing is known."""
         return Health()
+
+    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:  # noqa: ARG002 - nobody kept it
+        """Return that nothing was kept."""
+        return {}
 
     def distance(self, a: Device, b: Device) -> int | None:  # noqa: ARG002 - nothing is known of it
         """Return that nothing is known."""

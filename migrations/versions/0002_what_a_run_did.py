@@ -1,0 +1,56 @@
+"""What a run did on its devices beside its peak: first memory, utilisation, temperature, and how its memory went."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+ACTIVITY = ("first_memory_s", "utilisation_mean", "utilisation_max", "temperature_max_c")
+OLD_SOURCES = "'nvml_sampled', 'torch', 'host_rss', 'simulated', 'none'"
+SOURCES = "'nvml_accounting', 'nvml_sampled', 'torch', 'device_delta', 'host_rss', 'simulated', 'none'"
+KNOWN = "ck_run_devices_peak_source_known"
+
+
+def upgrade() -> None:
+    """Add the columns and the table of timelines."""
+    op.add_column("runs", sa.Column("peak_at_once_bytes", sa.BigInteger, nullable=True))
+    with op.batch_alter_table("run_devices") as run_devices:
+        for name in ACTIVITY:
+            run_devices.add_column(sa.Column(name, sa.Double, nullable=True))
+        run_devices.drop_constraint(op.f(KNOWN), type_="check")
+        run_devices.create_check_constraint(op.f(KNOWN), f"peak_source IN ({SOURCES})")
+    op.create_table(
+        "run_timelines",
+        sa.Column("job_id", sa.BigInteger, autoincrement=False, nullable=False),
+        sa.Column("attempt", sa.Integer, autoincrement=False, nullable=False),
+        sa.Column("device_uuid", sa.Text, nullable=False),
+        sa.Column("step_s", sa.Double, nullable=False),
+        sa.Column("bytes", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("job_id", "attempt", "device_uuid", name=op.f("pk_run_timelines")),
+        sa.ForeignKeyConstraint(
+            ["job_id", "attempt", "device_uuid"],
+            ["run_devices.job_id", "run_devices.attempt", "run_devices.device_uuid"],
+            name=op.f("fk_run_timelines_run_devices"),
+            ondelete="CASCADE",
+        ),
+        sa.CheckConstraint("step_s > 0", name=op.f("ck_run_timelines_step_positive")),
+    )
+
+
+def downgrade() -> None:
+    """Drop them. A figure from a source that was not known before keeps what it can still be called."""
+    op.drop_table("run_timelines")
+    op.execute("UPDATE run_devices SET peak_source = 'nvml_sampled' WHERE peak_source = 'nvml_accounting'")
+    op.execute("UPDATE run_devices SET peak_source = 'none', peak_bytes = NULL WHERE peak_source = 'device_delta'")
+    with op.batch_alter_table("run_devices") as run_devices:
+        run_devices.drop_constraint(op.f(KNOWN), type_="check")
+        run_devices.create_check_constraint(op.f(KNOWN), f"peak_source IN ({OLD_SOURCES})")
+        for name in reversed(ACTIVITY):
+            run_devices.drop_column(name)
+    with op.batch_alter_table("runs") as runs:
+        runs.drop_column("peak_at_once_bytes")
