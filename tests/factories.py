@@ -60,7 +60,7 @@ def serve(queue: JobQueue, *offers: Offer, lease_s: float = 300) -> None:
 
 def claim(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> Claim | None:
     """Claim for a device as its worker would."""
-    offer = {name: changes.pop(name) for name in ("host", "foreign_bytes") if name in changes}
+    offer = {name: changes.pop(name) for name in ("host", "foreign_bytes", "observed") if name in changes}
     defaults: dict[str, Any] = {"worker": f"worker-{uuid}", "lease_s": 300, "nonce": new_nonce()}
     return queue.claim(make_offer(uuid, **offer), **{**defaults, **changes})
 

@@ -94,11 +94,8 @@ class Claimer:
             if offer.trouble is not None:
                 self._say(offer.trouble)
                 return None  # a job that was claimed all the same comes back when its lease ends
-            observed = {run.held.job_id: run.observed().get(self._device.uuid, 0) for run in self._runs.all()}
             try:
-                return self._queue.claim(
-                    offer, worker=self._worker, lease_s=self._settings.lease_s, nonce=nonce, observed=observed
-                )
+                return self._queue.claim(offer, worker=self._worker, lease_s=self._settings.lease_s, nonce=nonce)
             except Unreachable as error:
                 log.warning("no claims for now: %s", error)
                 if self._stopping.wait(PAUSE_S):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pwd
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.clock import Clock
@@ -24,6 +25,15 @@ log = logging.getLogger(__name__)
 HEALTH_S = 5.0
 #: How long a device that was hot takes no new job after it has cooled down, in seconds.
 COOL_DOWN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """A run on the device; its shim is None while it is just being started."""
+
+    job_id: int
+    token: str
+    shim: ProcessIdentity | None
 
 
 class Gate:
@@ -58,11 +68,11 @@ class Gate:
             return self._closed(str(error))
         if trouble is not None:
             return self._closed(trouble)
-        shims = self._shims()
-        pids = pids_by_run(self._device, reading, shims)
-        self._observe(reading, pids)
+        here = self._here()
+        pids = pids_by_run(self._device, reading, {run.token: run.shim for run in here})
         ours = frozenset[int]().union(*pids.values())
-        elsewhere = sum(lease.observed_bytes for lease in self._others if lease.token not in shims)
+        found = {run.token for run in here}
+        elsewhere = sum(lease.observed_bytes for lease in self._others if lease.token not in found)
         strangers = self._strangers.note(reading.processes, ours, self._clock.monotonic_s())
         return Offer(
             device=self._device,
@@ -71,16 +81,23 @@ class Gate:
             foreign_bytes=self._foreign_bytes(reading, ours, strangers, elsewhere),
             slots=self._settings.slots,
             pool=self._settings.pool,
+            observed=self._observed(reading, here, pids),
             strangers=tuple(_stranger(pid, held) for pid, held in sorted(strangers.items())),
         )
 
-    def _observe(self, reading: Reading, pids: Mapping[str, frozenset[int]]) -> None:
-        """Note what our runs hold in this very look: figures of two moments would hide growth from each other."""
+    def _observed(self, reading: Reading, here: Sequence[_Here], pids: Mapping[str, frozenset[int]]) -> dict[int, int]:
+        """Return what each run on the device holds in this very look, as far as that can be seen, by job id."""
         now_s = self._clock.monotonic_s()
-        for run in self._runs.all():
-            ours = pids.get(run.held.token)
-            if ours:
-                run.note(self._device.uuid, reading, self._backend.used_by(reading, ours), ours, now_s)
+        held: dict[int, int] = {}
+        for run in here:
+            its = pids.get(run.token, frozenset())
+            used = self._backend.used_by(reading, its) if its else None
+            own = self._runs.get(run.token)
+            if own is not None and its:
+                own.note(self._device.uuid, reading, used, its, now_s)
+            if used is not None:
+                held[run.job_id] = used
+        return held
 
     def _foreign_bytes(self, reading: Reading, ours: frozenset[int], strangers: dict[int, int], elsewhere: int) -> int:
         if self._device.kind is DeviceKind.CPU:  # its processes are not listed, ours are measured one by one
@@ -94,19 +111,19 @@ class Gate:
             leased=sum(run.lease_bytes(self._device.uuid) for run in self._runs.all()),
         )
 
-    def _shims(self) -> dict[str, ProcessIdentity | None]:
-        """Return the shims of this host's runs on this device, by token; None for one that is just being started.
+    def _here(self) -> list[_Here]:
+        """Return this host's runs on this device.
 
         A job on several devices is led by the worker of one; the others find it by its run directory.
         """
-        shims = {run.held.token: run.shim for run in self._runs.all() if run.has(self._device.uuid)}
+        own = [run for run in self._runs.all() if run.has(self._device.uuid)]
+        here = [_Here(run.held.job_id, run.held.token, run.shim) for run in own]
+        known = {run.token for run in here}
         for directory in unsettled(self._settings.runs_dir):
-            if directory.token in shims:
-                continue
-            held = directory.held()
+            held = directory.held() if directory.token not in known else None
             if held is not None and any(each.uuid == self._device.uuid for each in held.devices):
-                shims[held.token] = directory.shim()
-        return shims
+                here.append(_Here(held.job_id, held.token, directory.shim()))
+        return here
 
     @property
     def _headroom_bytes(self) -> int:

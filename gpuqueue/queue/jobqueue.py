@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -106,15 +106,12 @@ class JobQueue:
         return Job(id=int(reply[1]), spec=spec, state=JobState.QUEUED, submitted_at=from_epoch_ms(int(reply[2])))
 
     @_answering
-    def claim(
-        self, offer: Offer, *, worker: str, lease_s: float, nonce: str, observed: Mapping[int, int] | None = None
-    ) -> Claim | None:
+    def claim(self, offer: Offer, *, worker: str, lease_s: float, nonce: str) -> Claim | None:
         """Claim the job that should run next on the device of *offer*, or None.
 
-        The same *nonce* again gets the same answer. *observed* are the bytes that the worker's runs, by job id,
-        held at the same look.
+        The same *nonce* again gets the same answer.
         """
-        pairs = [figure for pair in (observed or {}).items() for figure in pair]
+        pairs = [figure for pair in offer.observed.items() for figure in pair]
         device = offer.device.uuid
         reply = self._scripts.run("claim", offer.host, device, worker, _ms(lease_s), offer.foreign_bytes, nonce, *pairs)
         return replies.claim(reply) if reply else None

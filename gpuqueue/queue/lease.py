@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuqueue.device import Device
 from gpuqueue.job import JobSpec
@@ -39,7 +39,9 @@ class Stranger:
 class Offer:
     """What a worker tells of its device with each beat: the device, and how much of it can be promised.
 
-    ``foreign_bytes`` is what everybody but our runs holds; ``trouble`` is why the device promises nothing now.
+    ``foreign_bytes`` is what everybody but our runs holds, ``observed`` what each of our runs held in the same look,
+    by job id (bytes of two moments would hide growth from each other); ``trouble`` is why the device promises
+    nothing now.
     """
 
     device: Device
@@ -48,6 +50,7 @@ class Offer:
     foreign_bytes: int
     slots: int
     pool: str = ""
+    observed: Mapping[int, int] = field(default_factory=dict)
     strangers: tuple[Stranger, ...] = ()
     trouble: str | None = None
 

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from workers.strangers import Strangers, foreign_bytes
 
 
@@ -52,3 +55,31 @@ def test_memory_of_ours_that_the_driver_does_not_tell_is_not_counted_twice() -> 
     """It is in the used bytes and in the ledger: the lease is taken off once."""
     assert 8 == foreign(processes={1: None, 2: 5}, leased=12)
     assert 5 == foreign(processes={1: None, 2: 5}, leased=15)
+
+
+@given(
+    ours=st.dictionaries(st.integers(1, 9), st.integers(0, 50), max_size=5),
+    others=st.dictionaries(st.integers(10, 19), st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=5),
+    unnamed=st.integers(0, 20),
+    granted=st.dictionaries(st.integers(1, 12), st.integers(0, 60), max_size=8),
+)
+def test_never_more_is_promised_than_is_free_less_what_was_granted_and_not_yet_taken(
+    ours: dict[int, int], others: dict[int, tuple[int, int]], unnamed: int, granted: dict[int, int]
+) -> None:
+    """The claim's sum (see lib.lua) with this figure can never pass the driver's own, whoever holds what."""
+    total = 1000
+    used = sum(ours.values()) + sum(now for now, _ in others.values()) + unnamed
+    counted = foreign_bytes(
+        used=used,
+        processes={**ours, **{pid: now for pid, (now, _) in others.items()}},
+        ours=set(ours),
+        strangers={pid: max(now, before) for pid, (now, before) in others.items()},
+        elsewhere=0,
+        leased=0,
+    )
+    leases = {**dict.fromkeys(ours, 0), **granted}
+
+    available = total - counted - sum(max(lease, ours.get(pid, 0)) for pid, lease in leases.items())
+
+    not_yet_taken = sum(max(0, lease - ours.get(pid, 0)) for pid, lease in leases.items())
+    assert available <= total - used - not_yet_taken
