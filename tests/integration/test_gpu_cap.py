@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bounded import until
 from fake_driver.fake_driver import FakeGpus, build, compiler
 from site_of_one import Site
 
@@ -88,7 +89,8 @@ def test_a_job_on_a_gpu_is_capped_and_its_out_of_memory_is_told(gpu_site: Site, 
     gib, source = 4, PeakSource.TORCH
     assert (gib * GIB, source) == (device.peak.bytes, device.peak.source)
     assert f"asked 6G, peak {gib}G" == run.ending.detail
-    assert ["log"] == [entry.name for entry in Path(str(run.log_path)).parent.iterdir()]
+    place = Path(str(run.log_path)).parent
+    until(lambda: ["log"] == [entry.name for entry in place.iterdir()], what="the run directory is settled")
 
 
 def test_no_cap_leaves_a_job_free(gpu_site: Site, tmp_path: Path) -> None:
