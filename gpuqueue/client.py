@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -189,7 +190,7 @@ class Client:
         job = self.queue.get(job_id)
         record = self.book.get(job_id)
         if job is not None:
-            return Record(job=job, runs=record.runs if record is not None else ())
+            return Record(job=job) if record is None else replace(record, job=job)
         if record is None:
             raise JobNotFound(f"there is no job {job_id}: see gpuqueue queue and gpuqueue history")
         return record

@@ -308,8 +308,9 @@ def run_to_plain(run: Run) -> Plain:
 
 
 def record_to_plain(record: Record) -> Plain:
-    """Return *record* as the ``--json`` output shows it: the job's keys and its ``runs``."""
-    return {**job_to_plain(record.job), "runs": [run_to_plain(run) for run in record.runs]}
+    """Return *record* as the ``--json`` output shows it: the job's keys, its ``runs`` and ``notes``."""
+    notes = [{"at": _iso(note.at), "attempt": note.attempt, "text": note.text} for note in record.notes]
+    return {**job_to_plain(record.job), "runs": [run_to_plain(run) for run in record.runs], "notes": notes}
 
 
 def _iso(moment: datetime | None) -> str | None:

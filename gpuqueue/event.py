@@ -20,6 +20,7 @@ class Act(str, Enum):
     SUBMIT = "submit"
     CLAIM = "claim"
     STARTED = "started"
+    NOTE = "note"
     GIVEBACK = "giveback"
     FINISH = "finish"
     LOSE = "lose"
@@ -48,6 +49,7 @@ class Event:
     submit   ``spec`` (see :func:`gpuqueue.codec.encode_spec`)
     claim    ``token``, ``host``, ``worker``, ``devices`` (UUIDs, comma-separated), ``lease`` (bytes on each)
     started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`)
+    note     ``token``, ``detail`` (something about the run that its owner should know)
     giveback ``token``, ``detail`` (the claim did not become a run and counts as none)
     finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`)
     lose     ``token``, ``detail`` (the run is over, nobody knows how)

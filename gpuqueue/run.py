@@ -172,11 +172,21 @@ class Run:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Note:
+    """Something about a run that its owner should know, such as that it holds more memory than it asked for."""
+
+    at: datetime
+    attempt: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A job with all its runs: one entry of the history."""
+    """A job with all its runs: one entry of the history. Lists of records leave out the notes."""
 
     job: Job
     runs: tuple[Run, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def last_run(self) -> Run | None:

@@ -56,6 +56,8 @@ class Beats:
         verdicts = self._queue.beat(offer, alive, lease_s=self._settings.lease_s)
         self._gate.heard(verdicts.others)
         for run in runs:
+            self._tell_notes(run)
+        for run in runs:
             if self._runs.get(run.held.token) is not None:  # else it has ended during the beat
                 self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)
         return verdicts
@@ -73,6 +75,14 @@ class Beats:
             run.directory.keep_meters(run.figures())
         except OSError as error:
             log.warning("%s: its run directory cannot be written: %s", run, error)
+
+    def _tell_notes(self, run: LiveRun) -> None:
+        for text in run.taken_notes():
+            try:
+                self._queue.note(run.held.job_id, run.held.token, text)
+            except Unreachable:
+                run.notes.append(text)
+                raise
 
     def _vouch_for_all(self) -> None:
         until_s = self._clock.monotonic_s() + self._settings.shim_grace_s

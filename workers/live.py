@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,8 @@ class LiveRun:
     spec: JobSpec | None = None
     meters: dict[str, Meter] = field(default_factory=dict)
     at_once_bytes: int | None = None
+    #: What its owner should know, to be told with the next beat.
+    notes: deque[str] = field(default_factory=deque)
     _shim: ProcessIdentity | None = None
 
     def __str__(self) -> str:
@@ -70,6 +73,11 @@ class LiveRun:
         known = [each for each in held if each is not None]
         if known and len(known) == len(self.held.devices):
             self.at_once_bytes = max(self.at_once_bytes or 0, sum(known))
+
+    def taken_notes(self) -> Iterator[str]:
+        """Yield what is still to be told of the run, each once."""
+        while self.notes:
+            yield self.notes.popleft()
 
     def lease_bytes(self, uuid: str) -> int:
         """Return what the run was promised on the device *uuid*."""

@@ -97,6 +97,7 @@ class Meter:
             "utilisation": self._utilisation.to_plain(),
             "temperature_max_c": self._temperature_max_c,
             "trace": self._trace.to_plain(),
+            "warned": self.warned,
         }
 
     @classmethod
@@ -110,6 +111,7 @@ class Meter:
         meter.pids = set(plain.get("pids", ()))
         meter.before_bytes = plain.get("before_bytes")
         meter.delta_bytes = plain.get("delta_bytes")
+        meter.warned = plain.get("warned", False)
         meter._first_memory_s = plain.get("first_memory_s")
         meter._temperature_max_c = plain.get("temperature_max_c")
         if "utilisation" in plain:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -226,6 +227,8 @@ class Runner:
         held = run.held
         devices, ending = self._judged(run, end)
         state = state_after(ending)
+        for text in run.taken_notes():
+            self._answered(partial(self._queue.note, held.job_id, held.token, text))
         known = self._answered(
             lambda: self._queue.finish(
                 held.job_id,

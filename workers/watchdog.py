@@ -81,7 +81,8 @@ class Watchdog:
                 run.directory.ask_end(EndingKind.OUT_OF_MEMORY)
 
     def _tell(self, run: LiveRun, words: str) -> None:
-        """Say it where the job's owner will look, and in our own log."""
+        """Say it where the job's owner will look: in the job's log and in its story. And in our own log."""
         log.warning("%s: %s", run, words)
+        run.notes.append(words)
         with contextlib.suppress(OSError), run.directory.log.open("a", encoding="utf-8") as job_log:
             job_log.write(f"gpuqueue: {words}\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from gpuqueue.codec import decode_spec
 from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.event import Act, Cursor, Event
 from gpuqueue.job import Job, JobState, WaitReason
-from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.run import Ending, EndingKind, Note, Record, Run, RunDevice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,9 +49,15 @@ def history(connection: sa.Connection, query: HistoryQuery) -> list[Record]:
 
 
 def get(connection: sa.Connection, job_id: int) -> Record | None:
-    """Return the job with all its runs and their timelines, or None if the book does not know it."""
+    """Return the job with all its runs, their timelines and notes, or None if the book does not know it."""
     found = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().all()
-    return next(iter(_records(connection, found, timelines=True)), None)
+    record = next(iter(_records(connection, found, timelines=True)), None)
+    return None if record is None else replace(record, notes=_notes(connection, job_id))
+
+
+def _notes(connection: sa.Connection, job_id: int) -> tuple[Note, ...]:
+    told = (event for event in events(connection, job_id) if event.act is Act.NOTE)
+    return tuple(Note(at=event.at, attempt=event.attempt, text=event.fields.get("detail", "")) for event in told)
 
 
 def events(connection: sa.Connection, job_id: int) -> tuple[Event, ...]:

@@ -142,7 +142,8 @@ def story(record: Record) -> str:
         f"  ended      {when(job.ended_at)}",
     ]
     for run in record.runs:
-        lines += ["", *_run_lines(run)]
+        notes = [note for note in record.notes if note.attempt == run.attempt]
+        lines += ["", *_run_lines(run), *(f"  note       {when(note.at)} {plain(note.text)}" for note in notes)]
     return "\n".join(lines)
 
 

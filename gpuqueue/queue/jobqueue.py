@@ -154,6 +154,11 @@ class JobQueue:
             self._seen[offer.device.uuid] = seen
 
     @_answering
+    def note(self, job_id: int, token: str, detail: str) -> bool:
+        """Keep *detail* in the story of a live run; False if it was stale."""
+        return bool(self._scripts.run("note", job_id, token, detail))
+
+    @_answering
     def giveback(self, job_id: int, token: str, detail: str) -> bool:
         """Return a claim that did not become a run; False if it was stale."""
         return bool(self._scripts.run("giveback", job_id, token, detail))

@@ -18,6 +18,7 @@ ACTS = (
     "claim",
     "started",
     "beat",
+    "note",
     "giveback",
     "finish",
     "lose",

@@ -253,6 +253,9 @@ def test_a_job_that_takes_more_than_it_asked_for_is_ended_and_its_neighbour_is_n
     log = gpu_site.cli("logs", str(liar)).stdout
     assert "it holds 3.1G" in log
     assert "ended: it holds 9G" in log
+    told = gpu_site.cli("show", str(liar)).stdout
+    assert "it holds 3.1G" in told
+    assert "ended: it holds 9G" in told
     gate.touch()
     assert JobState.SUCCEEDED is gpu_site.until_recorded(neighbour).job.state
 
