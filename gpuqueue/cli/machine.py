@@ -214,7 +214,8 @@ def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
             render.short(each.device.name, 32),
             format_bytes(each.device.total_bytes),
             format_bytes(each.promised_bytes),
-            format_bytes(each.foreign_bytes),
+            # A closed device promises nothing; what others hold there is not known, or does not matter.
+            "-" if each.trouble is not None else format_bytes(each.foreign_bytes),
             format_bytes(each.free_bytes),
             " ".join(str(job_id) for job_id in each.jobs) or "-",
             _condition(each, settings),
