@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,18 @@ PREFIX = "GPUQUEUE_"
 BEATS_IN_A_LEASE = 5
 #: A unix socket's path may have about 107 bytes; below this we never come near it.
 _MAX_SOCKET_PATH = 90
+
+
+class OnPartition(str, Enum):
+    """What becomes of the running jobs of a host that is cut off from the store."""
+
+    #: They are ended before anybody else can be given them: never two live copies.
+    STOP = "stop"
+    #: They go on. After the lease somebody else may start them a second time; one copy is ended when the host is back.
+    KEEP = "keep"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +71,8 @@ class Settings:
     kill_grace_s: float = 10.0
     #: Lost runs after which a job is held.
     loss_limit: int = 3
+    #: What becomes of the running jobs of a host that cannot reach the store for longer than their grace.
+    on_partition: OnPartition = OnPartition.STOP
     #: Whether jobs are told to stay within the memory that they asked for.
     cap: bool = True
     #: Where each value comes from.
@@ -211,6 +226,13 @@ def _flag(raw: str) -> bool:
     return raw.lower() == "true"
 
 
+def _on_partition(raw: str) -> OnPartition:
+    try:
+        return OnPartition(raw)
+    except ValueError:
+        raise BadRequest(f"{raw!r} is neither stop nor keep") from None
+
+
 def _directory(raw: str) -> Path:
     path = Path(raw).expanduser()
     if not path.is_absolute():
@@ -238,5 +260,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "poll_s": parse_duration,
     "kill_grace_s": parse_duration,
     "loss_limit": _positive,
+    "on_partition": _on_partition,
     "cap": _flag,
 }

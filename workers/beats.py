@@ -11,7 +11,7 @@ from gpuqueue.errors import Unreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Verdicts
 from gpuqueue.run import EndingKind
-from gpuqueue.settings import Settings
+from gpuqueue.settings import OnPartition, Settings
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
 
@@ -29,8 +29,9 @@ class Beats:
         self._runs = runs
         # A store that is a file on this very host serves nobody else while it is away, and its reaper grants
         # every lease once more when it is back: so nobody can be given our runs meanwhile. A store across the
-        # network may be serving others without us.
-        self._alone_with_store = settings.redis_url.startswith("unix:")
+        # network may be serving others without us: there the site decides.
+        alone_with_store = settings.redis_url.startswith("unix:")
+        self._keeps_runs = alone_with_store or settings.on_partition is OnPartition.KEEP
 
     def loop(self, stopping: threading.Event) -> None:
         """Beat until *stopping* is set."""
@@ -39,8 +40,6 @@ class Beats:
                 self.beat()
             except Unreachable as error:
                 log.warning("no answer to the beat: %s", error)
-                if self._alone_with_store:
-                    self._vouch_for_all()
 
     def beat(self) -> Verdicts:
         """Beat once.
@@ -83,6 +82,15 @@ class Beats:
             except Unreachable:
                 run.notes.append(text)
                 raise
+
+    def keep(self, stopping: threading.Event) -> None:
+        """Vouch for the runs whether the store answers or not, where that is right, until *stopping* is set.
+
+        Beside the beats and not after them: it takes a while until no answer counts as none.
+        """
+        while not stopping.wait(self._settings.beat_s):
+            if self._keeps_runs:
+                self._vouch_for_all()
 
     def _vouch_for_all(self) -> None:
         until_s = self._clock.monotonic_s() + self._settings.shim_grace_s

@@ -97,6 +97,7 @@ class Worker:
         )
         loops: dict[str, Callable[[], None]] = {
             "beats": lambda: self._beats.loop(self._stopping),
+            "keeper": lambda: self._beats.keep(self._stopping),
             "sampler": lambda: self._sampler.loop(self._stopping),
             "reaper": lambda: self._reaper.loop(self._stopping),
             "doorbell": self._listen,

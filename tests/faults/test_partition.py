@@ -1,0 +1,150 @@
+"""A host is cut off from the store: what its running job does, and what the other side may do meanwhile."""
+
+from __future__ import annotations
+
+import secrets
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from bounded import until
+from link import Link, Namespace
+from site_of_one import BIN, Site
+
+from gpuqueue.job import JobState
+from gpuqueue.run import EndingKind
+
+#: Says which copy lives, on the clock of the whole machine, until it may end.
+JOB = (
+    'while :; do read up _ </proc/uptime; echo "$GPUQUEUE_ATTEMPT $up" >>"$1"; [ -e "$2" ] && exit 7; sleep 0.05; done'
+)
+
+Cut = tuple[Site, Callable[[], None], Callable[[], None]]
+
+
+def proxied(stack: ExitStack, store_url: str, place: Path, **settings: str) -> Cut:
+    """Return a host whose worker reaches the store over a proxy that can fall silent."""
+    link = Link(store_url)
+    stack.callback(link.close)
+    site = Site(place, store_url, GPUQUEUE_BEAT="0.2s", **settings)
+    stack.callback(site.stop)
+    site.environ["GPUQUEUE_REDIS_URL"] = link.url
+    site.start_worker()
+    return site, link.cut, link.heal
+
+
+def elsewhere(stack: ExitStack, store_url: str, place: Path, **settings: str) -> Cut:
+    """Return a host whose worker lives in a network of its own, behind a wire that can be pulled."""
+    name = f"gq{secrets.token_hex(3)}"
+    try:
+        network = Namespace(name, 1 + secrets.randbelow(250))
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    stack.callback(network.close)
+    link = Link(store_url, network.address)
+    stack.callback(link.close)
+    site = Site(place, store_url, GPUQUEUE_BEAT="0.2s", **settings)
+    stack.callback(site.stop)
+    site.environ["GPUQUEUE_REDIS_URL"] = link.url
+    worker = site.spawn_command(network.command(str(BIN / "gpuqueue-worker"), "run", "--plain"))
+    until(lambda: worker.poll() is not None or site.queue.devices(), what="a worker over there")
+    assert worker.poll() is None, site.log()
+    return site, network.cut, network.heal
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Return what is taken down after the test, in reverse order."""
+    with ExitStack() as made:
+        yield made
+
+
+def submit(site: Site, place: Path) -> tuple[int, Path, Path]:
+    """Submit the job and wait until it lives; return its id, its effects, and the file that lets it end."""
+    effects, gate = place / "effects", place / "gate"
+    words = ("submit", "--mem", "1M", "--", "sh", "-c", JOB, "job", str(effects), str(gate))
+    environ, site.environ = site.environ, {**site.environ, "GPUQUEUE_REDIS_URL": site.settings.redis_url}
+    job = int(site.cli(*words).stdout)
+    site.environ = environ
+    until(effects.exists, what="the job lives")
+    return job, effects, gate
+
+
+def lives(effects: Path) -> dict[int, list[float]]:
+    """Return when each copy was alive, in seconds since the machine's boot."""
+    times: dict[int, list[float]] = {}
+    for line in effects.read_text().splitlines():
+        words = line.split()
+        if len(words) == 2:  # a line that is just being written has fewer
+            times.setdefault(int(words[0]), []).append(float(words[1]))
+    return times
+
+
+@pytest.mark.parametrize("host", [proxied, elsewhere])
+def test_with_stop_there_are_never_two_live_copies(
+    stack: ExitStack, store_url: str, tmp_path: Path, host: Callable[..., Cut]
+) -> None:
+    """The shim ends its copy before the job can be given to anybody, and the late side's results change nothing."""
+    far, cut, heal = host(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="4s")
+    job, effects, gate = submit(far, tmp_path)
+    near = Site(tmp_path / "near", store_url, GPUQUEUE_LEASE="4s")
+    stack.callback(near.stop)
+    near.start_recorder()
+
+    cut()
+    near.start_worker()
+    until(lambda: 2 in lives(effects), timeout_s=60, what="the second copy")
+
+    first, second = lives(effects)[1], lives(effects)[2]
+    assert max(first) < min(second)
+    gate.touch()
+    near.until_recorded(job)
+    heal()
+    until(lambda: "stale" in far.log() or "no longer ours" in far.log(), timeout_s=60, what="the far side heard")
+    again = near.client.show(job)
+    assert [EndingKind.LOST, EndingKind.EXITED] == [run.ending.kind for run in again.runs if run.ending]
+    assert (JobState.FAILED, 7) == (again.job.state, again.runs[1].ending.exit_code if again.runs[1].ending else None)
+    assert max(lives(effects)[1]) == max(first)
+
+
+def test_with_keep_a_cut_within_the_lease_costs_nothing(stack: ExitStack, store_url: str, tmp_path: Path) -> None:
+    """Longer than the grace, at whose end the default would have ended the job: same copy, same end."""
+    far, cut, heal = proxied(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="5s", GPUQUEUE_ON_PARTITION="keep")
+    job, effects, gate = submit(far, tmp_path)
+
+    cut()
+    over = time.monotonic() + far.settings.shim_grace_s + 1
+    until(lambda: time.monotonic() > over)
+    heal()
+    gate.touch()
+
+    far.environ["GPUQUEUE_REDIS_URL"] = far.settings.redis_url
+    far.start_recorder()  # and with it a reaper: only now, for nobody else is there to be given the job
+    record = far.until_recorded(job)
+    assert [1] == list(lives(effects))
+    assert (JobState.FAILED, 1, 0) == (record.job.state, record.job.attempt, record.job.losses)
+
+
+def test_with_keep_a_longer_cut_ends_one_of_two_copies(stack: ExitStack, store_url: str, tmp_path: Path) -> None:
+    """The price of going on: a second copy may start. When the host is back its copy is ended, and tells nothing."""
+    far, cut, heal = proxied(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="4s", GPUQUEUE_ON_PARTITION="keep")
+    job, effects, gate = submit(far, tmp_path)
+    near = Site(tmp_path / "near", store_url, GPUQUEUE_LEASE="4s")
+    stack.callback(near.stop)
+    near.start_recorder()
+
+    cut()
+    near.start_worker()
+    until(lambda: 2 in lives(effects), timeout_s=60, what="the second copy")
+    began = min(lives(effects)[2])
+    until(lambda: max(lives(effects)[1]) > began, what="the first copy goes on")
+    heal()
+
+    until(lambda: "its processes are ended" in far.log(), timeout_s=60, what="the far side heard")
+    until(lambda: max(lives(effects)[2]) > max(lives(effects)[1]) + 1, what="the first copy is gone")
+    gate.touch()
+    record = near.until_recorded(job)
+    assert [EndingKind.LOST, EndingKind.EXITED] == [run.ending.kind for run in record.runs if run.ending]

@@ -1,0 +1,105 @@
+"""A link between a host and the store that can be cut without a word: packets vanish, connections stay half open."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+IP = shutil.which("ip") or "/sbin/ip"
+
+
+class Link:
+    """Carries bytes between any number of connections to ``url`` and the store's socket, until it is cut."""
+
+    def __init__(self, store_url: str, address: str = "127.0.0.1") -> None:
+        self._store = urlsplit(store_url).path
+        self._whole = threading.Event()
+        self._whole.set()
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server((address, 0))
+        self.url = f"redis://{address}:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Let nothing pass, in either direction; nobody is told."""
+        self._whole.clear()
+
+    def heal(self) -> None:
+        """Let everything pass again, what was sent meanwhile first."""
+        self._whole.set()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for each in (self._listener, *self._sockets):
+            with suppress(OSError):
+                each.close()
+        self._whole.set()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(self._store)
+                self._sockets += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while chunk := source.recv(65536):
+                self._whole.wait()
+                sink.sendall(chunk)
+        for each in (source, sink):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+
+class Namespace:
+    """A network of its own, as another host has; only a root process can make one."""
+
+    def __init__(self, name: str, subnet: int) -> None:
+        """Make the namespace *name* with a wire to ours.
+
+        Raises:
+            OSError: there is no ``ip`` command.
+            subprocess.CalledProcessError: we may not.
+
+        """
+        self.name = name
+        self._wire = f"{name}w"
+        self.address = f"10.213.{subnet}.1"
+        _ip("netns", "add", name)
+        try:
+            _ip("link", "add", self._wire, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _ip("addr", "add", f"{self.address}/24", "dev", self._wire)
+            _ip("link", "set", self._wire, "up")
+            _ip("-n", name, "addr", "add", f"10.213.{subnet}.2/24", "dev", "eth0")
+            _ip("-n", name, "link", "set", "eth0", "up")
+        except subprocess.CalledProcessError:
+            self.close()
+            raise
+
+    def command(self, *words: str) -> list[str]:
+        """Return what runs a program inside."""
+        return [IP, "netns", "exec", self.name, *words]
+
+    def cut(self) -> None:
+        """Pull the wire."""
+        _ip("link", "set", self._wire, "down")
+
+    def heal(self) -> None:
+        """Put it back."""
+        _ip("link", "set", self._wire, "up")
+
+    def close(self) -> None:
+        """Forget the namespace; its wire goes with it."""
+        subprocess.run([IP, "netns", "del", self.name], check=False, capture_output=True)
+
+
+def _ip(*words: str) -> None:
+    subprocess.run([IP, *words], check=True, capture_output=True)
