@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuqueue.client import Client
-    from gpuqueue.device import Device, Peak, PeakSource
+    from gpuqueue.device import Device, DeviceWish, Peak, PeakSource
     from gpuqueue.errors import GpuQueueError
     from gpuqueue.job import Job, JobSpec, JobState, Level
     from gpuqueue.run import Ending, EndingKind, Record, Run
@@ -24,6 +24,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Client": "gpuqueue.client",
     "Device": "gpuqueue.device",
+    "DeviceWish": "gpuqueue.device",
     "Ending": "gpuqueue.run",
     "EndingKind": "gpuqueue.run",
     "GpuQueueError": "gpuqueue.errors",
@@ -41,6 +42,7 @@ _HOMES = {
 __all__ = [
     "Client",
     "Device",
+    "DeviceWish",
     "Ending",
     "EndingKind",
     "GpuQueueError",

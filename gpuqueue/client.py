@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, BookUnreachable, JobNotFound, Refused, StoreUnreachable, WaitTimeout
 from gpuqueue.job import Job, JobSpec, JobState, Level
 from gpuqueue.logs import LogTail
@@ -96,6 +97,7 @@ class Client:
         *,
         mem: str | int | None = None,
         gpus: int = 1,
+        device: DeviceWish | str | None = None,
         time_limit: str | float | None = None,
         name: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -112,7 +114,8 @@ class Client:
             command: A script's path (``"train.py"``), or a whole command line as a list.
             args: The script's arguments.
             mem: Memory that must be free on each device: bytes, or a size such as ``"6G"`` (binary).
-            gpus: Number of devices, all on one host.
+            gpus: Number of devices, all on one host and of one kind.
+            device: ``"gpu"``, ``"cpu"`` or ``"any"``; if nothing is said, a GPU wherever the queue knows of one.
             time_limit: Seconds, or a duration such as ``"2h"``; the job is ended when it is over.
             name: What to call it; the script's name by default.
             env: Variables on top of this process's environment, which travels with the job.
@@ -136,6 +139,7 @@ class Client:
             account=current_account(self.settings.host),
             mem_bytes=self._mem_bytes(mem),
             gpus=gpus,
+            device=self.settings.default_device if device is None else DeviceWish.parse(device),
             time_limit_s=parse_duration(time_limit) if isinstance(time_limit, str) else time_limit,
             name=name or name_of(command_line, script),
             level=level,

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from gpuqueue.device import Activity, Device, DeviceKind, Peak, PeakSource, Timeline
+from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Account, Job, JobSpec, Level
 from gpuqueue.run import Ended, Ending, EndingKind, Record, Run, RunDevice
@@ -45,6 +45,7 @@ def encode_spec(spec: JobSpec) -> str:
             "account": {"name": spec.account.name, "uid": spec.account.uid, "host": spec.account.host},
             "mem_bytes": spec.mem_bytes,
             "gpus": spec.gpus,
+            "device": spec.device.value if spec.device else None,
             "time_limit_s": spec.time_limit_s,
             "name": spec.name,
             "level": int(spec.level),
@@ -75,6 +76,7 @@ def decode_spec(text: str) -> JobSpec:
         account=Account(name=account["name"], uid=account["uid"], host=account["host"]),
         mem_bytes=plain["mem_bytes"],
         gpus=plain.get("gpus", 1),
+        device=DeviceWish(plain["device"]) if plain.get("device") else None,
         time_limit_s=plain.get("time_limit_s"),
         name=plain["name"],
         level=Level(plain.get("level", Level.NORMAL)),
@@ -274,6 +276,7 @@ def job_to_plain(job: Job) -> Plain:
         "interpreter": spec.interpreter,
         "mem_bytes": spec.mem_bytes,
         "gpus": spec.gpus,
+        "device": spec.device.value if spec.device else None,
         "time_limit_s": spec.time_limit_s,
         "level": str(spec.level),
         "pool": spec.pool,

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gpuqueue.errors import BadRequest
+
 
 class DeviceKind(str, Enum):
-    """What a device is made of."""
+    """What a device is made of. A simulated one stands for a GPU."""
 
     GPU = "gpu"
     CPU = "cpu"
@@ -16,6 +18,46 @@ class DeviceKind(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+class DeviceWish(str, Enum):
+    """On what a job wants to run. A job that does not say has no wish, which is None and not ANY."""
+
+    #: Only on a GPU, however long that takes.
+    GPU = "gpu"
+    #: Only on the CPU of a host that serves it.
+    CPU = "cpu"
+    #: On whichever can take it first.
+    ANY = "any"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @classmethod
+    def parse(cls, text: str) -> DeviceWish:
+        """Return the wish that *text* names.
+
+        Raises:
+            BadRequest: it names none.
+
+        """
+        try:
+            return cls(text)
+        except ValueError:
+            raise BadRequest(f"{text!r} is no kind of device: say {', '.join(cls)}") from None
+
+
+def suits(wish: DeviceWish | None, kind: DeviceKind, *, gpus_known: bool) -> bool:
+    """Return whether a device of this *kind* may take a job with this *wish*.
+
+    *gpus_known* is whether the queue knows of any GPU, be it lost, drained or silent: then a job that does not say
+    waits for one, and never runs on the CPU unseen. The claim script has the same rule (``suits`` in
+    ``queue/lua/lib.lua``), and a test holds the two together.
+    """
+    on_gpu = kind is not DeviceKind.CPU
+    if wish is None:
+        return on_gpu or not gpus_known
+    return wish is DeviceWish.ANY or on_gpu == (wish is DeviceWish.GPU)
 
 
 class PeakSource(str, Enum):

@@ -15,6 +15,7 @@ from datetime import datetime
 from enum import Enum, IntEnum
 from types import MappingProxyType
 
+from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest
 from gpuqueue.units import MAX_BYTES, MAX_S, MIB, format_bytes
 
@@ -106,6 +107,8 @@ class WaitReason(str, Enum):
 
     #: No device can promise it enough memory right now, or others go first.
     MEMORY = "memory"
+    #: The queue knows of no device of the kind, and in the pool, that it may run on.
+    DEVICE = "device"
     #: A person held it.
     HELD = "held"
     #: Its runs were lost so often that it waits for a person.
@@ -138,6 +141,7 @@ class Shape:
     time_limit_s: int
     gpus: int
     pool: str
+    device: DeviceWish | None = None
 
     #: Time limits are matched in these steps, in seconds: 5 min, 15 min, 1 h, 4 h, 12 h, 1 d, 3 d, 10 d.
     TIME_STEPS_S = (300, 900, 3600, 14400, 43200, 86400, 259200, 864000)
@@ -148,10 +152,16 @@ class Shape:
         limit_s = 0
         if spec.time_limit_s is not None:
             limit_s = next((step for step in cls.TIME_STEPS_S if spec.time_limit_s <= step), 0)
-        return cls(-(-spec.mem_bytes // MIB) * MIB, limit_s, spec.gpus, spec.pool)
+        return cls(-(-spec.mem_bytes // MIB) * MIB, limit_s, spec.gpus, spec.pool, spec.device)
 
     def __str__(self) -> str:
-        return f"{self.mem_bytes}:{self.time_limit_s}:{self.gpus}:{self.pool}"
+        """Return the text in the store. It ends before the wish where there is none, as it did before there were any.
+
+        So a waiting job of an older version has the shape of one that does not say today, and a worker of an older
+        version takes a wish for a part of the pool's name and leaves the job alone.
+        """
+        text = f"{self.mem_bytes}:{self.time_limit_s}:{self.gpus}:{self.pool}"
+        return text if self.device is None else f"{text}:{self.device}"
 
 
 #: Names that become part of a key in the store: no colon, no space, nothing that a terminal obeys.
@@ -166,7 +176,8 @@ class JobSpec:
 
     ``mem_bytes`` is what the job needs free on *each* of its ``gpus`` devices. ``env`` is the submitter's
     environment; it stays out of ``repr`` because people paste logs and environments hold secrets. ``cap``
-    lets the worker tell the job's frameworks to stay within ``mem_bytes``.
+    lets the worker tell the job's frameworks to stay within ``mem_bytes``. ``device`` is the kind of device that it
+    wants; None, where nothing is said, means a GPU wherever the queue knows of one (:func:`gpuqueue.device.suits`).
     ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
     content-addressed copy of the code beside ``cwd``; nothing fills it yet.
     """
@@ -178,6 +189,7 @@ class JobSpec:
     name: str
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     gpus: int = 1
+    device: DeviceWish | None = None
     time_limit_s: float | None = None
     level: Level = Level.NORMAL
     pool: str = ""
@@ -201,8 +213,7 @@ class JobSpec:
             raise BadRequest(
                 f"a job cannot ask for {self.mem_bytes} bytes of memory: give a size above 0, at most 1024T"
             )
-        if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - no host has more
-            raise BadRequest(f"a job cannot ask for {self.gpus} devices: give a number from 1 to 64")
+        self._check_devices()
         if self.time_limit_s is not None and not 0 < self.time_limit_s <= MAX_S:
             raise BadRequest("a time limit must be above 0 and at most ten years")
         if not self.name or len(self.name) > MAX_NAME:
@@ -218,6 +229,12 @@ class JobSpec:
                 "an argument, the environment or a path holds a NUL character, which no process can be given"
             )
 
+    def _check_devices(self) -> None:
+        if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - no host has more
+            raise BadRequest(f"a job cannot ask for {self.gpus} devices: give a number from 1 to 64")
+        if self.device is DeviceWish.CPU and self.gpus > 1:
+            raise BadRequest(f"a host serves its CPU as one device, not as {self.gpus}: leave out --gpus")
+
     def _check_types(self) -> None:
         """Refuse what a program, unlike the command line, could hand in: a float for a size, a number for a name."""
         whole = {"mem": self.mem_bytes, "gpus": self.gpus}
@@ -232,6 +249,8 @@ class JobSpec:
                 raise BadRequest(f"{what} must be text, not {text!r}")
         if not isinstance(self.level, Level):
             raise BadRequest(f"the level must be one of {', '.join(map(str, Level))}, not {self.level!r}")
+        if self.device is not None and not isinstance(self.device, DeviceWish):
+            raise BadRequest(f"the device must be one of {', '.join(DeviceWish)}, not {self.device!r}")
         if not all(isinstance(text, str) for text in (*self.argv, *self.env, *self.env.values())):
             raise BadRequest("every argument, and every variable of the environment, must be text")
 

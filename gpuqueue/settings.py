@@ -17,6 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest
 from gpuqueue.units import parse_bytes, parse_duration
 
@@ -61,6 +62,8 @@ class Settings:
     slots: int = 8
     #: What a job asks for when ``submit`` is given no ``--mem``; None makes ``--mem`` obligatory.
     default_mem_bytes: int | None = None
+    #: On what a job runs when ``submit`` is given no ``--device``; None: on a GPU wherever the queue knows of one.
+    default_device: DeviceWish | None = None
     #: How long a claim holds without a beat before the job may be given to another worker.
     lease_s: float = 300.0
     #: Time between two beats of a worker.
@@ -255,6 +258,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "headroom_bytes": _size_or_zero,
     "slots": _positive,
     "default_mem_bytes": parse_bytes,
+    "default_device": DeviceWish.parse,
     "lease_s": parse_duration,
     "beat_s": parse_duration,
     "poll_s": parse_duration,

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import click
 
-from gpuqueue.device import Activity, Peak, PeakSource
-from gpuqueue.job import Job, JobState
+from gpuqueue.device import Activity, DeviceWish, Peak, PeakSource
+from gpuqueue.job import Job, JobSpec, JobState
 from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.units import format_bytes, format_duration
 
@@ -78,6 +78,16 @@ def asked_of(job: Job) -> str:
     return f"{job.spec.gpus}x{size}" if job.spec.gpus > 1 else size
 
 
+def places_of(spec: JobSpec) -> str:
+    """Return on what a job wants to run: ``1 device``, ``2 GPUs``, ``the CPU``, ``1 device, GPU or CPU``."""
+    if spec.device is DeviceWish.CPU:
+        return "the CPU"
+    noun = "GPU" if spec.device is DeviceWish.GPU else "device"
+    return f"{spec.gpus} {noun}{'s' if spec.gpus > 1 else ''}" + (
+        ", GPU or CPU" if spec.device is DeviceWish.ANY else ""
+    )
+
+
 def peak_of(run: Run | None) -> str:
     """Return a run's peak memory, or ``-`` if nobody could measure it."""
     return format_bytes(run.peak_bytes if run else None)
@@ -95,11 +105,12 @@ def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
                 short(job.spec.account.name, 12),
                 state(job),
                 str(job.reason).replace("_", " ") if job.reason else "",
+                str(job.spec.device or ""),
                 asked_of(job),
                 format_duration((now - since).total_seconds()),
             )
         )
-    return table(("ID", "NAME", "USER", "STATE", "WAITS FOR", "MEM", "SINCE"), rows, right=(0, 5, 6))
+    return table(("ID", "NAME", "USER", "STATE", "WAITS FOR", "WANTS", "MEM", "SINCE"), rows, right=(0, 6, 7))
 
 
 def history_rows(records: Sequence[Record]) -> str:
@@ -134,7 +145,7 @@ def story(record: Record) -> str:
         f"  user       {plain(spec.account.name)} on {plain(spec.account.host)}",
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",
-        f"  asked      {format_bytes(spec.mem_bytes)} on {spec.gpus} device{'s' if spec.gpus > 1 else ''}"
+        f"  asked      {format_bytes(spec.mem_bytes)} on {places_of(spec)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + f", level {spec.level}",
         f"  submitted  {when(job.submitted_at)}",

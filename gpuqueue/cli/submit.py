@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from gpuqueue.client import Client
+from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
-from gpuqueue.job import Job, JobState, Level
+from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.logs import LogTail
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -45,6 +46,11 @@ def job_options(command: F) -> F:
         click.argument("script", required=False),
         click.option("-m", "--mem", metavar="SIZE", help="Memory on each device: 6G, 6000M, 512MiB (binary)."),
         click.option("-g", "--gpus", type=int, default=1, show_default=True, help="Devices, all on one host."),
+        click.option(
+            "--device",
+            type=click.Choice([str(wish) for wish in DeviceWish]),
+            help="Wait for that kind. Nothing said: a GPU, unless the queue knows of none.",
+        ),
         click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
         click.option("-n", "--name", help="What to call the job; the script's name by default."),
         click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; may be repeated."),
@@ -89,13 +95,20 @@ def _submit(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any
     return client.submit(**what, env=env, level=level, requeue=not no_requeue, cap=not no_cap, **options)
 
 
-def _warn_if_alone(client: Client) -> None:
+def _warn_if_alone(client: Client, job: Job) -> None:
     """Say so when nobody is there to run the job. It is queued all the same: nothing may go wrong any more."""
+    if job.reason is not WaitReason.DEVICE:
+        return
+    where = f" in pool {job.spec.pool}" if job.spec.pool else ""
+    missing = (
+        f"no CPU is served{where}: the job waits. Serve one with gpuqueue up --devices auto,cpu, or say --device any"
+        if job.spec.device is DeviceWish.CPU
+        else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or say --device any"
+    )
     with contextlib.suppress(GpuQueueError):
         if not client.queue.anybody():
-            click.echo(
-                "gpuqueue: no worker has announced a device: the job waits. Start one with gpuqueue up", err=True
-            )
+            missing = "no worker has announced a device: the job waits. Start one with gpuqueue up"
+    click.echo(f"gpuqueue: {missing}", err=True)
 
 
 @click.command(cls=WithRest)
@@ -121,7 +134,7 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
         except OSError:
             click.echo(f"gpuqueue: job {job.id} is queued, but its id could not be printed", err=True)
             raise
-        _warn_if_alone(client)
+        _warn_if_alone(client, job)
 
 
 @click.command(cls=WithRest)
@@ -140,7 +153,7 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     with Client() as client:
         job = _submit(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
-        _warn_if_alone(client)
+        _warn_if_alone(client, job)
         tail = LogTail()
         while True:
             try:

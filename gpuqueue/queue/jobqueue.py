@@ -5,23 +5,24 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import redis
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import device_to_plain, encode_ended, encode_spec, encode_started
+from gpuqueue.codec import device_from_plain, device_to_plain, encode_ended, encode_spec, encode_started
+from gpuqueue.device import Device
 from gpuqueue.errors import Impossible
 from gpuqueue.event import Cursor, Event
-from gpuqueue.job import Job, JobSpec, JobState
+from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.queue import keys, replies
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.lease import Alive, Claim, DeviceStatus, Offer, Verdicts
+from gpuqueue.queue.matching import is_known, kind_word, why_impossible
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.run import Ending, RunDevice
-from gpuqueue.units import format_bytes
 
 #: Longest wait for the next event in one call, in seconds.
 MAX_WAIT_S = 10.0
@@ -87,6 +88,8 @@ class JobQueue:
     def submit(self, spec: JobSpec, *, nonce: str | None = None) -> Job:
         """Queue *spec* and return the job. Sent twice with the same *nonce* it makes one job.
 
+        Where no device is known that it may run on, it waits all the same, and its reason is DEVICE.
+
         Raises:
             Impossible: no known device could ever run it.
 
@@ -101,19 +104,39 @@ class JobQueue:
             encode_spec(spec),
             nonce or new_nonce(),
         )
-        if reply[0] == "impossible":
-            raise Impossible(_why_impossible(spec, int(reply[1]), int(reply[2])))
-        return Job(id=int(reply[1]), spec=spec, state=JobState.QUEUED, submitted_at=from_epoch_ms(int(reply[2])))
+        verdict, *rest = reply
+        if verdict == "impossible":
+            why, figure = rest
+            raise Impossible(why_impossible(spec, why, int(figure)))
+        job_id, submitted_ms, reason = rest
+        return Job(
+            id=int(job_id),
+            spec=spec,
+            state=JobState.QUEUED,
+            submitted_at=from_epoch_ms(int(submitted_ms)),
+            reason=WaitReason(reason or WaitReason.MEMORY),
+        )
 
     @_answering
-    def claim(self, offer: Offer, *, worker: str, lease_s: float, nonce: str) -> Claim | None:
+    def claim(self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False) -> Claim | None:
         """Claim the job that should run next on the device of *offer*, or None.
 
-        The same *nonce* again gets the same answer.
+        The same *nonce* again gets the same answer. *gpus_here* is whether the host serves GPUs, be they announced
+        yet or not: then its CPU leaves them the jobs that do not say.
         """
         pairs = [figure for pair in offer.observed.items() for figure in pair]
         device = offer.device.uuid
-        reply = self._scripts.run("claim", offer.host, device, worker, _ms(lease_s), offer.foreign_bytes, nonce, *pairs)
+        reply = self._scripts.run(
+            "claim",
+            offer.host,
+            device,
+            worker,
+            _ms(lease_s),
+            offer.foreign_bytes,
+            nonce,
+            int(gpus_here),
+            *pairs,
+        )
         return replies.claim(reply) if reply else None
 
     @_answering
@@ -136,6 +159,7 @@ class JobQueue:
             offer.foreign_bytes,
             offer.slots,
             offer.pool,
+            kind_word(offer.device),
             _ms(lease_s),
         ]
         for run in alive:
@@ -231,7 +255,30 @@ class JobQueue:
             pipe.get(keys.spec(job_id))
         answers = pipe.execute()
         found = zip(wanted, answers[::2], answers[1::2], strict=True)
-        return [replies.job(int(job_id), fields, spec) for job_id, fields, spec in found if fields and spec]
+        return self._with_reasons(
+            [replies.job(int(job_id), fields, spec) for job_id, fields, spec in found if fields and spec]
+        )
+
+    def _with_reasons(self, jobs: list[Job]) -> list[Job]:
+        """Return *jobs*, and of those that wait say which wait for a device that nobody has announced."""
+        if all(job.reason is not WaitReason.MEMORY for job in jobs):
+            return jobs
+        devices = self._known()
+        return [
+            replace(job, reason=WaitReason.DEVICE)
+            if job.reason is WaitReason.MEMORY and not is_known(job.spec, devices)
+            else job
+            for job in jobs
+        ]
+
+    def _known(self) -> list[tuple[Device, str]]:
+        """Return every device that was announced and not withdrawn, with its pool."""
+        facts = [json.loads(text) for text in cast("list[str]", self._redis.hvals(keys.FACTS))]
+        pipe = self._redis.pipeline(transaction=False)
+        for each in facts:
+            pipe.hget(keys.host_devices(each["host"]), each["device"]["uuid"])
+        records = zip(facts, pipe.execute(), strict=True)
+        return [(device_from_plain(each["device"]), replies.pool(record)) for each, record in records if record]
 
     @_answering
     def counts(self) -> tuple[int, int]:
@@ -322,21 +369,3 @@ def _ms(duration_s: float) -> int:
 
 def _state(reply: str) -> JobState | None:
     return JobState(reply) if reply else None
-
-
-def _why_impossible(spec: JobSpec, largest_bytes: int, most_devices: int) -> str:
-    where = f" in pool {spec.pool}" if spec.pool else ""
-    if most_devices == 0:
-        return f"no device is in pool {spec.pool}: see the pools in gpuqueue gpus --json, or leave out --pool"
-    if spec.gpus > most_devices:
-        most = f"no host has more than {most_devices}{where}"
-        return f"{spec.gpus} devices asked for, but {most}: ask for fewer with --gpus"
-    asked = (
-        f"{format_bytes(spec.mem_bytes)} on each of {spec.gpus} devices"
-        if spec.gpus > 1
-        else format_bytes(spec.mem_bytes)
-    )
-    return (
-        f"{asked} asked for, but the largest device{where} can give {format_bytes(largest_bytes)} (its memory less the "
-        "headroom): ask for less with --mem"
-    )

@@ -20,7 +20,7 @@ sh:<lv>                zset    shape -> memory: the shapes that wait on this lev
 su:<lv>:<shape>        set     users who wait with this shape
 fair                   zset    user -> decayed device-seconds used
 hosts                  set     hosts that ever announced a device
-dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool, bytes and a time
+dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool:kind, bytes and a time
 facts                  hash    device -> JSON of what it is, where it is and which worker serves it
 drained                hash    device -> why it takes no new job, said by a person
 seen                   hash    device -> JSON of its strangers, and of the trouble it is in, as its worker last saw them

@@ -79,6 +79,11 @@ def job(job_id: int, fields: Mapping[str, str], spec: str) -> Job:
     )
 
 
+def pool(record: str) -> str:
+    """Return the pool of the device with this record, empty if it is in none."""
+    return record.split(":")[5]
+
+
 def device_status(
     plain: Mapping[str, Any],
     record: str,
@@ -88,7 +93,7 @@ def device_status(
     last_look: str | None,
 ) -> DeviceStatus:
     """Return a device as its facts, its last reading and its leases tell."""
-    _, headroom, foreign, seen, slots, pool = record.split(":", 5)
+    _, headroom, foreign, seen, slots, *_ = record.split(":")
     look = json.loads(last_look) if last_look else {"trouble": None, "strangers": []}
     promised = 0
     for lease in leases.values():
@@ -104,7 +109,7 @@ def device_status(
         promised_bytes=promised,
         jobs=tuple(sorted(int(job_id) for job_id in leases)),
         slots=int(slots),
-        pool=pool,
+        pool=pool(record),
         seen_s_ago=max(0.0, (now_ms - int(seen)) / 1000),
         drained=drained,
         trouble=look["trouble"],

@@ -7,10 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from factories import make_offer, make_spec, serve
+from factories import make_device, make_offer, make_spec, serve
 from site_of_one import BIN, Site
 
 from gpuqueue.cli.main import COMMANDS
+from gpuqueue.device import DeviceKind, DeviceWish
+from gpuqueue.errors import BadRequest
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -30,6 +32,9 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
         (["submit", "--", "true"], 2, "--mem 6G"),
         (["submit", "--mem", "80G", "--", "true"], 2, "the largest device can give 24G"),
         (["submit", "--mem", "1G", "--gpus", "9", "--", "true"], 2, "no host has more than 1"),
+        (["submit", "--mem", "80G", "--device", "gpu", "--", "true"], 2, "the largest GPU can give 24G"),
+        (["submit", "--mem", "1G", "--device", "tpu", "--", "true"], 2, "'gpu', 'cpu', 'any'"),
+        (["submit", "--mem", "1G", "--gpus", "2", "--device", "cpu", "--", "true"], 2, "leave out --gpus"),
         (["submit", "--mem", "1G", "--time", "soon", "--", "true"], 2, "is not a duration"),
         (["submit", "--mem", "1G", "--env", "NOVALUE", "--", "true"], 2, "--env KEY=VALUE"),
         (["submit", "--mem", "1G", "--cwd", "/no/such", "--", "true"], 2, "no such directory"),
@@ -78,8 +83,61 @@ def test_with_nobody_to_serve_it_a_job_waits_and_the_user_is_told(site: Site) ->
     assert "1\n" == done.stdout
     assert "gpuqueue up" in done.stderr
     (job,) = json.loads(site.cli("queue", "--json").stdout)
-    assert ("queued", "memory", ["true"]) == (job["state"], job["reason"], job["command"])
+    assert ("queued", "device", ["true"]) == (job["state"], job["reason"], job["command"])
     assert 124 == site.cli("wait", "--timeout", "0.1s", "1", check=False).returncode
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "line"),
+    [
+        (DeviceKind.CPU, ["--device", "gpu"], "no GPU is served: the job waits for one"),
+        (DeviceKind.GPU, ["--device", "cpu"], "no CPU is served: the job waits"),
+        (DeviceKind.CPU, ["--device", "gpu", "--pool", "lab"], "no GPU is served in pool lab: the job waits for one"),
+        (DeviceKind.CPU, ["--device", "any"], None),
+        (DeviceKind.CPU, [], None),
+        (DeviceKind.GPU, [], None),
+    ],
+)
+def test_a_job_whose_kind_nobody_serves_waits_and_the_user_is_told(
+    site: Site, kind: DeviceKind, words: list[str], line: str | None
+) -> None:
+    """On a laptop one learns why nothing happens; where the GPU host is away for an hour, nobody is sent away."""
+    serve(site.queue, make_offer("dev", host="far", device=make_device("dev", kind=kind), pool="lab"))
+
+    done = site.cli("submit", "--mem", "1G", *words, "--", "true")
+
+    assert ("1\n", line is None) == (done.stdout, done.stderr == "")
+    assert (line or "") in done.stderr
+    (job,) = json.loads(site.cli("queue", "--json").stdout)
+    assert ("memory" if line is None else "device") == job["reason"]
+    head, row = site.cli("queue").stdout.splitlines()
+    assert ("device" in row) == (line is not None)
+    assert (words[1] if words else "") == row[head.index("WANTS") :].split("  ")[0].strip()
+
+
+def test_a_site_says_on_what_jobs_run_and_a_job_says_otherwise(site: Site) -> None:
+    """The setting stands in for what a submitter did not say."""
+    site.environ["GPUQUEUE_DEFAULT_DEVICE"] = "gpu"
+    for words in ([], ["--device", "any"]):
+        site.cli("submit", "--mem", "1G", *words, "--", "true")
+
+    assert ["gpu", "any"] == [job["device"] for job in json.loads(site.cli("queue", "--json").stdout)]
+    assert "  asked      1G on 1 GPU, level normal\n" in shown(site, 1)
+    assert "  asked      1G on 1 device, GPU or CPU, level normal\n" in shown(site, 2)
+
+
+def test_a_program_says_on_what_it_runs_in_words(site: Site) -> None:
+    """As on the command line; what is no kind is refused before anything is queued."""
+    assert DeviceWish.CPU is site.client.submit(["true"], mem="1G", device="cpu").spec.device
+    assert DeviceWish.ANY is site.client.submit(["true"], mem="1G", device=DeviceWish.ANY).spec.device
+    with pytest.raises(BadRequest, match="'tpu' is no kind of device: say gpu, cpu, any"):
+        site.client.submit(["true"], mem="1G", device="tpu")
+    assert (2, 0) == site.queue.counts()
+
+
+def shown(site: Site, job_id: int) -> str:
+    site.cli("db", "upgrade")
+    return site.cli("show", str(job_id)).stdout
 
 
 def test_csv_is_stable_and_injects_nothing(site: Site) -> None:

@@ -19,7 +19,7 @@ def test_a_submitted_job_waits_and_is_told_to_the_outbox(queue: JobQueue) -> Non
 
     job = queue.submit(spec)
 
-    assert (1, JobState.QUEUED, WaitReason.MEMORY) == (job.id, *_standing(queue, job.id))
+    assert (1, JobState.QUEUED, WaitReason.DEVICE) == (job.id, *_standing(queue, job.id))
     assert spec == queue.get(1).spec  # type: ignore[union-attr]
     (event,) = queue.events("0-0")
     assert (Act.SUBMIT, 1, JobState.QUEUED, 0) == (event.act, event.job_id, event.state, event.attempt)

@@ -16,7 +16,7 @@ from gpuqueue.codec import (
     encode_spec,
     encode_started,
 )
-from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline
+from gpuqueue.device import Activity, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Level
 from gpuqueue.run import Ended, Ending, EndingKind, RunDevice
@@ -93,6 +93,15 @@ def test_a_job_of_before_there_were_caps_is_capped() -> None:
     assert decode_spec((GOLDEN / "spec-v1.json").read_text()).cap
     assert not decode_spec((GOLDEN / "spec-v1-cap.json").read_text()).cap
     assert not decode_spec(encode_spec(make_spec(cap=False))).cap
+
+
+def test_a_job_of_before_there_were_kinds_does_not_say() -> None:
+    """As one that says nothing of it is today; the word on the wire stays for ever."""
+    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).device is None
+    assert DeviceWish.CPU is decode_spec((GOLDEN / "spec-v1-device.json").read_text()).device
+    assert [None, *DeviceWish] == [
+        decode_spec(encode_spec(make_spec(device=wish))).device for wish in (None, *DeviceWish)
+    ]
 
 
 def test_there_are_golden_payloads() -> None:

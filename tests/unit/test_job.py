@@ -5,6 +5,7 @@ from importlib.resources import files
 import pytest
 from factories import make_spec
 
+from gpuqueue.device import DeviceKind, DeviceWish
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import ENDS, TRANSITIONS, Account, JobState, Shape
 from gpuqueue.queue.scripts import ACTS, source
@@ -59,6 +60,9 @@ def test_ends_are_final() -> None:
         {"time_limit_s": "1h"},
         {"gpus": 0},
         {"gpus": 65},
+        {"device": "gpu"},
+        {"device": DeviceKind.GPU},
+        {"gpus": 2, "device": DeviceWish.CPU},
         {"time_limit_s": 0.0},
         {"name": ""},
         {"name": "x" * 129},
@@ -82,6 +86,13 @@ def test_a_shape_rounds_up_and_the_job_keeps_its_figures() -> None:
     assert Shape(GIB + MIB, 300, 2, "big") == spec.shape
     assert f"{GIB + MIB}:300:2:big" == str(spec.shape)
     assert GIB + 1 == spec.mem_bytes
+
+
+def test_a_shape_ends_before_a_wish_that_nobody_has() -> None:
+    """As it did before there were wishes; a pool's name holds no colon, so that none can be taken for one."""
+    assert f"{GIB}:0:1:big" == str(make_spec(pool="big").shape)
+    assert f"{GIB}:0:1:big:cpu" == str(make_spec(pool="big", device=DeviceWish.CPU).shape)
+    assert f"{GIB}:0:1::any" == str(make_spec(device=DeviceWish.ANY).shape)
 
 
 def test_a_limit_beyond_the_last_step_counts_as_none_in_matching() -> None:

@@ -44,6 +44,7 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
         ("GPUQUEUE_HEADROOM", "-1G"),
         ("GPUQUEUE_HOST", "a b"),
         ("GPUQUEUE_CAP", "maybe"),
+        ("GPUQUEUE_DEFAULT_DEVICE", "tpu"),
     ],
 )
 def test_a_bad_value_names_its_origin(variable: str, value: str) -> None:

@@ -1,17 +1,17 @@
 -- A worker tells that its device and its runs are alive; the leases of its runs are renewed.
--- ARGV: host  device  total  headroom  foreign  slots  pool  lease_ms, then for each run:
+-- ARGV: host  device  total  headroom  foreign  slots  pool  kind  lease_ms, then for each run:
 --       id  token  n, and n times: device  observed bytes
 -- returns {verdicts, others}
 --   verdicts: for each run 1 go on | 0 not yours any more | -1 cancelled
 --   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device leads the run
-local host, device, total, headroom, foreign, slots, pool, lease_ms = unpack(ARGV, 1, 8)
+local host, device, total, headroom, foreign, slots, pool, kind, lease_ms = unpack(ARGV, 1, 9)
 local now = now_ms()
 call('SADD', P .. 'hosts', host)
 call('HSET', key2('dev', host), device,
-  table.concat({total, headroom, foreign, string.format('%.0f', now), slots, pool}, ':'))
+  table.concat({total, headroom, foreign, string.format('%.0f', now), slots, pool, kind}, ':'))
 
 local verdicts, named = {}, {}
-local i = 9
+local i = 10
 while i <= #ARGV do
   local id, token, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
   local job = read_job(id)

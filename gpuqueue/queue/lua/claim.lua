@@ -1,9 +1,11 @@
 -- Give a device the job that should run there next, and promise the memory in the same step.
 -- Order: level, then the least-served user, then that user's jobs as they came; what does not fit is passed over.
 -- arrow: queued -> starting
--- ARGV: host  device  worker  lease_ms  foreign  nonce, then for each of the worker's runs: id  observed bytes here
+-- ARGV: host  device  worker  lease_ms  foreign  nonce  1 if the host serves GPUs,
+--       then for each of the worker's runs: id  observed bytes here
 -- returns {} | {id, token, spec, attempt, mem, devices (comma-separated), claimed ms}
-local host, device, worker, lease_ms, foreign, nonce = unpack(ARGV, 1, 6)
+local host, device, worker, lease_ms, foreign, nonce, gpus_here = unpack(ARGV, 1, 7)
+if gpus_here == '1' then heard_of_gpus = true end -- also while their own workers are still coming up
 local now = now_ms()
 local stamp = string.format('%.0f', now)
 
@@ -22,7 +24,7 @@ if not record then return {} end
 local before, after = string.match(record, '^(%d+:%d+):%d+:%d+:(.*)$')
 call('HSET', key2('dev', host), device, before .. ':' .. foreign .. ':' .. stamp .. ':' .. after)
 
-for i = 7, #ARGV, 2 do -- of the same look as the foreign bytes: else the one would hide the other's growth
+for i = 8, #ARGV, 2 do -- of the same look as the foreign bytes: else the one would hide the other's growth
   local lease = call('HGET', key2('dl', device), ARGV[i])
   if lease then
     local bytes, ends = string.match(lease, '^(%d+):%d+:(%d+)$')
@@ -30,19 +32,19 @@ for i = 7, #ARGV, 2 do -- of the same look as the foreign bytes: else the one wo
   end
 end
 
-local available, pool, _, slots, total, all_slots = promise(host, device)
+local available, pool, _, slots, total, all_slots, kind = promise(host, device)
 if available <= 0 or slots <= 0 then return {} end
 
 local SEEN_MS = 15000 -- a neighbour that was silent for longer is not counted on
 local peers
-local function neighbours() -- the host's other devices that could join in, the fullest first, in a fixed order
+local function neighbours() -- the host's other devices of this kind, the fullest first, in a fixed order
   if peers then return peers end
   peers = {}
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
-      local free, its_pool, seen, its_slots = promise(host, names[i])
-      if now - seen < SEEN_MS and its_slots > 0 then
+      local free, its_pool, seen, its_slots, _, _, its_kind = promise(host, names[i])
+      if now - seen < SEEN_MS and its_slots > 0 and its_kind == kind then
         local reserved = string.match(call('HGET', P .. 'rsv', names[i]) or '', '^(%d+)')
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved}
       end
@@ -58,6 +60,7 @@ end
 local function gang(mem, n, wanted_pool, for_job) -- n devices of this host, this one first; all or none
   local devices = {device}
   if n == 1 then return devices end
+  if kind == 'mig' then return nil end -- a CUDA process can use one part of a card only
   for _, peer in ipairs(neighbours()) do
     if peer.free >= mem and (wanted_pool == '' or peer.pool == wanted_pool)
       and (not peer.reserved or peer.reserved == for_job) then
@@ -78,8 +81,8 @@ end
 local memo = {} -- shape -> devices | false: each shape is judged once in a claim, however many jobs have it
 local function fits(shape)
   if memo[shape] ~= nil then return memo[shape] end
-  local mem, limit_s, n, wanted_pool = parse_shape(shape)
-  local ok = mem and mem <= available and (wanted_pool == '' or wanted_pool == pool)
+  local mem, limit_s, n, wanted_pool, wish = parse_shape(shape)
+  local ok = mem and mem <= available and (wanted_pool == '' or wanted_pool == pool) and suits(wish, kind)
   if ok and r_job then -- beside the reserved job, or gone before it starts
     ok = mem <= available - r_need or (limit_s > 0 and now + limit_s * 1000 + 5000 <= r_start)
   end
@@ -118,8 +121,8 @@ if r_job then -- the job that this device is reserved for comes before all other
     call('HDEL', P .. 'rsv', device)
     r_job = nil
   else
-    local mem, _, n, wanted_pool = parse_shape(j[4])
-    local devices = mem <= available and gang(mem, n, wanted_pool, r_job)
+    local mem, _, n, wanted_pool, wish = parse_shape(j[4])
+    local devices = mem <= available and suits(wish, kind) and gang(mem, n, wanted_pool, r_job)
     if devices then return take(r_job, j[2], j[3], j[4], devices) end
   end
 end
@@ -138,12 +141,20 @@ local function first_fitting(lv, user) -- the user's shapes in the order of thei
   end
 end
 
+-- The CPU of a site takes only what asks for it, mostly nothing: the shapes of the GPUs' jobs are passed over by their
+-- last letters, without being judged. (A pool may be called so as well: that shape is judged.)
+local choosy = kind == 'cpu' and gpus_known()
+local function worth_judging(shape)
+  local tail = choosy and string.sub(shape, -4)
+  return not tail or tail == ':cpu' or tail == ':any'
+end
+
 for _, lv in ipairs(LEVELS) do
   local shapes_key, users_key = key2('sh', lv), key2('ul', lv)
   local small_enough = call('ZCOUNT', shapes_key, '-inf', available)
   if small_enough > 0 then
     local tried = 0
-    if small_enough * 4 >= call('ZCARD', shapes_key) then -- the common case: most shapes fit, ask the first users
+    if not choosy and small_enough * 4 >= call('ZCARD', shapes_key) then -- the common case: most shapes fit, ask the first users
       local users = call('ZRANGE', users_key, 0, 2)
       tried = #users
       for i = 1, #users do
@@ -153,7 +164,7 @@ for _, lv in ipairs(LEVELS) do
     end
     local fitting = {} -- else: which shapes fit at all, and then who has one of those
     for _, shape in ipairs(call('ZRANGEBYSCORE', shapes_key, '-inf', available)) do
-      if fits(shape) then fitting[#fitting + 1] = key3('su', lv, shape) end
+      if worth_judging(shape) and fits(shape) then fitting[#fitting + 1] = key3('su', lv, shape) end
     end
     if #fitting > 0 then
       local has

@@ -27,10 +27,48 @@ end
 
 local function ring(what) call('PUBLISH', P .. 'bell', what) end
 
--- shape text -> memory, time limit (0: none), devices, pool
+-- shape text -> memory, time limit (0: none), devices, pool, wish ('' where the job does not say: the text ends there)
 local function parse_shape(shape)
-  local mem, limit, n, pool = string.match(shape, '^(%d+):(%d+):(%d+):(.*)$')
-  return tonumber(mem), tonumber(limit), tonumber(n), pool
+  local mem, limit, n, pool, wish = string.match(shape, '^(%d+):(%d+):(%d+):([^:]*):?(.*)$')
+  return tonumber(mem), tonumber(limit), tonumber(n), pool, wish
+end
+
+-- record of a device -> total, headroom, foreign, seen, slots, pool, kind: gpu, mig (a part of one), simulated, cpu.
+-- Workers of older versions do not tell the kind; there the device's name does.
+local KIND_BY_NAME = {['cpu-'] = 'cpu', ['MIG-'] = 'mig', ['sim-'] = 'simulated'}
+local function parse_record(record, device)
+  local total, headroom, foreign, seen, slots, pool, kind =
+    string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):([^:]*):?(.*)$')
+  if kind == '' then kind = KIND_BY_NAME[string.sub(device, 1, 4)] or 'gpu' end
+  return total, headroom, foreign, seen, slots, pool, kind
+end
+
+-- Does the queue know of a GPU? Lost, drained and silent ones count until they are withdrawn. Looked up once at most.
+local heard_of_gpus
+local function gpus_known()
+  if heard_of_gpus ~= nil then return heard_of_gpus end
+  heard_of_gpus = false
+  local hosts = call('SMEMBERS', P .. 'hosts')
+  for h = 1, #hosts do
+    local records = call('HGETALL', key2('dev', hosts[h]))
+    for i = 1, #records, 2 do
+      local _, _, _, _, _, _, kind = parse_record(records[i + 1], records[i])
+      if kind ~= 'cpu' then
+        heard_of_gpus = true
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- May a device of this kind take a job with this wish? As gpuqueue.device.suits. A wish that nobody knows suits none.
+local function suits(wish, kind)
+  local on_gpu = kind ~= 'cpu'
+  if wish == '' then return on_gpu or not gpus_known() end
+  if wish == 'gpu' then return on_gpu end
+  if wish == 'cpu' then return not on_gpu end
+  return wish == 'any'
 end
 
 -- Forward decay: a device-second spent at t weighs 2^((t - T0) / half-life). Dividing all by one number never
@@ -71,18 +109,18 @@ end
 
 -- What a device may promise now: total - headroom - foreign - sum(max(lease, observed)).
 -- Derived from the live leases each time; there is no counter that could drift.
--- -> available bytes, pool, seen, free slots, total; or nil for a device that nobody announced
+-- -> available bytes, pool, seen, free slots, total, slots, kind; or nil for a device that nobody announced
 local function promise(host, device)
   local record = call('HGET', key2('dev', host), device)
   if not record then return nil end
-  local total, headroom, foreign, seen, slots, pool = string.match(record, '^(%d+):(%d+):(%d+):(%d+):(%d+):(.*)$')
+  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
   local available = total - headroom - foreign
   local leases = call('HVALS', key2('dl', device))
   for i = 1, #leases do
     local lease, observed = string.match(leases[i], '^(%d+):(%d+)')
     available = available - math.max(tonumber(lease), tonumber(observed))
   end
-  return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots)
+  return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots), kind
 end
 
 -- Give back all that a run holds, and settle its deposit with the time that it really took.

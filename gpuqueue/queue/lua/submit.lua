@@ -1,38 +1,53 @@
 -- Put a job into the queue, unless no device could ever run it.
 -- arrow: none -> queued
 -- ARGV: user  level  mem  shape  requeue (0|1)  spec  nonce
--- returns {'queued', id, ms} | {'impossible', largest bytes of one device, most devices of one host} (in the pool)
+-- returns {'queued', id, ms, 'device' if no device is known that it may run on, else ''}
+--       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
+--       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0}
 local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV)
 if not call('GET', P .. 'epoch') then return redis.error_reply('NOTOPEN the store was never opened') end
-local known_id, known_ts = string.match(call('GET', key2('idem', nonce)) or '', '^(%d+):(%d+)$')
-if known_id then return {'queued', known_id, known_ts} end
-
-local need, _, n, pool = parse_shape(shape)
-if not need or not string.match(mem, '^%d+$') or not string.match(lv, '^[0-3]$') then
+local need, _, n, pool, wish = parse_shape(shape)
+local WISHES = {[''] = true, gpu = true, cpu = true, any = true}
+if not need or not WISHES[wish] or not string.match(mem, '^%d+$') or not string.match(lv, '^[0-3]$') then
   return redis.error_reply('BADSHAPE ' .. shape) -- a script's writes are not undone: judge before the first
 end
-local function possible()
-  local largest, most, seen = 0, 0, false
+
+-- What is not known is not impossible: a host that is down for an hour has taken its devices out of the queue.
+-- -> 'queued', '' or 'device' | 'impossible', why, figure
+local function judge()
+  local in_pool, largest, most, parts, anything = 0, 0, 0, 0, false
   local hosts = call('SMEMBERS', P .. 'hosts')
   for h = 1, #hosts do
-    local records = call('HVALS', key2('dev', hosts[h]))
-    local fitting, candidates = 0, 0
-    for i = 1, #records do
-      local total, headroom, its_pool = string.match(records[i], '^(%d+):(%d+):%d+:%d+:%d+:(.*)$')
-      seen = true
+    local records = call('HGETALL', key2('dev', hosts[h]))
+    local candidates, fitting = {}, {} -- by kind: a job on several devices never mixes them
+    for i = 1, #records, 2 do
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      anything = true
       if pool == '' or pool == its_pool then
-        local offer = total - headroom
-        candidates, largest = candidates + 1, math.max(largest, offer)
-        if offer >= tonumber(mem) then fitting = fitting + 1 end
+        in_pool = in_pool + 1
+        if suits(wish, kind) and n > 1 and kind == 'mig' then
+          parts = parts + 1 -- a CUDA process can use one part of a card only
+        elseif suits(wish, kind) then
+          local offer = total - headroom
+          candidates[kind] = (candidates[kind] or 0) + 1
+          largest, most = math.max(largest, offer), math.max(most, candidates[kind])
+          if offer >= tonumber(mem) then fitting[kind] = (fitting[kind] or 0) + 1 end
+          if fitting[kind] == n then return 'queued', '' end
+        end
       end
     end
-    most = math.max(most, candidates)
-    if fitting >= n then return true end
   end
-  return not seen, largest, most -- with no device known yet nothing can be called impossible
+  if anything and in_pool == 0 then return 'impossible', 'pool', 0 end
+  if parts > 0 and most < n then return 'impossible', 'mig', 0 end
+  if most == 0 then return 'queued', 'device' end
+  if most < n then return 'impossible', 'devices', most end
+  return 'impossible', 'memory', string.format('%.0f', largest)
 end
-local fits, largest, most = possible()
-if not fits then return {'impossible', string.format('%.0f', largest), most} end
+local verdict, why, figure = judge()
+
+local known_id, known_ts = string.match(call('GET', key2('idem', nonce)) or '', '^(%d+):(%d+)$')
+if known_id then return {'queued', known_id, known_ts, verdict == 'queued' and why or ''} end
+if verdict == 'impossible' then return {verdict, why, figure} end
 
 local id = string.format('%.0f', call('INCR', P .. 'seq'))
 local now = now_ms()
@@ -45,4 +60,4 @@ call('ZADD', P .. 'live', id, id)
 enqueue(id, lv, user, shape)
 tell('submit', id, 'queued', now, 0, 0, '', 'spec', spec)
 ring('work')
-return {'queued', id, stamp}
+return {verdict, id, stamp, why}
