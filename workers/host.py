@@ -10,6 +10,7 @@ import threading
 import time
 from dataclasses import dataclass
 
+from gpuqueue.device import DeviceKind
 from gpuqueue.process import installed
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import SILENT_BEATS
@@ -44,6 +45,9 @@ class Host:
     def __init__(self, settings: Settings, backend: DeviceBackend, devices_spec: str, *, record: bool) -> None:
         self._settings = settings
         self._devices = backend.devices()
+        self._fell_back = devices_spec.startswith("auto") and all(
+            device.kind is DeviceKind.CPU for device in self._devices
+        )
         command = [installed("gpuqueue-worker")]
         self._workers = [
             Child(device.uuid, [*command, "run", "--devices", devices_spec, "--device", device.uuid])
@@ -70,8 +74,16 @@ class Host:
         here = {device.uuid for device in self._devices}
         for status in queue.devices(self._settings.host):
             silent = status.seen_s_ago > SILENT_BEATS * self._settings.beat_s
-            if status.device.uuid not in here and silent and not status.jobs:
-                queue.withdraw(self._settings.host, status.device.uuid)
+            if status.device.uuid in here or not silent or status.jobs:
+                continue
+            if self._fell_back and status.device.kind is DeviceKind.GPU:
+                # A driver that is not loaded after an upgrade must not send what waits for a GPU to the CPU.
+                log.warning(
+                    "%s is gone; jobs that do not say --device wait for it until gpuqueue down forgets it",
+                    status.device.uuid,
+                )
+                continue
+            queue.withdraw(self._settings.host, status.device.uuid)
         queue.resume(here)
         queue.close()
 
