@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 
 from gpuqueue.errors import BadRequest
 
@@ -18,6 +19,11 @@ class DeviceKind(str, Enum):
 
     def __str__(self) -> str:
         return self.value
+
+    @property
+    def peak_source(self) -> PeakSource:
+        """Return where the samples of a run's memory on such a device come from."""
+        return _SAMPLED[self]
 
 
 class DeviceWish(str, Enum):
@@ -82,6 +88,15 @@ class PeakSource(str, Enum):
         return self.value
 
 
+_SAMPLED: Mapping[DeviceKind, PeakSource] = MappingProxyType(
+    {
+        DeviceKind.GPU: PeakSource.NVML_SAMPLED,
+        DeviceKind.CPU: PeakSource.HOST_RSS,
+        DeviceKind.SIMULATED: PeakSource.SIMULATED,
+    }
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Device:
     """One device of one host. ``uuid`` is its identity; ``index`` is only for people.
@@ -103,12 +118,13 @@ class Reading:
     """A look at the memory of one device at one moment.
 
     ``processes`` maps each pid on the device to its bytes, or to None where the driver will not say.
-    It is empty for the CPU, whose processes are not listed but measured one by one.
+    ``listed`` is false for the CPU, whose processes are not listed but measured one by one.
     """
 
     total_bytes: int
     free_bytes: int
     processes: Mapping[int, int | None] = field(default_factory=dict)
+    listed: bool = True
 
     @property
     def used_bytes(self) -> int:

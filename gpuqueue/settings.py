@@ -52,7 +52,8 @@ class Settings:
     database_url: str = field(repr=False)
     #: This machine's name in the queue and the book.
     host: str
-    #: The devices that ``up`` serves: ``auto``, ``cpu`` or simulated ones such as ``sim:4x24G``.
+    #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, simulated ones such as ``sim:4x24G``, or GPUs and
+    #: the CPU beside them: ``gpu,cpu``.
     devices: str = "auto"
     #: The pool of this machine's devices: jobs with ``--pool`` run only there. Empty: none.
     pool: str = ""

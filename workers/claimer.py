@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 
 from gpuqueue.clock import Clock
-from gpuqueue.device import Device
+from gpuqueue.device import Device, DeviceKind
 from gpuqueue.errors import Unreachable
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
 from gpuqueue.queue.lease import Claim
@@ -45,6 +45,7 @@ class Claimer:
         self._settings = settings
         self._queue = queue
         self._known = {each.uuid: each for each in backend.devices()}
+        self._gpus_here = any(each.kind is not DeviceKind.CPU for each in self._known.values())
         self._device = device
         self._gate = gate
         self._runs = runs
@@ -95,7 +96,13 @@ class Claimer:
                 self._say(offer.trouble)
                 return None  # a job that was claimed all the same comes back when its lease ends
             try:
-                return self._queue.claim(offer, worker=self._worker, lease_s=self._settings.lease_s, nonce=nonce)
+                return self._queue.claim(
+                    offer,
+                    worker=self._worker,
+                    lease_s=self._settings.lease_s,
+                    nonce=nonce,
+                    gpus_here=self._gpus_here,
+                )
             except Unreachable as error:
                 log.warning("no claims for now: %s", error)
                 if self._stopping.wait(PAUSE_S):

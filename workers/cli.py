@@ -23,7 +23,7 @@ from workers.devices.choose import choose, find
 PARENT_LOOK_S = 1.0
 
 devices_option = click.option(
-    "--devices", "spec", metavar="SPEC", help="auto, gpu, cpu or simulated ones such as sim:4x24G."
+    "--devices", "spec", metavar="SPEC", help="auto, gpu, cpu or simulated ones such as sim:4x24G; gpu,cpu serves both."
 )
 parent_option = click.option("--parent", type=int, hidden=True, help="Stop when this process is gone.")
 

@@ -122,7 +122,9 @@ class Sampler:
         self, run: LiveRun, device: RunDevice, position: int, max_rss_bytes: int | None, report: InsideReport | None
     ) -> Peak:
         meter = run.meter(device.uuid)
-        source = self._backend.peak_source
+        if device.kind is None:  # the worker that claimed it did not know the device, so nobody has looked
+            return Peak.unknown()
+        source = device.kind.peak_source
         if device.kind is not DeviceKind.GPU:
             alone = len(run.held.devices) == 1  # else nobody knows on which of them
             return peak_of(meter, source, kernel_bytes=max_rss_bytes if alone else None)

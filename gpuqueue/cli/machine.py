@@ -23,7 +23,9 @@ from gpuqueue.units import format_bytes, format_duration
 
 
 @click.command()
-@click.option("--devices", metavar="SPEC", help="auto, gpu, cpu, or simulated ones such as sim:4x24G.")
+@click.option(
+    "--devices", metavar="SPEC", help="auto, gpu, cpu, or simulated ones such as sim:4x24G; gpu,cpu serves both."
+)
 @click.option("--foreground", is_flag=True, help="Stay here until SIGTERM or Ctrl-C, for systemd and containers.")
 def up(devices: str | None, *, foreground: bool) -> None:
     """Start all that this machine needs: the store, the history's tables, a worker for each device, the recorder."""
@@ -210,7 +212,7 @@ def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
     rows = [
         (
             each.host,
-            str(each.device.index),
+            render.device_label(each.device),
             render.short(each.device.name, 32),
             format_bytes(each.device.total_bytes),
             format_bytes(each.promised_bytes),
@@ -233,7 +235,7 @@ def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             who = f"{render.plain(stranger.user or 'somebody')}, pid {stranger.pid}"
             what = render.short(stranger.command or "cannot be seen", 60)
             held = format_bytes(stranger.held_bytes)
-            yield f"stranger on {each.host} device {each.device.index}: {held}  {who}  {what}"
+            yield f"stranger on {each.host} device {render.device_label(each.device)}: {held}  {who}  {what}"
 
 
 def _condition(each: DeviceStatus, settings: Settings) -> str:

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import click
 
-from gpuqueue.device import Activity, DeviceWish, Peak, PeakSource
+from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource
 from gpuqueue.job import Job, JobSpec, JobState
 from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.units import format_bytes, format_duration
@@ -65,11 +65,14 @@ def devices_of(run: Run | None) -> str:
     """Return where a run ran, for people: index and host, such as ``0,1@nodeA``."""
     if run is None or not run.devices:
         return "-"
-    labels = ",".join(
-        "cpu" if device.kind == "cpu" else str(device.index) if device.index is not None else device.uuid
-        for device in run.devices
-    )
-    return f"{labels}@{run.host}"
+    return f"{','.join(map(device_label, run.devices))}@{run.host}"
+
+
+def device_label(device: Device | RunDevice) -> str:
+    """Return a device's index for people, ``cpu`` for the CPU; its UUID where nothing more is known."""
+    if device.kind is DeviceKind.CPU:
+        return "cpu"
+    return str(device.index) if device.index is not None else device.uuid
 
 
 def asked_of(job: Job) -> str:
@@ -167,8 +170,8 @@ def _run_lines(run: Run) -> list[str]:
         f"  log        {plain(run.log_path or '-')}",
     ]
     for device in run.devices:
-        index = device.index if device.index is not None else "?"
-        promised = f"{index} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
+        label = device_label(device) if device.name else "?"
+        promised = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
         lines.append(f"  device     {promised}, peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})")
         lines += [f"             {words}" for words in (_activity(device.activity), _memory(device)) if words]
     return lines

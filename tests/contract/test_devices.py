@@ -15,7 +15,8 @@ import pytest
 from fake_driver.fake_driver import JOB, FakeGpus, build, compiler
 from fake_driver.far_backend import FarBackend
 
-from gpuqueue.device import DeviceKind, Health, PeakSource
+from gpuqueue.device import DeviceKind, Health
+from workers.devices.choose import choose
 from workers.devices.cpu import CpuBackend
 from workers.devices.simulated import SimulatedBackend
 
@@ -49,18 +50,16 @@ class Bench:
     """A backend with a way to make a process hold memory on a device of it."""
 
     backend: DeviceBackend
-    kind: DeviceKind
-    peak_source: PeakSource
+    kinds: set[DeviceKind]
     code: str = HOLD
     environ: Callable[[Device], dict[str, str]] = lambda _: {}
-    lists_processes: bool = True
     tells_health: bool = False
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def hold(self, device: Device, size_bytes: int = HELD_BYTES) -> int:
         """Start a process that holds *size_bytes* on *device* and return its pid when it does."""
         process = subprocess.Popen(
-            [sys.executable, "-c", self.code, str(size_bytes)],
+            [sys.executable, "-c", HOLD if device.kind is DeviceKind.CPU else self.code, str(size_bytes)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -93,7 +92,7 @@ class DeviceConformance:
         assert devices == bench.backend.devices()
         assert len(devices) == len({device.uuid for device in devices}) > 0
         assert sorted(device.index for device in devices) == [device.index for device in devices]
-        assert {bench.kind} == {device.kind for device in devices}
+        assert bench.kinds == {device.kind for device in devices}
         assert all(device.name and device.total_bytes > 0 for device in devices)
 
     def test_free_is_never_more_than_total(self, bench: Bench) -> None:
@@ -104,20 +103,20 @@ class DeviceConformance:
             assert 0 <= reading.free_bytes <= reading.total_bytes
 
     def test_no_process_uses_nothing(self, bench: Bench) -> None:
-        """An empty set of processes holds exactly nothing, and its peaks say where they come from."""
-        device = bench.backend.devices()[0]
-        assert 0 == bench.used_by(device)
-        assert bench.peak_source is bench.backend.peak_source
+        """An empty set of processes holds exactly nothing, and only the CPU does not list them."""
+        for device in bench.backend.devices():
+            assert 0 == bench.used_by(device)
+            assert bench.backend.reading(device).listed == (device.kind is not DeviceKind.CPU)
 
     def test_a_process_that_allocates_is_seen(self, bench: Bench) -> None:
         """A process that holds memory is seen with at least what it holds, and on a device with a list, in the list."""
-        device = bench.backend.devices()[-1]
-        free_before_bytes = bench.backend.reading(device).free_bytes
-        pid = bench.hold(device)
-        assert HELD_BYTES <= (bench.used_by(device, pid) or 0) < HELD_BYTES + 4 * GIB
-        if bench.lists_processes:
-            assert pid in bench.backend.reading(device).processes
-            assert bench.backend.reading(device).free_bytes <= free_before_bytes - HELD_BYTES
+        for device in {bench.backend.devices()[0], bench.backend.devices()[-1]}:
+            free_before_bytes = bench.backend.reading(device).free_bytes
+            pid = bench.hold(device)
+            assert HELD_BYTES <= (bench.used_by(device, pid) or 0) < HELD_BYTES + 4 * GIB
+            if bench.backend.reading(device).listed:
+                assert pid in bench.backend.reading(device).processes
+                assert bench.backend.reading(device).free_bytes <= free_before_bytes - HELD_BYTES
 
     def test_two_processes_add_up(self, bench: Bench) -> None:
         """What two processes hold together is the sum of what each holds, and naming one twice changes nothing."""
@@ -162,7 +161,7 @@ class DeviceConformance:
             assert all(1 <= each < 150 for each in (health.memory_temperature_c, health.limit_c) if each is not None)
             assert all(0 <= each <= 1 for each in (health.utilisation, health.memory_utilisation) if each is not None)
             assert health.compute_mode in (None, "default", "prohibited", "exclusive_process")
-            if not bench.tells_health:
+            if not bench.tells_health or device.kind is DeviceKind.CPU:
                 assert {None} == set(astuple(health))
 
     def test_distance_is_the_same_both_ways(self, bench: Bench) -> None:
@@ -188,7 +187,7 @@ class TestCpu(DeviceConformance):
     @pytest.fixture
     def bench(self) -> Iterator[Bench]:
         """Processes on the CPU hold what is resident."""
-        bench = Bench(CpuBackend("testhost"), DeviceKind.CPU, PeakSource.HOST_RSS, lists_processes=False)
+        bench = Bench(CpuBackend("testhost"), {DeviceKind.CPU})
         with _ended(bench):
             yield bench
 
@@ -202,8 +201,23 @@ class TestSimulated(DeviceConformance):
         backend = SimulatedBackend(f"contract{os.getpid()}", "2x24G")
         bench = Bench(
             backend,
-            DeviceKind.SIMULATED,
-            PeakSource.SIMULATED,
+            {DeviceKind.SIMULATED},
+            environ=lambda device: {"CUDA_VISIBLE_DEVICES": device.uuid},
+        )
+        with _ended(bench):
+            yield bench
+
+
+class TestSimulatedWithCpu(DeviceConformance):
+    """The rules on simulated devices and the CPU beside them."""
+
+    @pytest.fixture
+    def bench(self) -> Iterator[Bench]:
+        """Each device keeps its own way to measure."""
+        backend = choose("sim:2x24G,cpu", f"contract{os.getpid()}")
+        bench = Bench(
+            backend,
+            {DeviceKind.SIMULATED, DeviceKind.CPU},
             environ=lambda device: {"CUDA_VISIBLE_DEVICES": device.uuid},
         )
         with _ended(bench):
@@ -217,16 +231,33 @@ class TestNvmlOnTheFake(DeviceConformance):
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Iterator[Bench]:
         """Processes allocate with the fake CUDA on the fake GPU that their environment names."""
-        fake = FakeGpus.create(tmp_path / "state", (24 * GIB, 80 * GIB))
-        environ = fake.environ(build(tmp_path))
-        backend = FarBackend("gpu", environ)
-        bench = Bench(
-            backend,
-            DeviceKind.GPU,
-            PeakSource.NVML_SAMPLED,
-            code=JOB.read_text(),
-            environ=lambda device: {**environ, "CUDA_VISIBLE_DEVICES": device.uuid},
-            tells_health=True,
-        )
-        with contextlib.closing(backend), _ended(bench):
+        with _on_the_fake("gpu", {DeviceKind.GPU}, tmp_path) as bench:
             yield bench
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
+class TestNvmlWithCpuOnTheFake(DeviceConformance):
+    """The rules on GPUs and the CPU beside them, as a host has it with ``--devices gpu,cpu``."""
+
+    @pytest.fixture
+    def bench(self, tmp_path: Path) -> Iterator[Bench]:
+        """A process on the CPU holds its memory on no GPU, and the fake's job is on both."""
+        with _on_the_fake("gpu,cpu", {DeviceKind.GPU, DeviceKind.CPU}, tmp_path) as bench:
+            yield bench
+
+
+@contextlib.contextmanager
+def _on_the_fake(spec: str, kinds: set[DeviceKind], tmp_path: Path) -> Iterator[Bench]:
+    """Give what *spec* means on a machine with two fake GPUs."""
+    fake = FakeGpus.create(tmp_path / "state", (24 * GIB, 80 * GIB))
+    environ = fake.environ(build(tmp_path))
+    backend = FarBackend(spec, environ)
+    bench = Bench(
+        backend,
+        kinds,
+        code=JOB.read_text(),
+        environ=lambda device: {**environ, "CUDA_VISIBLE_DEVICES": device.uuid},
+        tells_health=True,
+    )
+    with contextlib.closing(backend), _ended(bench):
+        yield bench

@@ -18,7 +18,7 @@ from workers.devices.choose import choose
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from gpuqueue.device import Device, PeakSource, Reading
+    from gpuqueue.device import Device, Reading
     from workers.devices.backend import DeviceBackend
 
 #: What the fake's cards say of themselves when nothing else is written.
@@ -48,7 +48,7 @@ class FarBackend:
             env={**os.environ, "PYTHONPATH": str(_ROOT), **environ},
         )
         try:
-            self.peak_source: PeakSource = self._receive()
+            self._receive()  # it is made, or says why not
         except BaseException:
             self.close()
             raise
@@ -113,7 +113,7 @@ class FarBackend:
 def _serve(spec: str, host: str) -> None:
     """Answer questions until the near side closes the pipe."""
     backend = _attempt(_make, spec, host)
-    _send(backend if isinstance(backend, Exception) else backend.peak_source)
+    _send(backend if isinstance(backend, Exception) else None)
     while True:
         try:
             question, args = pickle.load(sys.stdin.buffer)  # noqa: S301 - both ends are this file

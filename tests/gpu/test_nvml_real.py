@@ -8,7 +8,7 @@ import pytest
 from contract.test_devices import HELD_BYTES, Bench, DeviceConformance
 from fake_driver.fake_driver import JOB
 
-from gpuqueue.device import DeviceKind, PeakSource
+from gpuqueue.device import DeviceKind
 from workers.devices.nvml import NvmlBackend
 
 if TYPE_CHECKING:
@@ -29,8 +29,7 @@ class TestNvmlOnARealCard(DeviceConformance):
             pytest.skip("NVML finds no GPU")
         bench = Bench(
             backend,
-            DeviceKind.GPU,
-            PeakSource.NVML_SAMPLED,
+            {DeviceKind.GPU},
             code=JOB.read_text(),
             environ=lambda device: {"CUDA_VISIBLE_DEVICES": device.uuid},
             tells_health=True,

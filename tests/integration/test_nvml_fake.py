@@ -169,9 +169,11 @@ def test_a_process_in_both_lists_counts_once(fake: FakeGpus, start: Start) -> No
 def test_without_a_driver_auto_is_the_cpu(fake: FakeGpus, start: Start) -> None:
     """A library without a loaded driver means no GPU: auto takes the CPU, and gpu says what is missing."""
     fake.state.init_error = DRIVER_NOT_LOADED
-    assert [DeviceKind.CPU] == [device.kind for device in start("auto").devices()]
-    with pytest.raises(BadRequest, match="no NVIDIA GPU"):
-        start("gpu")
+    for spec in ("auto", "auto,cpu"):
+        assert [DeviceKind.CPU] == [device.kind for device in start(spec).devices()]
+    for spec in ("gpu", "gpu,cpu"):
+        with pytest.raises(BadRequest, match="no NVIDIA GPU"):
+            start(spec)
 
 
 def test_a_driver_without_gpus_is_the_cpu_too(fake: FakeGpus, start: Start) -> None:

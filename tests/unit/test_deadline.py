@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator
 import pytest
 from bounded import until
 
-from gpuqueue.device import Device, DeviceKind, Health, PeakSource, Reading
+from gpuqueue.device import Device, DeviceKind, Health, Reading
 from workers.devices.backend import DeviceTrouble
 from workers.devices.deadline import Deadlined
 
@@ -23,8 +23,6 @@ PATIENT_S, HASTY_S = 30.0, 0.05
 
 class Hanging:
     """A backend whose questions about a device hang while the test holds its gate shut."""
-
-    peak_source = PeakSource.NVML_SAMPLED
 
     def __init__(self) -> None:
         self.gates: dict[str, threading.Event] = defaultdict(threading.Event)
@@ -80,7 +78,6 @@ def test_answers_and_troubles_come_through(hanging: Hanging) -> None:
     assert (FIRST, SECOND) == deadlined.devices()
     assert 12 == deadlined.used_by(deadlined.reading(FIRST), [1, 2])
     assert 10 == deadlined.distance(FIRST, SECOND)
-    assert PeakSource.NVML_SAMPLED is deadlined.peak_source
     with pytest.raises(DeviceTrouble, match="GPU-0 is lost"):
         deadlined.health(FIRST)
 

@@ -62,7 +62,15 @@ def test_choose_gives_what_was_named() -> None:
     assert ["Simulated 24G"] * 2 == [device.name for device in simulated]
 
 
-@pytest.mark.parametrize("spec", ["", "cuda", "GPU", "cpu:2"])
+def test_choose_puts_the_cpu_beside_the_others_once() -> None:
+    """It comes last, with a number of its own; where auto finds no GPU it is the only one."""
+    both = choose("sim:2x24G,cpu", "box").devices()
+    assert [("sim-box-0", 0), ("sim-box-1", 1), ("cpu-box", 2)] == [(each.uuid, each.index) for each in both]
+    assert ["cpu-box"] == [device.uuid for device in choose("cpu,cpu", "box").devices()]
+    assert "cpu-box" == find(choose("sim:2x24G,cpu", "box"), "cpu").uuid
+
+
+@pytest.mark.parametrize("spec", ["", "cuda", "GPU", "cpu:2", ",cpu", "cpu,gpu", "gpu,cpu,cpu"])
 def test_choose_refuses_what_it_does_not_know(spec: str) -> None:
     """An unknown name is refused with the names that there are."""
     with pytest.raises(BadRequest, match="auto, gpu, cpu, or simulated"):

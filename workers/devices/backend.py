@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from gpuqueue.device import Device, Health, PeakSource, Reading
+from gpuqueue.device import Device, Health, Reading
 from gpuqueue.errors import GpuQueueError
 
 
@@ -14,10 +14,7 @@ class DeviceTrouble(GpuQueueError):
 
 
 class DeviceBackend(Protocol):
-    """One kind of device. tests/contract/test_devices.py holds each implementation to this."""
-
-    #: Where the peaks that this backend's figures give come from.
-    peak_source: PeakSource
+    """The devices of one host. tests/contract/test_devices.py holds each implementation to this."""
 
     def devices(self) -> tuple[Device, ...]:
         """Return this host's devices in the order of their index.

@@ -8,29 +8,43 @@ from gpuqueue.errors import BadRequest
 from workers.devices.cpu import CpuBackend
 from workers.devices.deadline import Deadlined
 from workers.devices.simulated import PREFIX, SimulatedBackend
+from workers.devices.with_cpu import WithCpu
 
 if TYPE_CHECKING:
     from gpuqueue.device import Device
     from workers.devices.backend import DeviceBackend
+
+#: At the end of a spec: the CPU as well.
+BESIDE = ",cpu"
 
 
 def choose(spec: str, host: str) -> DeviceBackend:
     """Return the devices that *spec* names: ``auto``, ``gpu``, ``cpu``, or simulated ones like ``sim:4x24G``.
 
     ``auto`` takes the GPUs where there are any and else the CPU. It does not take the CPU where there is a driver
-    that is broken: jobs meant for a GPU would run, slowly and unseen, in the wrong place.
+    that is broken: jobs meant for a GPU would run, slowly and unseen, in the wrong place. With a ``cpu`` after a
+    comma, as in ``gpu,cpu``, the CPU is served beside the GPUs.
 
     Raises:
         BadRequest: *spec* names nothing, or GPUs where there are none.
         DeviceTrouble: there is a driver, but it is broken.
 
     """
+    chosen = _choose_one(spec.removesuffix(BESIDE), host)
+    if spec.endswith(BESIDE) and not isinstance(chosen, CpuBackend):
+        return WithCpu(chosen, CpuBackend(host))
+    return chosen
+
+
+def _choose_one(spec: str, host: str) -> DeviceBackend:
     if spec == "cpu":
         return CpuBackend(host)
     if spec.startswith(PREFIX):
         return SimulatedBackend(host, spec)
     if spec not in ("auto", "gpu"):
-        raise BadRequest(f"{spec!r} names no devices: write auto, gpu, cpu, or simulated ones like sim:4x24G")
+        raise BadRequest(
+            f"{spec!r} names no devices: write auto, gpu, cpu, or simulated ones like sim:4x24G; gpu,cpu serves both"
+        )
     gpus = _gpus()
     if gpus is not None:
         return gpus

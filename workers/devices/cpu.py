@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from gpuqueue.device import Device, DeviceKind, Health, PeakSource, Reading
+from gpuqueue.device import Device, DeviceKind, Health, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -20,8 +20,6 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 class CpuBackend:
     """This host as one device, within the memory limit of the control group that the worker runs in."""
-
-    peak_source = PeakSource.HOST_RSS
 
     def __init__(
         self, host: str, *, cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")
@@ -40,7 +38,7 @@ class CpuBackend:
         total_bytes = self._total_bytes()
         rooms = [room for limit in self._limits if (room := limit.room_bytes()) is not None]
         free_bytes = min([int(psutil.virtual_memory().available), total_bytes, *rooms])
-        return Reading(total_bytes=total_bytes, free_bytes=max(0, free_bytes))
+        return Reading(total_bytes=total_bytes, free_bytes=max(0, free_bytes), listed=False)
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:  # noqa: ARG002 - measured now, not at the look
         """Return the resident memory of those *pids* that live."""

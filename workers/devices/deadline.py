@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from gpuqueue.device import Device, Health, PeakSource, Reading
+from gpuqueue.device import Device, Health, Reading
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 
 _Answer = TypeVar("_Answer")
@@ -25,7 +25,6 @@ class Deadlined:
     """
 
     def __init__(self, backend: DeviceBackend, *, deadline_s: float = DEADLINE_S) -> None:
-        self.peak_source: PeakSource = backend.peak_source
         self._backend = backend
         self._deadline_s = deadline_s
         self._made_by = os.getpid()

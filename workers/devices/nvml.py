@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 
-from gpuqueue.device import Device, DeviceKind, Health, PeakSource, Reading
+from gpuqueue.device import Device, DeviceKind, Health, Reading
 from workers.devices.nvml_door import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session
 from workers.devices.nvml_health import health_of
 from workers.devices.nvml_memory import accounted, memory, processes
@@ -21,8 +21,6 @@ _CARD_STEP = 100
 
 class NvmlBackend:
     """The NVIDIA GPUs of this host. Opens its session at the first question, and again after trouble."""
-
-    peak_source = PeakSource.NVML_SAMPLED
 
     def __init__(self) -> None:
         self._session = Session()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.device import Device, DeviceKind, Health, PeakSource, Reading
+from gpuqueue.device import Device, DeviceKind, Health, Reading
 from gpuqueue.errors import BadRequest
 from gpuqueue.units import format_bytes, parse_bytes
 from workers.devices.backend import DeviceTrouble
@@ -53,8 +53,6 @@ def parse_simulated(text: str) -> list[int]:
 
 class SimulatedBackend:
     """Devices that exist only here; their memory is really held by processes."""
-
-    peak_source = PeakSource.SIMULATED
 
     def __init__(self, host: str, spec: str) -> None:
         self._devices = tuple(

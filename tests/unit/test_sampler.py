@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.device import DeviceKind, Peak, PeakSource
+from gpuqueue.run import RunDevice
+from workers.devices.choose import choose
+from workers.live import LiveRun, LiveRuns
+from workers.rundir import Held, RunDir
+from workers.sampler import Sampler
+from workers.watchdog import Watchdog
+
+
+def peak_on(kind: DeviceKind | None, place: Path, spec: str) -> Peak:
+    """Return the peak of a run of which 7 bytes were sampled, and 9 by the kernel, told by a worker of *spec*."""
+    device = RunDevice(uuid="dev-0", lease_bytes=1, kind=kind)
+    held = Held(job_id=1, token="1.a", devices=(device,), capped=True)
+    run = LiveRun(held=held, directory=RunDir.create(place, held), since_s=0.0)
+    if kind is not None:
+        run.meter("dev-0").note(7, at_s=0.0, shared=False, device_bytes=7)
+    runs = LiveRuns()
+    (told,) = Sampler(choose(spec, "box"), runs, SystemClock(), Watchdog(runs)).told(run, 9, None)
+    return told.peak
+
+
+@pytest.mark.parametrize("spec", ["cpu", "sim:24G", "sim:24G,cpu"])
+def test_a_peak_comes_from_the_runs_own_kind_of_device(tmp_path: Path, spec: str) -> None:
+    """Also when another worker tells it, after a restart with other devices: a card's samples are no host memory."""
+    peaks = {kind: peak_on(kind, tmp_path / str(kind), spec) for kind in DeviceKind}
+
+    assert {
+        DeviceKind.GPU: (7, PeakSource.NVML_SAMPLED),
+        DeviceKind.CPU: (9, PeakSource.HOST_RSS),
+        DeviceKind.SIMULATED: (9, PeakSource.SIMULATED),
+    } == {kind: (peak.bytes, peak.source) for kind, peak in peaks.items()}
+
+
+def test_of_a_device_that_nobody_knew_no_peak_is_made_up(tmp_path: Path) -> None:
+    """The kernel's figure is of the host's memory, and nobody can say that this was the device's."""
+    assert Peak.unknown() == peak_on(None, tmp_path, "cpu")

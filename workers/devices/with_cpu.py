@@ -1,0 +1,76 @@
+"""A host's GPUs and, beside them, its CPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuqueue.device import Device, DeviceKind, Health, Reading
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from workers.devices.backend import DeviceBackend
+
+
+class WithCpu:
+    """Two backends as one: each question goes to the one whose device it is about."""
+
+    def __init__(self, gpus: DeviceBackend, cpu: DeviceBackend) -> None:
+        self._gpus = gpus
+        self._cpu = cpu
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return the GPUs and then the CPU, which has the next index.
+
+        Raises:
+            DeviceTrouble: the GPUs' driver does not answer.
+
+        """
+        gpus = self._gpus.devices()
+        after = max((device.index for device in gpus), default=-1) + 1
+        return (*gpus, *(replace(device, index=after + device.index) for device in self._cpu.devices()))
+
+    def reading(self, device: Device) -> Reading:
+        """Return a look at *device* as it is now.
+
+        Raises:
+            DeviceTrouble: the device does not answer, or will not tell its free memory.
+
+        """
+        return self._of(device).reading(device)
+
+    def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
+        """Return the bytes that the processes *pids* hold in *reading*: only the CPU's lists none."""
+        return (self._gpus if reading.listed else self._cpu).used_by(reading, pids)
+
+    def health(self, device: Device) -> Health:
+        """Return how *device* is now.
+
+        Raises:
+            DeviceTrouble: the device does not answer at all.
+
+        """
+        return self._of(device).health(device)
+
+    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:
+        """Return the most that each process of *pids* ever held on *device*, where its driver kept that.
+
+        Raises:
+            DeviceTrouble: the device does not answer at all.
+
+        """
+        return self._of(device).accounted(device, pids)
+
+    def distance(self, a: Device, b: Device) -> int | None:
+        """Return how far two devices are apart; of the CPU and a GPU that is not known.
+
+        Raises:
+            DeviceTrouble: one of the devices does not answer at all.
+
+        """
+        backend = self._of(a)
+        return backend.distance(a, b) if backend is self._of(b) else None
+
+    def _of(self, device: Device) -> DeviceBackend:
+        return self._cpu if device.kind is DeviceKind.CPU else self._gpus
