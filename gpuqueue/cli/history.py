@@ -17,6 +17,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.job import JobState
 from gpuqueue.run import Record
 from gpuqueue.units import parse_duration
+from gpuqueue.words import plain
 
 #: The columns of ``--csv``; docs/reference/json.md explains them. New ones are only ever added at the end.
 CSV_COLUMNS = (
@@ -138,7 +139,7 @@ def _csv(records: Sequence[Record]) -> str:
 
 def _cell(value: object) -> str:
     """Return *value* for a spreadsheet: text that it would take for a formula gets a quote in front."""
-    text = render.plain(str(value))
+    text = plain(str(value))
     return (
         f"'{text}" if text[:1] in ("=", "+", "@") or (text[:1] == "-" and not isinstance(value, (int, float))) else text
     )

@@ -18,6 +18,7 @@ from gpuqueue.job import JobState
 from gpuqueue.logs import LogTail
 from gpuqueue.run import EndingKind
 from gpuqueue.units import parse_duration
+from gpuqueue.words import plain
 
 job_ids = click.argument("ids", metavar="ID…", type=click.IntRange(1, MAX_ID), nargs=-1, required=True)
 job_id = click.argument("job_id", metavar="ID", type=click.IntRange(1, MAX_ID))
@@ -74,7 +75,7 @@ def logs(job_id: int, *, follow: bool) -> None:
         sys.stdout.buffer.flush()
         last = client.show(job_id).last_run
     if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:
-        click.echo(f"gpuqueue: job {job_id} never started: {render.plain(last.ending.detail)}", err=True)
+        click.echo(f"gpuqueue: job {job_id} never started: {plain(last.ending.detail)}", err=True)
 
 
 @click.command()

@@ -20,6 +20,7 @@ from gpuqueue.process import DetachedProcess
 from gpuqueue.queue.lease import SILENT_BEATS, DeviceStatus
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes, format_duration
+from gpuqueue.words import plain, short
 
 
 @click.command()
@@ -213,7 +214,7 @@ def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
         (
             each.host,
             render.device_label(each.device),
-            render.short(each.device.name, 32),
+            short(each.device.name, 32),
             format_bytes(each.device.total_bytes),
             format_bytes(each.promised_bytes),
             # A closed device promises nothing; what others hold there is not known, or does not matter.
@@ -232,19 +233,19 @@ def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
     """Yield a line for each process that the queue did not start, so that one knows whom to ask."""
     for each in found:
         for stranger in each.strangers:
-            who = f"{render.plain(stranger.user or 'somebody')}, pid {stranger.pid}"
-            what = render.short(stranger.command or "cannot be seen", 60)
+            who = f"{plain(stranger.user or 'somebody')}, pid {stranger.pid}"
+            what = short(stranger.command or "cannot be seen", 60)
             held = format_bytes(stranger.held_bytes)
             yield f"stranger on {each.host} device {render.device_label(each.device)}: {held}  {who}  {what}"
 
 
 def _condition(each: DeviceStatus, settings: Settings) -> str:
     if each.drained is not None:
-        return f"drained: {render.plain(each.drained)}"
+        return f"drained: {plain(each.drained)}"
     if each.seen_s_ago > SILENT_BEATS * settings.beat_s:
         return f"silent for {each.seen_s_ago:.0f}s"
     if each.trouble is not None:
-        return f"closed: {render.plain(each.trouble)}"
+        return f"closed: {plain(each.trouble)}"
     return "ready"
 
 

@@ -1,8 +1,7 @@
-"""Values as people read them. Whatever a job's owner chose (names, arguments) is shown without control characters."""
+"""Values as people read them. Whatever a job's owner chose is shown through :mod:`gpuqueue.words`."""
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -12,6 +11,7 @@ from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, Peak
 from gpuqueue.job import Job, JobSpec, JobState
 from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.units import format_bytes, format_duration
+from gpuqueue.words import plain, short
 
 #: Colours by state, on a terminal that wants them.
 COLOURS = {
@@ -24,11 +24,6 @@ COLOURS = {
     JobState.CANCELLING: "yellow",
     JobState.CANCELLED: "yellow",
 }
-
-
-def plain(text: str) -> str:
-    """Return *text* with every character that a terminal might obey replaced: nothing injects into a terminal."""
-    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char)[0] == "C" else char for char in text)
 
 
 def when(moment: datetime | None) -> str:
@@ -53,12 +48,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
 def state(job: Job) -> str:
     """Return the job's state, coloured where it matters."""
     return click.style(str(job.state), fg=COLOURS.get(job.state))
-
-
-def short(text: str, width: int = 24) -> str:
-    """Return *text* cut to *width* characters."""
-    safe = plain(text)
-    return safe if len(safe) <= width else safe[: width - 1] + "…"
 
 
 def devices_of(run: Run | None) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from gpuqueue.cli.render import plain, short, table
+from gpuqueue.cli.render import table
+from gpuqueue.words import plain, short
 
 
 def test_nothing_that_a_job_is_called_reaches_the_terminal_as_a_command() -> None:
