@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from gpuqueue.device import DeviceKind
 from gpuqueue.process import installed
+from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import SILENT_BEATS
 from gpuqueue.settings import Settings
@@ -84,7 +85,7 @@ class Host:
                 )
                 continue
             queue.withdraw(self._settings.host, status.device.uuid)
-        queue.resume(here)
+        queue.resume(here, origins=[DrainOrigin.DOWN])  # a person's say stands, and that of quick deaths
         queue.close()
 
     def _look_after(self, child: Child) -> None:

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, StoreUnreachable
 from gpuqueue.process import DetachedProcess, ProcessIdentity, installed
+from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
 from gpuqueue.settings import Settings
+from gpuqueue.submission import current_account
 
 if TYPE_CHECKING:
     from gpuqueue.queue.lease import DeviceStatus
@@ -184,8 +186,9 @@ class Machine:
 
     def drain(self) -> None:
         """Let no device of this machine take another job."""
-        here = self.queue.devices(self.settings.host)
-        self.queue.drain([each.device.uuid for each in here], "this machine is going down (gpuqueue down)")
+        here = [each.device.uuid for each in self.queue.devices(self.settings.host)]
+        who = current_account(self.settings.host).name
+        self.queue.drain(here, origin=DrainOrigin.DOWN, why="this machine is going down (gpuqueue down)", by=who)
 
     def running_jobs(self) -> tuple[int, ...]:
         """Return the jobs that hold a device of this machine."""
@@ -225,8 +228,9 @@ class Machine:
         _worker("left", "--end")
 
     def resume(self) -> None:
-        """Let the devices of this machine take jobs again."""
-        self.queue.resume([each.device.uuid for each in self.queue.devices(self.settings.host)])
+        """Let the devices of this machine take jobs again, as far as it was ``down`` that drained them."""
+        here = [each.device.uuid for each in self.queue.devices(self.settings.host)]
+        self.queue.resume(here, origins=[DrainOrigin.DOWN])
 
     def forget_devices(self) -> None:
         """Withdraw this machine's devices that hold no job: nothing is promised on them any more."""

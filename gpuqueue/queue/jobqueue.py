@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -19,6 +19,7 @@ from gpuqueue.event import Cursor, Event
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.queue import keys, replies
 from gpuqueue.queue.connect import connect, translated
+from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import Alive, Claim, DeviceStatus, Offer, Verdicts
 from gpuqueue.queue.matching import is_known, kind_word, why_impossible
 from gpuqueue.queue.scripts import Scripts
@@ -323,26 +324,26 @@ class JobQueue:
 
     @_answering
     def withdraw(self, host: str, uuid: str) -> None:
-        """Forget a device that is served no more; impossible requests are judged without it from now on."""
+        """Forget a device that is served no more; impossible requests are judged without it from now on.
+
+        What people said against it stays: a card that comes back is drained as it was.
+        """
+        self.resume([uuid], origins=[DrainOrigin.DOWN])
         pipe = self._redis.pipeline(transaction=True)
         pipe.hdel(keys.host_devices(host), uuid)
         pipe.hdel(keys.FACTS, uuid)
-        pipe.hdel(keys.DRAINED, uuid)
         pipe.hdel(keys.SEEN, uuid)
         pipe.execute()
 
     @_answering
-    def drain(self, uuids: Iterable[str], why: str) -> None:
-        """Let no device in *uuids* take another job."""
-        for uuid in uuids:
-            self._redis.hset(keys.DRAINED, uuid, why)
+    def drain(self, uuids: Iterable[str], *, origin: DrainOrigin, why: str, by: str) -> None:
+        """Let no device in *uuids* take another job, until *origin* says otherwise."""
+        self._scripts.run("drain", origin.value, why, by, *uuids)
 
     @_answering
-    def resume(self, uuids: Iterable[str]) -> None:
-        """Let the devices in *uuids* take jobs again."""
-        for uuid in uuids:
-            self._redis.hdel(keys.DRAINED, uuid)
-        self._redis.publish(keys.BELL, "room")
+    def resume(self, uuids: Iterable[str], *, origins: Collection[DrainOrigin]) -> None:
+        """Take back what *origins* said against new jobs on the devices in *uuids*."""
+        self._scripts.run("resume", len(origins), *(origin.value for origin in origins), *uuids)
 
     # ---- the outbox ----------------------------------------------------------------------------------------------
 

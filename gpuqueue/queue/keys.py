@@ -22,7 +22,7 @@ fair                   zset    user -> decayed device-seconds used
 hosts                  set     hosts that ever announced a device
 dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool:kind, bytes and a time
 facts                  hash    device -> JSON of what it is, where it is and which worker serves it
-drained                hash    device -> why it takes no new job, said by a person
+drained                hash    device -> JSON of who keeps it from new jobs: origin -> why, by, at (see drains.py)
 seen                   hash    device -> JSON of its strangers, and of the trouble it is in, as its worker last saw them
 dl:<device>            hash    job id -> lease:observed:end: the leases on a device, in bytes, and when they may end
 leases                 zset    job id -> when the lease expires unless a beat comes

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuqueue.device import Device
 from gpuqueue.job import JobSpec
+from gpuqueue.queue.drains import Drain
 
 #: A device whose worker was silent for so many beats is served by nobody.
 SILENT_BEATS = 3
@@ -100,9 +101,14 @@ class DeviceStatus:
     slots: int
     pool: str
     seen_s_ago: float
-    drained: str | None
+    drains: tuple[Drain, ...] = ()
     trouble: str | None = None
     strangers: tuple[Stranger, ...] = ()
+
+    @property
+    def drained(self) -> str | None:
+        """Return in words why it takes no new job by somebody's say, None if nobody drained it."""
+        return "; ".join(each.why or f"drained {each}" for each in self.drains) or None
 
     @property
     def free_bytes(self) -> int:

@@ -11,6 +11,7 @@ from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_spec, device_from_plain
 from gpuqueue.event import Act, Event
 from gpuqueue.job import Job, JobState, WaitReason
+from gpuqueue.queue.drains import drains
 from gpuqueue.queue.lease import Alive, Claim, DeviceStatus, Lease, Stranger, Verdicts
 
 
@@ -111,7 +112,7 @@ def device_status(
         slots=int(slots),
         pool=pool(record),
         seen_s_ago=max(0.0, (now_ms - int(seen)) / 1000),
-        drained=drained,
+        drains=drains(drained),
         trouble=look["trouble"],
         strangers=tuple(Stranger(**each) for each in look["strangers"]),
     )

@@ -27,6 +27,8 @@ ACTS = (
     "hold",
     "release",
     "settle",
+    "drain",
+    "resume",
 )
 
 

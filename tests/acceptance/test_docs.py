@@ -183,7 +183,6 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
             slots=8,
             pool="",
             seen_s_ago=0.0,
-            drained=None,
         )
     )
     expected = {

@@ -7,6 +7,7 @@ from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 from gpuqueue.job import JobState, Level
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB
@@ -126,12 +127,12 @@ def test_a_drained_device_takes_nothing(queue: JobQueue) -> None:
     """Not alone and not as a member of a gang; resumed, it does."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     queue.submit(make_spec(gpus=2))
-    queue.drain(["GPU-1"], "hot")
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="hot", by="ada")
 
     assert claim(queue, "GPU-0") is None
     assert claim(queue, "GPU-1") is None
     assert "hot" == queue.devices()[1].drained
-    queue.resume(["GPU-1"])
+    queue.resume(["GPU-1"], origins=BY_PEOPLE)
     assert must_claim(queue, "GPU-0").job_id == 1
 
 

@@ -131,6 +131,27 @@ local function free_devices(id, job, now)
   charge(job.u, (spent_s - tonumber(job.dep)) * tonumber(job.rate) * weight(tonumber(job.tc)))
 end
 
+-- Who keeps a device from new jobs: origin -> {why, by, at}. Each origin has a say of its own; see ../drains.py.
+-- A plain text is of a version in which only `down` drained.
+local function drains_of(device)
+  local text = call('HGET', P .. 'drained', device)
+  if not text then return {} end
+  local ok, drains = pcall(cjson.decode, text)
+  if ok and string.sub(text, 1, 1) == '{' then return drains end
+  return {down = {why = text}}
+end
+
+local function keep_drains(device, drains)
+  if next(drains) then call('HSET', P .. 'drained', device, cjson.encode(drains))
+  else call('HDEL', P .. 'drained', device) end
+end
+
+local function drain(device, origin, why, by, now)
+  local drains = drains_of(device)
+  drains[origin] = {why = why, by = by, at = string.format('%.0f', now)}
+  keep_drains(device, drains)
+end
+
 -- The job is over: it stays readable until the book has the event (settle.lua).
 local function close(id, state, now, event)
   call('HSET', job_key(id), 'st', state, 'te', string.format('%.0f', now), 'ev', event, 'why', '')
