@@ -30,6 +30,7 @@ from gpuqueue.run import Record
 from gpuqueue.settings import Settings
 from gpuqueue.submission import command_of, current_account, name_of, travelling, working_directory
 from gpuqueue.units import parse_bytes, parse_duration
+from gpuqueue.words import plain
 
 if TYPE_CHECKING:
     from gpuqueue.book.book import Book
@@ -45,6 +46,8 @@ LOOK_S = 1.0
 RECORD_S = 5.0
 #: Time between two looks at a log that is followed, in seconds.
 FOLLOW_S = 0.1
+#: Longest reason for a drain, in characters: it is shown in one line.
+MAX_REASON = 200
 
 
 class Client:
@@ -343,6 +346,55 @@ class Client:
         if state is not wanted:
             raise Refused(f"job {job_id} is {state}: there is nothing to {verb}")
         return state
+
+    # ---- devices -------------------------------------------------------------------------------------------------
+
+    def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> list[DeviceStatus]:
+        """Let devices take no new job until somebody resumes them; what runs there goes on. Return them as they are.
+
+        Args:
+            devices: Each an index on this host, ``HOST:INDEX``, or a UUID or its start.
+            reason: Shown to everybody who looks at the devices, at most MAX_REASON characters.
+            all_here: All devices of this host, in place of names.
+
+        Raises:
+            BadRequest: a name means no device or several, or the reason is too long.
+
+        """
+        from gpuqueue.queue.drains import DrainOrigin  # noqa: PLC0415 - as in queue
+
+        why = plain(" ".join(reason.split()))
+        if len(why) > MAX_REASON:
+            raise BadRequest(f"a reason must have at most {MAX_REASON} characters, not {len(why)}")
+        uuids = self._uuids(devices, all_here=all_here)
+        by = current_account(self.settings.host).name
+        self.queue.drain(uuids, origin=DrainOrigin.PERSON, why=why, by=by)
+        return self._statuses(uuids)
+
+    def resume(self, *devices: str, all_here: bool = False) -> list[DeviceStatus]:
+        """Take back what people said against devices, and what quick deaths did. Return them as they are then.
+
+        A device of a machine that is going down stays drained for that: ``gpuqueue up`` resumes it.
+
+        Raises:
+            BadRequest: a name means no device or several.
+
+        """
+        from gpuqueue.queue.drains import BY_PEOPLE  # noqa: PLC0415 - as in queue
+
+        uuids = self._uuids(devices, all_here=all_here)
+        self.queue.resume(uuids, origins=BY_PEOPLE)
+        return self._statuses(uuids)
+
+    def _uuids(self, names: Sequence[str], *, all_here: bool) -> list[str]:
+        from gpuqueue.naming import named  # noqa: PLC0415 - as in queue
+
+        meant = named(self.devices(), names, host=self.settings.host, all_here=all_here)
+        return [each.device.uuid for each in meant]
+
+    def _statuses(self, uuids: Sequence[str]) -> list[DeviceStatus]:
+        by_uuid = {each.device.uuid: each for each in self.devices()}
+        return [by_uuid[uuid] for uuid in uuids if uuid in by_uuid]
 
     # ---- logs ----------------------------------------------------------------------------------------------------
 

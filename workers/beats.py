@@ -8,6 +8,7 @@ import threading
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable
+from gpuqueue.queue.drains import Drain
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Verdicts
 from gpuqueue.run import EndingKind
@@ -27,6 +28,7 @@ class Beats:
         self._queue = queue
         self._gate = gate
         self._runs = runs
+        self._drains: tuple[Drain, ...] = ()
         # A store that is a file on this very host serves nobody else while it is away, and its reaper grants
         # every lease once more when it is back: so nobody can be given our runs meanwhile. A store across the
         # network may be serving others without us: there the site decides.
@@ -54,12 +56,22 @@ class Beats:
         alive = [Alive(job_id=run.held.job_id, token=run.held.token, observed=run.observed()) for run in runs]
         verdicts = self._queue.beat(offer, alive, lease_s=self._settings.lease_s)
         self._gate.heard(verdicts.others)
+        self._tell_drains(offer.device.uuid, verdicts.drains)
         for run in runs:
             self._tell_notes(run)
         for run in runs:
             if self._runs.get(run.held.token) is not None:  # else it has ended during the beat
                 self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)
         return verdicts
+
+    def _tell_drains(self, uuid: str, drains: tuple[Drain, ...]) -> None:
+        """Say in our log when the device takes no new job any more, by whose say, and when it does again."""
+        for said in drains:
+            if said not in self._drains:
+                log.warning("%s takes no new job, drained %s%s", uuid, said, f": {said.why}" if said.why else "")
+        if self._drains and not drains:
+            log.info("%s takes jobs again", uuid)
+        self._drains = drains
 
     def _pass_on(self, run: LiveRun, verdicts: Verdicts, until_s: float) -> None:
         """Let the run's shim know. One run's trouble with its files must not keep the others from hearing."""

@@ -12,6 +12,7 @@ from dataclasses import asdict
 import click
 
 from gpuqueue.cli import render
+from gpuqueue.cli.drain import drain_lines, drain_plain
 from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
 from gpuqueue.embedded.machine import Machine
@@ -226,7 +227,7 @@ def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
         for each in found
     ]
     head = ("HOST", "DEVICE", "NAME", "TOTAL", "PROMISED", "STRANGERS", "FREE", "JOBS", "STATE")
-    return render.table(head, rows, right=(1, 3, 4, 5, 6))
+    return "\n".join((render.table(head, rows, right=(1, 3, 4, 5, 6)), *drain_lines(found)))
 
 
 def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
@@ -240,8 +241,8 @@ def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
 
 
 def _condition(each: DeviceStatus, settings: Settings) -> str:
-    if each.drained is not None:
-        return f"drained: {plain(each.drained)}"
+    if each.drains:
+        return f"drained {plain(str(each.drains[0]))}"
     if each.seen_s_ago > SILENT_BEATS * settings.beat_s:
         return f"silent for {each.seen_s_ago:.0f}s"
     if each.trouble is not None:
@@ -263,6 +264,7 @@ def _device_plain(each: DeviceStatus) -> dict[str, object]:
         "pool": each.pool,
         "seen_s_ago": each.seen_s_ago,
         "drained": each.drained,
+        "drains": [drain_plain(said) for said in each.drains],
         "trouble": each.trouble,
         "strangers": [asdict(stranger) for stranger in each.strangers],
     }

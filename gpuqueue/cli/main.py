@@ -25,6 +25,8 @@ COMMANDS = {
     "release": ("gpuqueue.cli.jobs", "Let held jobs be started again."),
     "history": ("gpuqueue.cli.history", "Who ran what, where, how long, with how much memory."),
     "gpus": ("gpuqueue.cli.machine", "List the devices and what is promised on them."),
+    "drain": ("gpuqueue.cli.drain", "Let devices take no new job; what runs goes on."),
+    "resume": ("gpuqueue.cli.drain", "Let drained devices take jobs again."),
     "up": ("gpuqueue.cli.machine", "Start all that this machine needs."),
     "status": ("gpuqueue.cli.machine", "Tell what runs here."),
     "down": ("gpuqueue.cli.machine", "Let the running jobs end, then stop all of it."),

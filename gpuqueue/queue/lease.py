@@ -78,12 +78,13 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdicts:
-    """The answer to a beat: what to do with each run named, and the leases that the worker did not name."""
+    """The answer to a beat: what to do with each run named, the leases that the worker did not name, the drains."""
 
     go_on: frozenset[str]
     cancelled: frozenset[str]
     stale: frozenset[str]
     others: tuple[Lease, ...]
+    drains: tuple[Drain, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -30,8 +30,8 @@ def claim(reply: Sequence[str]) -> Claim:
 
 
 def verdicts(alive: Sequence[Alive], reply: Sequence[Any]) -> Verdicts:
-    """Return what beat.lua answered about the runs *alive* and about the other leases."""
-    per_run, others = reply
+    """Return what beat.lua answered about the runs *alive*, the other leases and the device."""
+    per_run, others, drained = reply
     by_verdict = {1: set[str](), 0: set[str](), -1: set[str]()}
     for run, verdict in zip(alive, per_run, strict=True):
         by_verdict[int(verdict)].add(run.token)
@@ -40,6 +40,7 @@ def verdicts(alive: Sequence[Alive], reply: Sequence[Any]) -> Verdicts:
         cancelled=frozenset(by_verdict[-1]),
         stale=frozenset(by_verdict[0]),
         others=tuple(_leases(others)),
+        drains=drains(drained or None),
     )
 
 

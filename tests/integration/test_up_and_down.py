@@ -274,3 +274,25 @@ def _is_worker_of(entry: Path, home: Home) -> bool:
         return b"run" in words and str(home.state).encode() in (entry / "environ").read_bytes()
     except OSError:
         return False
+
+
+def test_a_persons_drain_survives_down_up_and_a_crash(home: Home) -> None:
+    """Only what `down` itself drained is resumed by `up`."""
+    home("up", "--devices", "sim:2x1G")
+    home("drain", "0", "--reason", "waits for its RMA")
+    home("down")
+    assert "waits for its RMA" in home("up", "--devices", "sim:2x1G")
+
+    home("up")  # said again while it is up: mends what a `down` left behind, and nothing more
+    host = ProcessIdentity.parse((home.state / "host.pid").read_text())
+    assert host is not None
+    host.send(signal.SIGKILL)
+    assert host.wait(10)
+    home("up", "--devices", "sim:2x1G")
+
+    zero, one = json.loads(home("gpus", "--json"))
+    assert (["person"], []) == ([each["origin"] for each in zero["drains"]], one["drains"])
+    home("run", "--mem", "1M", "--", "true")
+    assert one["uuid"] == json.loads(home("show", "1", "--json"))["devices"][0]
+    home("resume", "0")
+    assert [] == json.loads(home("gpus", "--json"))[0]["drains"]

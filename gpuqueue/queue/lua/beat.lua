@@ -1,9 +1,10 @@
 -- A worker tells that its device and its runs are alive; the leases of its runs are renewed.
 -- ARGV: host  device  total  headroom  foreign  slots  pool  kind  lease_ms, then for each run:
 --       id  token  n, and n times: device  observed bytes
--- returns {verdicts, others}
+-- returns {verdicts, others, drained}
 --   verdicts: for each run 1 go on | 0 not yours any more | -1 cancelled
 --   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device leads the run
+--   drained:  who keeps the device from new jobs (JSON), '' if nobody does
 local host, device, total, headroom, foreign, slots, pool, kind, lease_ms = unpack(ARGV, 1, 9)
 local now = now_ms()
 call('SADD', P .. 'hosts', host)
@@ -44,4 +45,4 @@ for k = 1, #leases, 2 do
     for _, value in ipairs({id, job.tok or '', bytes, observed, leads}) do others[#others + 1] = value end
   end
 end
-return {verdicts, others}
+return {verdicts, others, call('HGET', P .. 'drained', device) or ''}

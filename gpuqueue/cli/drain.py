@@ -1,0 +1,73 @@
+"""``drain`` and ``resume``: devices that shall take no new job, and those that shall again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+
+import click
+
+from gpuqueue.cli import render
+from gpuqueue.client import Client
+from gpuqueue.errors import Refused
+from gpuqueue.queue.drains import Drain
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.words import plain
+
+devices_argument = click.argument("devices", metavar="DEVICE…", nargs=-1)
+
+
+@click.command()
+@devices_argument
+@click.option("--all", "all_here", is_flag=True, help="All devices of this host.")
+@click.option("--reason", metavar="TEXT", default="", help="Why; gpuqueue gpus shows it to everybody.")
+def drain(devices: tuple[str, ...], reason: str, *, all_here: bool) -> None:
+    """Let devices take no new job until somebody resumes them. What runs there goes on.
+
+    DEVICE is an index on this host, HOST:INDEX, or a UUID or its start.
+    """
+    with Client() as client:
+        drained = client.drain(*devices, reason=reason, all_here=all_here)
+    for each in drained:
+        jobs = ", ".join(str(job_id) for job_id in each.jobs)
+        click.echo(f"{_name(each)}: takes no new job" + (f"; job {jobs} goes on" if jobs else ""))
+
+
+@click.command()
+@devices_argument
+@click.option("--all", "all_here", is_flag=True, help="All devices of this host.")
+def resume(devices: tuple[str, ...], *, all_here: bool) -> None:
+    """Let devices take jobs again that people or quick deaths have drained.
+
+    DEVICE is an index on this host, HOST:INDEX, or a UUID or its start.
+    """
+    with Client() as client:
+        resumed = client.resume(*devices, all_here=all_here)
+    closed = [each for each in resumed if each.drains]
+    for each in resumed:
+        if each not in closed:
+            click.echo(f"{_name(each)}: takes jobs again")
+    for each in closed:
+        why = "its machine is going down, and gpuqueue up takes that back"
+        click.echo(f"gpuqueue: {_name(each)} still takes no new job: {why}", err=True)
+    sys.exit(Refused.exit_code if closed else 0)
+
+
+def _name(each: DeviceStatus) -> str:
+    return f"device {each.device.index} of {each.host} ({plain(each.device.uuid)})"
+
+
+def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each thing that was said against a device: since when, by whom and why."""
+    for each in found:
+        for said in each.drains:
+            since = f" since {render.when(said.at)}" if said.at else ""
+            by = f" by {plain(said.by)}" if said.by else ""
+            why = f": {plain(said.why)}" if said.why else ""
+            yield f"drained: {each.host} device {each.device.index}{since}{by}{why}"
+
+
+def drain_plain(said: Drain) -> dict[str, str | None]:
+    """Return *said* as plain values."""
+    at = said.at.isoformat(timespec="milliseconds") if said.at else None
+    return {"origin": said.origin.value, "why": said.why, "by": said.by, "at": at}
