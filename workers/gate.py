@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pwd
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,6 +142,23 @@ class Gate:
         if now < self._unwell_until_s:
             return self._unwell
         return None
+
+    def in_trouble(self, uuids: Collection[str]) -> frozenset[str]:
+        """Return which of this host's devices *uuids* are in trouble, asked afresh: that explains what died there."""
+        try:
+            known = {device.uuid: device for device in self._backend.devices()}
+        except DeviceTrouble:
+            return frozenset(uuids)
+        return frozenset(uuid for uuid in uuids if uuid not in known or self._is_unwell(known[uuid]))
+
+    def _is_unwell(self, device: Device) -> bool:
+        if device.uuid == self._device.uuid and self._clock.monotonic_s() < self._unwell_until_s:
+            return True
+        try:
+            self._backend.reading(device)
+            return trouble_of(self._backend.health(device)) is not None
+        except DeviceTrouble:
+            return True
 
     def _closed(self, trouble: str) -> Offer:
         """Return the offer of a device that promises nothing: unknown memory is not free memory."""

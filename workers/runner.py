@@ -17,6 +17,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import NO_EVIDENCE, Evidence
 from gpuqueue.run import Ending, EndingKind, RunDevice, state_after
 from gpuqueue.settings import Settings
 from workers import tree
@@ -27,6 +28,7 @@ from workers.live import LiveRun, LiveRuns
 from workers.rundir import Exit, ShimSpec
 from workers.sampler import Sampler
 from workers.verdict import judged, tail
+from workers.witness import Witness
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class Runner:
         self._sampler = sampler
         self._runs = runs
         self._clock = clock
+        self._witness = Witness(gate, clock)
         self._detached = threading.Event()
         self._detach_read, self._detach_write = os.pipe()
 
@@ -119,7 +122,8 @@ class Runner:
             try:
                 return self._spawn(run, spec, start_before=until_s)
             except OSError as error:
-                self._lose(run, f"the shim could not be started on {self._settings.host}: {error.strerror or error}")
+                words = f"the shim could not be started on {self._settings.host}: {error.strerror or error}"
+                self._lose(run, words, self._witness.lost(run, words))
                 return None
         if verdict is JobState.CANCELLING:
             self._answered(lambda: self._queue.giveback(held.job_id, held.token, "cancelled before it started"))
@@ -216,17 +220,17 @@ class Runner:
         end = run.directory.exit()
         if end is None:
             swept = tree.sweep(TOKEN, run.held.token)
-            return self._lose(
-                run, f"its shim vanished, {swept} processes of it were ended" if swept else "its shim vanished"
-            )
+            words = f"its shim vanished, {swept} processes of it were ended" if swept else "its shim vanished"
+            return self._lose(run, words, self._witness.lost(run, "its shim vanished"))
         if end.ending.kind is EndingKind.LOST:
             return self._lose(run, end.ending.detail)
         return self._finish(run, end)
 
     def _finish(self, run: LiveRun, end: Exit) -> str:
         held = run.held
-        devices, ending = self._judged(run, end)
-        state = state_after(ending)
+        log_tail = tail(run.directory.log)
+        devices, ending = self._judged(run, end, log_tail)
+        state, evidence = state_after(ending), self._witness.ended(run, ending, end.duration_s, log_tail)
         for text in run.taken_notes():
             self._answered(partial(self._queue.note, held.job_id, held.token, text))
         known = self._answered(
@@ -238,29 +242,29 @@ class Runner:
                 duration_s=end.duration_s,
                 devices=devices,
                 peak_at_once_bytes=run.at_once_bytes,
+                evidence=evidence,
             )
         )
         log.info("%s: %s (%s)", run, state if known else "stale, the result changes nothing", ending)
         run.directory.settle()
         return str(state) if known else "stale"
 
-    def _judged(self, run: LiveRun, end: Exit) -> tuple[tuple[RunDevice, ...], Ending]:
+    def _judged(self, run: LiveRun, end: Exit, log_tail: bytes) -> tuple[tuple[RunDevice, ...], Ending]:
         """Return the peaks, and the ending in their light. A bug in here must not keep the end from being told."""
         try:
             report = read_reports(run.directory.path)
             devices = self._sampler.told(run, end.max_rss_bytes, report)
             peaks = [each.peak.bytes for each in devices if each.peak.bytes is not None]
             asked_bytes, peak_bytes = run.held.devices[0].lease_bytes, max(peaks, default=None)
-            log_tail = tail(run.directory.log)
             return devices, judged(end.ending, report, log_tail, asked_bytes=asked_bytes, peak_bytes=peak_bytes)
         except Exception:
             log.exception("%s: its peaks could not be told", run)
             return run.held.devices, end.ending
 
-    def _lose(self, run: LiveRun, detail: str) -> str:
-        held = run.held
+    def _lose(self, run: LiveRun, detail: str, evidence: Evidence = NO_EVIDENCE) -> str:
+        held, limit = run.held, self._settings.loss_limit
         state = self._answered(
-            lambda: self._queue.lose(held.job_id, held.token, loss_limit=self._settings.loss_limit, detail=detail)
+            lambda: self._queue.lose(held.job_id, held.token, loss_limit=limit, detail=detail, evidence=evidence)
         )
         log.warning("%s was lost: %s; the job is %s now", run, detail, state or "no longer ours")
         run.directory.settle()

@@ -34,9 +34,14 @@ def judged(
         return replace(ending, detail=detail)
     if ending.kind is not EndingKind.EXITED or ending.exit_code == 0:
         return ending
-    if not (report is not None and report.out_of_memory) and _FULL.search(log_tail) is None:
+    if not (report is not None and report.out_of_memory) and not says_out_of_memory(log_tail):
         return ending
     return Ending.stopped(EndingKind.OUT_OF_MEMORY, ending.exit_code, detail)
+
+
+def says_out_of_memory(log_tail: bytes) -> bool:
+    """Return whether the end of a log says that a device's memory was full."""
+    return _FULL.search(log_tail) is not None
 
 
 def tail(log: Path) -> bytes:

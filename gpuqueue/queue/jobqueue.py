@@ -20,13 +20,16 @@ from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.queue import keys, replies
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.drains import DrainOrigin
-from gpuqueue.queue.lease import Alive, Claim, DeviceStatus, Offer, Verdicts
+from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, DeviceStatus, Evidence, Offer, Verdicts
 from gpuqueue.queue.matching import is_known, kind_word, why_impossible
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.run import Ending, RunDevice
+from gpuqueue.words import short
 
 #: Longest wait for the next event in one call, in seconds.
 MAX_WAIT_S = 10.0
+#: Longest word on why a run died at once, in characters; three of them stand in one line.
+MAX_WHY = 100
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -199,17 +202,23 @@ class JobQueue:
         duration_s: float | None,
         devices: tuple[RunDevice, ...],
         peak_at_once_bytes: int | None = None,
+        evidence: Evidence = NO_EVIDENCE,
     ) -> bool:
-        """End a job in *state* after its run ended with *ending*; False if the run was stale."""
+        """End a job in *state* after its run ended with *ending*; False if the run was stale.
+
+        What the end says of the devices is counted in the same step, and so once for each run.
+        """
         payload = encode_ended(
             ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes
         )
-        return bool(self._scripts.run("finish", job_id, token, state.value, payload))
+        return bool(self._scripts.run("finish", job_id, token, state.value, payload, *_words(evidence)))
 
     @_answering
-    def lose(self, job_id: int, token: str, *, loss_limit: int, detail: str) -> JobState | None:
+    def lose(
+        self, job_id: int, token: str, *, loss_limit: int, detail: str, evidence: Evidence = NO_EVIDENCE
+    ) -> JobState | None:
         """Say that a run is over and nobody knows how; return the job's state after, None if the run was stale."""
-        reply = self._scripts.run("lose", job_id, token, loss_limit, detail)
+        reply = self._scripts.run("lose", job_id, token, loss_limit, detail, *_words(evidence))
         return JobState(reply) if reply else None
 
     @_answering
@@ -332,6 +341,7 @@ class JobQueue:
         pipe = self._redis.pipeline(transaction=True)
         pipe.hdel(keys.host_devices(host), uuid)
         pipe.hdel(keys.FACTS, uuid)
+        pipe.hdel(keys.DEATHS, uuid)
         pipe.hdel(keys.SEEN, uuid)
         pipe.execute()
 
@@ -366,6 +376,10 @@ class JobQueue:
 
 def _ms(duration_s: float) -> int:
     return round(duration_s * 1000)
+
+
+def _words(evidence: Evidence) -> tuple[int, str, str]:
+    return int(evidence.well), ",".join(evidence.against), short(evidence.why, MAX_WHY)
 
 
 def _state(reply: str) -> JobState | None:

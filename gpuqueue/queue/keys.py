@@ -23,6 +23,7 @@ hosts                  set     hosts that ever announced a device
 dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool:kind, bytes and a time
 facts                  hash    device -> JSON of what it is, where it is and which worker serves it
 drained                hash    device -> JSON of who keeps it from new jobs: origin -> why, by, at (see drains.py)
+deaths                 hash    device -> JSON of the row of jobs that died on it at once, with why; three drain it
 seen                   hash    device -> JSON of its strangers, and of the trouble it is in, as its worker last saw them
 dl:<device>            hash    job id -> lease:observed:end: the leases on a device, in bytes, and when they may end
 leases                 zset    job id -> when the lease expires unless a beat comes
@@ -46,6 +47,7 @@ LIVE = PREFIX + "live"
 HOSTS = PREFIX + "hosts"
 FACTS = PREFIX + "facts"
 DRAINED = PREFIX + "drained"
+DEATHS = PREFIX + "deaths"
 SEEN = PREFIX + "seen"
 LEASES = PREFIX + "leases"
 OUTBOX = PREFIX + "ev"

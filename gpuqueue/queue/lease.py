@@ -88,6 +88,22 @@ class Verdicts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """What the end of a run says of its devices; by default nothing.
+
+    ``well``: they served it well, which ends every row of deaths there. ``against``: the devices on which its quick
+    death looks like theirs and not its own, with ``why`` in a few words. Three different jobs in a row drain a device.
+    """
+
+    well: bool = False
+    against: tuple[str, ...] = ()
+    why: str = ""
+
+
+NO_EVIDENCE = Evidence()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceStatus:
     """A device as the queue knows it: capacity, what is promised, who serves it and when it was last heard."""
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from factories import claim, make_offer, make_spec, must_claim, serve
 
+from gpuqueue.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin, drains
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim, Evidence
+from gpuqueue.run import Ending
 
 
 def drain(queue: JobQueue, origin: DrainOrigin, why: str = "", *uuids: str) -> None:
@@ -113,3 +118,177 @@ def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store_ur
 def test_no_text_is_no_drain() -> None:
     """The common case."""
     assert () == drains(None)
+
+
+# ---- quick deaths ------------------------------------------------------------------------------------------------
+
+
+def die(queue: JobQueue, why: str = "killed by SIGSEGV", *, lost: bool = False, job_id: int | None = None) -> Claim:
+    """Let a new job (or one that waits again) die at once on GPU-0, as its worker would tell it."""
+    if job_id is None:
+        queue.submit(make_spec())
+    claimed = must_claim(queue)
+    assert job_id in {None, claimed.job_id}
+    tell(queue, claimed, Evidence(against=("GPU-0",), why=why), lost=lost)
+    return claimed
+
+
+def tell(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = False) -> bool:
+    """Tell the end of a run; sent twice, because the answer to the first may get lost."""
+    told = []
+    for _ in range(2):
+        if lost:
+            words = (claimed.job_id, claimed.token)
+            told.append(queue.lose(*words, loss_limit=9, detail="gone", evidence=evidence) is not None)
+        else:
+            told.append(
+                queue.finish(
+                    claimed.job_id,
+                    claimed.token,
+                    state=JobState.FAILED,
+                    ending=Ending.from_status(-11),
+                    duration_s=1.0,
+                    devices=(),
+                    evidence=evidence,
+                )
+            )
+    assert [True, False] == told
+    return told[0]
+
+
+def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
+    """A device that kills what it gets is always free, and would eat the whole queue."""
+    serve(queue)
+    first, second = die(queue), die(queue, "CUDA error: unknown error")
+    assert [] == origins(queue)
+
+    third = die(queue, lost=True)
+
+    (said,) = queue.devices()[0].drains
+    assert (DrainOrigin.DEATHS, "gpuqueue") == (said.origin, said.by)
+    assert said.at is not None
+    assert (
+        f"job {first.job_id} (killed by SIGSEGV), job {second.job_id} (CUDA error: unknown error), "
+        f"job {third.job_id} (killed by SIGSEGV); look at their logs and at nvidia-smi, then: gpuqueue resume GPU-0"
+    ) in said.why
+    assert claim(queue) is None
+
+
+def test_told_again_a_death_counts_once(queue: JobQueue, store_url: str) -> None:
+    """The count is made in the step that ends the run, and a second telling of the end is stale."""
+    serve(queue)
+    die(queue)
+    die(queue)
+
+    client = connect(store_url)
+    assert 2 == len(json.loads(client.hget(keys.DEATHS, "GPU-0")))
+    client.close()
+    assert [] == origins(queue)
+
+
+def test_one_job_that_dies_again_and_again_is_not_three(queue: JobQueue) -> None:
+    """The loss limit holds it; the device is as it was."""
+    serve(queue)
+    first = die(queue, lost=True)
+    for _ in range(4):
+        die(queue, lost=True, job_id=first.job_id)
+
+    assert [] == origins(queue)
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_a_run_that_goes_well_ends_the_row_and_one_that_says_nothing_does_not(queue: JobQueue, *, resets: bool) -> None:
+    """Between two crashes an ImportError proves nothing; an hour of training does."""
+    serve(queue)
+    die(queue)
+    die(queue)
+    queue.submit(make_spec())
+    tell(queue, must_claim(queue), Evidence(well=True) if resets else Evidence())
+
+    die(queue)
+
+    assert ([] if resets else ["deaths"]) == origins(queue)
+
+
+def test_a_run_that_goes_well_elsewhere_says_nothing_here(queue: JobQueue) -> None:
+    """Each device has a row of its own."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    die(queue)
+    die(queue)
+    queue.submit(make_spec())
+    tell(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
+
+    die(queue)
+
+    assert [1, 0] == [len(each.drains) for each in queue.devices()]
+
+
+def test_a_run_on_several_devices_speaks_of_each(queue: JobQueue) -> None:
+    """Nobody knows which of them it was; what goes well on one alone clears that one."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for _ in range(3):
+        queue.submit(make_spec(gpus=2))
+        tell(queue, must_claim(queue), Evidence(against=("GPU-0", "GPU-1"), why="killed by SIGKILL"))
+        queue.submit(make_spec())
+        tell(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
+
+    assert [["deaths"], []] == [[str(said.origin) for said in each.drains] for each in queue.devices()]
+
+
+def test_resumed_the_device_starts_with_a_clean_slate(queue: JobQueue) -> None:
+    """One more death is not the third of a row; the words of the first drain stay while it lasts."""
+    serve(queue)
+    running = [queue.submit(make_spec()) and must_claim(queue) for _ in range(6)]
+    for claimed in running[:3]:
+        tell(queue, claimed, Evidence(against=("GPU-0",), why="killed by SIGSEGV"))
+    (first,) = queue.devices()[0].drains
+    for claimed in running[3:]:
+        tell(queue, claimed, Evidence(against=("GPU-0",), why="killed by SIGBUS"))
+    assert (first,) == queue.devices()[0].drains
+
+    queue.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
+    assert ["deaths"] == origins(queue)
+    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+
+    assert [] == origins(queue)
+    die(queue)
+    die(queue)
+    assert [] == origins(queue)
+
+
+def test_people_may_resume_before_the_third(queue: JobQueue) -> None:
+    """Somebody who has just looked at the card need not fear an old row."""
+    serve(queue)
+    die(queue)
+    die(queue)
+    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+
+    die(queue)
+
+    assert [] == origins(queue)
+
+
+def test_the_worker_hears_of_it_with_its_next_beat(queue: JobQueue) -> None:
+    """And says it in its log."""
+    serve(queue)
+    for _ in range(3):
+        die(queue)
+
+    (said,) = queue.beat(make_offer(), [], lease_s=300).drains
+
+    assert "died one after the other" in said.why
+
+
+def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store_url: str) -> None:
+    """The count is not worth a job that nobody can settle."""
+    serve(queue)
+    client = connect(store_url)
+    client.hset(keys.DEATHS, "GPU-0", "[1")
+
+    die(queue)
+
+    assert "[1" == client.hget(keys.DEATHS, "GPU-0")
+    queue.submit(make_spec())
+    tell(queue, must_claim(queue), Evidence(well=True))
+    assert 0 == client.exists(keys.DEATHS)
+    client.close()

@@ -5,12 +5,13 @@
 -- arrow: cancelling -> cancelled
 -- arrow: cancelling -> succeeded
 -- arrow: cancelling -> failed
--- ARGV: id  token  state (an end)  ended (JSON for the book)
+-- ARGV: id  token  state (an end)  ended (JSON for the book)  well (0|1)  against (devices)  why
 -- returns 1 done | 0 stale
-local id, token, state, ended = unpack(ARGV)
+local id, token, state, ended, well, against, why = unpack(ARGV)
 local job = read_job(id)
 if not owns(job, token) then return 0 end
 local now = now_ms()
+pcall(count_deaths, id, job, now, well, against, why) -- the end itself must be told, whatever becomes of this
 free_devices(id, job, now)
 local event = tell('finish', id, state, now, job.at, job.ls, '', 'token', token, 'ended', ended)
 close(id, state, now, event)

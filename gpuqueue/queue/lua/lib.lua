@@ -152,6 +152,32 @@ local function drain(device, origin, why, by, now)
   keep_drains(device, drains)
 end
 
+-- What a run's end says of its devices: it speaks well of all of them, or it died at once and speaks `against` some.
+-- Three different jobs that did so in a row drain a device, in this same step. Only called for the owner of the run,
+-- right before the token becomes stale: so each run speaks once, however often its end is told.
+local DEATHS = 3
+local function count_deaths(id, job, now, well, against, why)
+  if well == '1' then
+    for device in string.gmatch(job.devs or '', '[^,]+') do call('HDEL', P .. 'deaths', device) end
+  end
+  for device in string.gmatch(against, '[^,]+') do
+    local row = cjson.decode(call('HGET', P .. 'deaths', device) or '[]')
+    local known = drains_of(device).deaths ~= nil
+    for i = 1, #row do known = known or row[i].job == id end -- a job that dies again and again is held one day
+    if not known then row[#row + 1] = {job = id, why = why} end
+    if #row < DEATHS then
+      if not known then call('HSET', P .. 'deaths', device, cjson.encode(row)) end
+    else
+      local told = {}
+      for i = 1, #row do told[i] = 'job ' .. row[i].job .. ' (' .. row[i].why .. ')' end
+      drain(device, 'deaths', 'runs died one after the other right after their start, and not by their own fault as it '
+        .. 'seems: ' .. table.concat(told, ', ') .. '; look at their logs and at nvidia-smi, then: gpuqueue resume '
+        .. device, 'gpuqueue', now)
+      call('HDEL', P .. 'deaths', device)
+    end
+  end
+end
+
 -- The job is over: it stays readable until the book has the event (settle.lua).
 local function close(id, state, now, event)
   call('HSET', job_key(id), 'st', state, 'te', string.format('%.0f', now), 'ev', event, 'why', '')

@@ -6,9 +6,11 @@
 -- arrow: running -> held
 -- arrow: running -> lost
 -- arrow: cancelling -> cancelled
--- ARGV: id  token  loss_limit  detail
+-- ARGV: id  token  loss_limit  detail  well (0|1)  against (devices)  why
 -- returns the state after, or '' if stale
-local id, token, loss_limit, detail = unpack(ARGV)
+local id, token, loss_limit, detail, well, against, why = unpack(ARGV)
 local job = read_job(id)
 if not owns(job, token) then return '' end
-return lose(id, job, now_ms(), tonumber(loss_limit), detail)
+local now = now_ms()
+pcall(count_deaths, id, job, now, well, against, why) -- the end itself must be told, whatever becomes of this
+return lose(id, job, now, tonumber(loss_limit), detail)
