@@ -74,6 +74,9 @@ class Gate:
         found = {run.token for run in here}
         elsewhere = sum(lease.observed_bytes for lease in self._others if lease.token not in found)
         strangers = self._strangers.note(reading.processes, ours, self._clock.monotonic_s())
+        described = tuple(_stranger(pid, held) for pid, held in sorted(strangers.items()))
+        observed = self._observed(reading, here, pids)
+        self._note_neighbours(reading, here, pids.keys(), observed, described)
         return Offer(
             device=self._device,
             host=self._settings.host,
@@ -81,8 +84,8 @@ class Gate:
             foreign_bytes=self._foreign_bytes(reading, ours, strangers, elsewhere),
             slots=self._settings.slots,
             pool=self._settings.pool,
-            observed=self._observed(reading, here, pids),
-            strangers=tuple(_stranger(pid, held) for pid, held in sorted(strangers.items())),
+            observed=observed,
+            strangers=described,
         )
 
     def _observed(self, reading: Reading, here: Sequence[_Here], pids: Mapping[str, frozenset[int]]) -> dict[int, int]:
@@ -98,6 +101,24 @@ class Gate:
             if used is not None:
                 held[run.job_id] = used
         return held
+
+    def _note_neighbours(
+        self,
+        reading: Reading,
+        here: Sequence[_Here],
+        seen: Collection[str],
+        observed: Mapping[int, int],
+        strangers: Sequence[Stranger],
+    ) -> None:
+        """Let each of our runs that is alive keep who else was there, for the case that it dies for want of memory."""
+        held: dict[int, int | None] = {lease.job_id: lease.observed_bytes for lease in self._others}
+        for run in here:
+            if run.token in seen:
+                held[run.job_id] = observed.get(run.job_id)
+            elif run.shim is not None and run.shim.alive():
+                held[run.job_id] = 0  # it has not come to the device yet, or could not
+        for own in self._runs.all():
+            own.neighbours.seen(self._device, reading, held, strangers)
 
     def _foreign_bytes(self, reading: Reading, ours: frozenset[int], strangers: dict[int, int], elsewhere: int) -> int:
         if self._device.kind is DeviceKind.CPU:  # its processes are not listed, ours are measured one by one

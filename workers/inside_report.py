@@ -28,11 +28,18 @@ class InsideReport:
     out_of_memory: bool = False
     #: Reserved bytes on each device: by UUID, or by its position in the run where a process could not tell the UUID.
     reserved_on: Mapping[str | int, int] = field(default_factory=dict)
+    #: How often each device ran out of memory, by the same names.
+    ooms_on: Mapping[str | int, int] = field(default_factory=dict)
 
     def reserved(self, uuid: str, position: int) -> int | None:
         """Return what was reserved on the run's device *uuid*, which stands at *position*; None: not used."""
         found = [self.reserved_on[key] for key in (uuid, position) if key in self.reserved_on]
         return sum(found) if found else None
+
+    def ran_out_on(self, uuids: Sequence[str]) -> list[str]:
+        """Return on which of the run's devices *uuids*, in their order, memory ran out; empty if nobody could tell."""
+        places = enumerate(uuids)
+        return [uuid for position, uuid in places if any(self.ooms_on.get(key) for key in (uuid, position))]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,6 +75,7 @@ def read_reports(run_dir: Path) -> InsideReport | None:
         alloc_retries=sum(device.retries for device in devices),
         out_of_memory=any(each.out_of_memory for each in told),
         reserved_on={place: _most(told, [_reserved(each, place) for each in told]) for place in places},
+        ooms_on={place: sum(device.ooms for device in devices if device.place == place) for place in places},
     )
 
 

@@ -12,6 +12,7 @@ from gpuqueue.device import Reading
 from gpuqueue.job import JobSpec
 from gpuqueue.process import ProcessIdentity
 from workers.meter import Meter
+from workers.neighbours import Neighbours
 from workers.rundir import Held, RunDir
 from workers.timeline import MOST_POINTS
 
@@ -33,7 +34,11 @@ class LiveRun:
     at_once_bytes: int | None = None
     #: What its owner should know, to be told with the next beat.
     notes: deque[str] = field(default_factory=deque)
+    neighbours: Neighbours = field(init=False)
     _shim: ProcessIdentity | None = None
+
+    def __post_init__(self) -> None:
+        self.neighbours = Neighbours(self.held.job_id)
 
     def __str__(self) -> str:
         return f"job {self.held.job_id} run {self.held.token}"

@@ -254,9 +254,17 @@ class Runner:
         try:
             report = read_reports(run.directory.path)
             devices = self._sampler.told(run, end.max_rss_bytes, report)
-            peaks = [each.peak.bytes for each in devices if each.peak.bytes is not None]
-            asked_bytes, peak_bytes = run.held.devices[0].lease_bytes, max(peaks, default=None)
-            return devices, judged(end.ending, report, log_tail, asked_bytes=asked_bytes, peak_bytes=peak_bytes)
+            ran_out_on = report.ran_out_on([each.uuid for each in devices]) if report is not None else ()
+            full = run.neighbours.fullest(ran_out_on)
+            peaks = [each.peak.bytes for each in devices if full is None or each.uuid == full.device.uuid]
+            return devices, judged(
+                end.ending,
+                report,
+                log_tail,
+                asked_bytes=run.held.devices[0].lease_bytes,
+                peak_bytes=max((peak for peak in peaks if peak is not None), default=None),
+                circumstances=full.in_words(several=len(devices) > 1) if full is not None else "",
+            )
         except Exception:
             log.exception("%s: its peaks could not be told", run)
             return run.held.devices, end.ending

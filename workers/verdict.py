@@ -20,16 +20,25 @@ _FULL = re.compile(
 
 
 def judged(
-    ending: Ending, report: InsideReport | None, log_tail: bytes, *, asked_bytes: int, peak_bytes: int | None
+    ending: Ending,
+    report: InsideReport | None,
+    log_tail: bytes,
+    *,
+    asked_bytes: int,
+    peak_bytes: int | None,
+    circumstances: str = "",
 ) -> Ending:
     """Return *ending*, or OUT_OF_MEMORY if the job failed by itself and says that the device's memory was full.
 
     Its processes say so (*report*), or the end of its log does. A run that ended well, or that a signal or
-    gpuqueue ended, is left as it is, whatever it printed; one that the watchdog ended gets the figures.
+    gpuqueue ended, is left as it is, whatever it printed; one that the watchdog ended gets the figures. The
+    *circumstances* are what was free, and who else was there.
     """
     detail = f"asked {format_bytes(asked_bytes)}"
     if peak_bytes is not None:
         detail += f", peak {format_bytes(peak_bytes)}"
+    if circumstances:
+        detail += f", {circumstances}"
     if ending.kind is EndingKind.OUT_OF_MEMORY:  # the watchdog ended it
         return replace(ending, detail=detail)
     if ending.kind is not EndingKind.EXITED or ending.exit_code == 0:

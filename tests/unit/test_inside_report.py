@@ -55,6 +55,18 @@ def test_a_launcher_may_give_each_process_one_device(tmp_path: Path) -> None:
     assert report.out_of_memory
 
 
+def test_where_memory_ran_out_is_told_in_the_run_s_own_order(tmp_path: Path) -> None:
+    """By UUID, or by place where a process could not tell; on none where it never did."""
+    tell(tmp_path, 1, on(0, GIB, uuid="GPU-a"), on(1, GIB, uuid="GPU-b", ooms=1))
+    tell(tmp_path, 2, on(2, GIB, ooms=3))
+
+    report = read_reports(tmp_path)
+
+    assert report is not None
+    assert ["GPU-b", "GPU-c"] == report.ran_out_on(["GPU-a", "GPU-b", "GPU-c", "GPU-d"])
+    assert [] == report.ran_out_on(["GPU-a"])
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", "null", '{"began_s": 0, "ended_s": 1, "out_of_memory": true, "devices": 5}', "[" * 100_000],

@@ -65,6 +65,17 @@ def test_an_unknown_peak_is_not_told() -> None:
     assert "asked 512M" == judged(FAILED, DIED, b"", asked_bytes=512 * MIB, peak_bytes=None).detail
 
 
+@pytest.mark.parametrize("ending", [FAILED, Ending.stopped(EndingKind.OUT_OF_MEMORY, -9)])
+def test_the_circumstances_stand_behind_the_figures(ending: Ending) -> None:
+    """Whether it died of it or the watchdog ended it; an ending of another kind has none."""
+    words = "120M were free; nobody was beside it"
+
+    told = judged(ending, DIED, b"", asked_bytes=6 * GIB, peak_bytes=3 * GIB, circumstances=words)
+
+    assert f"asked 6G, peak 3G, {words}" == told.detail
+    assert "" == judged(FAILED, None, b"", asked_bytes=GIB, peak_bytes=None, circumstances=words).detail
+
+
 def test_only_the_end_of_a_log_is_looked_at(tmp_path: Path) -> None:
     """What a job survived long ago is not what it died of; and a log may be huge, or not there."""
     log = tmp_path / "log"
