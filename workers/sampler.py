@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpuqueue.clock import Clock
@@ -23,14 +23,25 @@ log = logging.getLogger(__name__)
 #: Most runs reach their peak while they load: look ten times a second for the first ten seconds.
 YOUNG_S = 10.0
 YOUNG_INTERVAL_S = 0.1
+#: With less than this share free, a job may be about to run out of memory.
+NEARLY_FULL = 0.1
 
 
 class Sampler:
     """Samples the runs of one worker, on every device that they have. Without a run it looks at nothing."""
 
-    def __init__(self, backend: DeviceBackend, runs: LiveRuns, clock: Clock, watchdog: Watchdog) -> None:
+    def __init__(
+        self,
+        backend: DeviceBackend,
+        runs: LiveRuns,
+        clock: Clock,
+        watchdog: Watchdog,
+        look_around: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Make a sampler that calls *look_around* while a device is nearly full: who is there may matter soon."""
         self._backend = backend
         self._watchdog = watchdog
+        self._look_around = look_around
         self._runs = runs
         self._clock = clock
         self._devices = {device.uuid: device for device in backend.devices()}
@@ -75,13 +86,14 @@ class Sampler:
             run.note(device.uuid, reading, used, ours, now_s)
             held[run.held.token].append(used)
             self._watchdog.look(run, device, used, reading)
-        self._look_at_health(device, runs, now_s)
+        if now_s >= self._health_due_s.get(device.uuid, 0.0):
+            # Once a second, whatever the pace of the samples: these calls are not cheap on every driver.
+            self._health_due_s[device.uuid] = now_s + INTERVAL_S
+            self._look_at_health(device, runs)
+            if reading.free_bytes < NEARLY_FULL * device.total_bytes:
+                self._look_around()
 
-    def _look_at_health(self, device: Device, runs: Sequence[LiveRun], now_s: float) -> None:
-        """Once a second, whatever the pace of the samples: these calls are not cheap on every driver."""
-        if now_s < self._health_due_s.get(device.uuid, 0.0):
-            return
-        self._health_due_s[device.uuid] = now_s + INTERVAL_S
+    def _look_at_health(self, device: Device, runs: Sequence[LiveRun]) -> None:
         try:
             health = self._backend.health(device)
         except DeviceTrouble:

@@ -12,6 +12,7 @@ from gpuqueue.errors import Impossible
 from gpuqueue.job import JobState, Level, WaitReason
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Offer
 from gpuqueue.queue.scripts import Scripts
@@ -83,7 +84,7 @@ def lose(queue: JobQueue, store_url: str) -> None:
 def drain(queue: JobQueue, store_url: str) -> None:
     """A person has closed it."""
     del store_url
-    queue.drain(["GPU-0"], "maintenance")
+    queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="maintenance", by="ada")
 
 
 def silence(queue: JobQueue, store_url: str) -> None:
