@@ -26,10 +26,17 @@ def boot_id() -> str:
 
 
 def start_time(pid: int) -> int | None:
-    """Return when *pid* started, in clock ticks since boot, or None if it is gone (or only its zombie is left)."""
+    """Return when *pid* started, in clock ticks since boot, or None if it is gone (or only its zombie is left).
+
+    One that we may not look at, where /proc hides the processes of others, is no process of ours: gone as well.
+
+    Raises:
+        OSError: it cannot be told, for want of a descriptor or of memory. A process is never gone for that.
+
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     after_name = stat[stat.rindex(b")") + 2 :].split()  # the name may hold spaces and brackets
     return None if after_name[0] in {b"Z", b"X"} else int(after_name[19])

@@ -16,6 +16,7 @@ from gpuqueue.run import RunDevice
 from gpuqueue.settings import Settings
 from workers.devices.backend import DeviceBackend
 from workers.gate import Gate
+from workers.ground import in_words
 from workers.live import LiveRun, LiveRuns
 from workers.rundir import Held, RunDir
 
@@ -116,10 +117,10 @@ class Claimer:
             capped=self._settings.cap and claim.spec.cap,
         )
         try:
-            directory = RunDir.create(self._settings.runs_dir, held)
-            lock_fd = directory.try_lock()
+            directory, lock_fd = self._make_directory(held)
         except OSError as error:
             log.warning("job %s goes back: no run directory: %s", claim.job_id, error)
+            self._gate.ground.failed(in_words(error))
             self._give_back(claim, f"no run directory on {self._settings.host}: {error.strerror}")
             return
         run = LiveRun(
@@ -138,8 +139,17 @@ class Claimer:
             self._runs.remove(run.held.token)
             if lock_fd is not None:
                 os.close(lock_fd)
-            directory.settle()
+            directory.discard()
+            self._gate.ground.failed(in_words(error))  # no thread can be made, say
             self._give_back(claim, f"it could not be handed over: {error}")
+
+    def _make_directory(self, held: Held) -> tuple[RunDir, int | None]:
+        directory = RunDir.create(self._settings.runs_dir, held)
+        try:
+            return directory, directory.try_lock()
+        except OSError:
+            directory.discard()
+            raise
 
     def _give_back(self, claim: Claim, why: str) -> None:
         self.pause()

@@ -15,6 +15,7 @@ from gpuqueue.queue.lease import Lease, Offer, Stranger
 from gpuqueue.settings import Settings
 from workers.attribution import pids_by_run
 from workers.devices.backend import DeviceBackend, DeviceTrouble
+from workers.ground import Ground, in_words
 from workers.live import LiveRun, LiveRuns
 from workers.rundir import unsettled
 from workers.strangers import Strangers, foreign_bytes
@@ -47,6 +48,8 @@ class Gate:
         self._device = device
         self._runs = runs
         self._clock = clock
+        #: Where starts that failed are told to; what it says closes the device.
+        self.ground = Ground(settings.runs_dir, clock)
         self._others: Sequence[Lease] = ()
         self._strangers = Strangers()
         self._health_due_s = 0.0
@@ -63,11 +66,14 @@ class Gate:
         """Return what the device is and what it may promise now: nothing, with the reason, where it is in trouble."""
         try:
             reading = self._backend.reading(self._device)
-            trouble = self._trouble()
+            trouble = self._trouble() or self.ground.trouble()
+            return self._open(reading) if trouble is None else self._closed(trouble)
         except DeviceTrouble as error:
             return self._closed(str(error))
-        if trouble is not None:
-            return self._closed(trouble)
+        except OSError as error:  # no descriptor left, a disk that cannot be read: a beat must go out all the same
+            return self._closed(in_words(error))
+
+    def _open(self, reading: Reading) -> Offer:
         here = self._here()
         pids = pids_by_run(self._device, reading, {run.token: run.shim for run in here})
         ours = frozenset[int]().union(*pids.values())
@@ -200,6 +206,10 @@ class Gate:
 
         Only this worker's own device is looked at again: it must have the lease free in the driver, beside
         what its other runs were granted and have not taken yet.
+
+        Raises:
+            OSError: it cannot be looked at, for want of something that the host must give.
+
         """
         try:
             reading = self._backend.reading(self._device)

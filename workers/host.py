@@ -96,8 +96,13 @@ class Host:
             child.due_s = now + RESTART_PAUSES_S[min(child.failures, len(RESTART_PAUSES_S) - 1)]
             child.process = None
         if child.process is None and now >= child.due_s:
-            child.process = self._spawn(child)
             child.started_s = now
+            try:
+                child.process = self._spawn(child)
+            except OSError as error:  # the host is short of something; the others must not go for that
+                log.error("%s cannot be started: %s", child.name, error)  # noqa: TRY400 - there is nothing to trace
+                child.failures += 1
+                child.due_s = now + RESTART_PAUSES_S[min(child.failures, len(RESTART_PAUSES_S) - 1)]
 
     def _spawn(self, child: Child) -> subprocess.Popen[bytes]:
         logs = self._settings.logs_dir

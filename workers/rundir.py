@@ -63,6 +63,8 @@ class Exit:
     ending: Ending
     duration_s: float | None
     max_rss_bytes: int | None
+    #: The job never began, for want of something that the host must give: a process, a descriptor, room.
+    hosts_fault: bool = False
 
 
 class RunDir:
@@ -70,19 +72,38 @@ class RunDir:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._beat: int | None = None
+        self._beat_lock = threading.Lock()
 
     @classmethod
     def create(cls, runs: Path, held: Held) -> RunDir:
-        """Make the directory of a new run below *runs*; nobody but its owner can read it."""
+        """Make the directory of a new run below *runs*; nobody but its owner can read it.
+
+        Raises:
+            OSError: it cannot be made; nothing of it is left.
+
+        """
         path = runs / str(held.job_id) / held.token
         path.mkdir(parents=True, mode=0o700)
         directory = cls(path)
         plain = {"job_id": held.job_id, "token": held.token, "capped": held.capped}
-        directory._put("claim", json.dumps({**plain, "devices": [run_device_to_plain(each) for each in held.devices]}))
+        devices = [run_device_to_plain(each) for each in held.devices]
         live = runs / LIVE
-        live.mkdir(exist_ok=True, mode=0o700)
-        (live / f"{held.job_id}.{held.token}").symlink_to(path)
+        try:
+            directory._put("claim", json.dumps({**plain, "devices": devices}))
+            live.mkdir(exist_ok=True, mode=0o700)
+            (live / f"{held.job_id}.{held.token}").symlink_to(path)
+        except OSError:
+            directory.discard()
+            raise
         return directory
+
+    def discard(self) -> None:
+        """Take it away whole: no run came of it. A claim that is tried all night must not fill the disk."""
+        self.settle()
+        shutil.rmtree(self.path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            self.path.parent.rmdir()
 
     @property
     def token(self) -> str:
@@ -126,7 +147,8 @@ class RunDir:
     def vouch(self, until_s: float) -> None:
         """Tell the shim that somebody answers for the run until *until_s* on the host's monotonic clock.
 
-        Written in place and always as long, so that it works on a full disk too.
+        Written in place and always as long, so that it works on a full disk too; and the file stays open, so that
+        it works where no other can be opened. Whoever has vouched calls :meth:`close` in the end.
 
         Raises:
             OSError: it cannot be written.
@@ -134,16 +156,33 @@ class RunDir:
         """
         if not (self.path / "claim").exists():
             return  # the run was settled meanwhile
-        fd = os.open(self.path / "beat", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.pwrite(fd, f"{until_s:020.3f}\n".encode("ascii"), 0)
-        finally:
-            os.close(fd)
+        with self._beat_lock:
+            if self._beat is None:
+                self._beat = os.open(self.path / "beat", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._beat, f"{until_s:020.3f}\n".encode("ascii"), 0)
+
+    def close(self) -> None:
+        """Let go of what :meth:`vouch` keeps open."""
+        with self._beat_lock:
+            if self._beat is not None:
+                os.close(self._beat)
+                self._beat = None
 
     def ask_end(self, kind: EndingKind) -> None:
-        """Ask the shim to end the run, for the reason *kind*. The first reason given stays."""
-        if (self.path / "claim").exists() and not (self.path / "cancel").exists():
-            self._put("cancel", kind.value)
+        """Ask the shim to end the run, for the reason *kind*. The first reason given stays.
+
+        Raises:
+            OSError: the shim cannot be asked.
+
+        """
+        cancel = self.path / "cancel"
+        if (self.path / "claim").exists() and not os.path.lexists(cancel):
+            try:
+                self._put("cancel", kind.value)
+            except OSError:
+                # To cancel a job may be the only way to empty a full disk, and a link needs no room there.
+                with contextlib.suppress(FileExistsError):
+                    cancel.symlink_to(kind.value)
         shim = self.shim()
         if shim is not None:
             shim.send(signal.SIGUSR1)
@@ -154,16 +193,23 @@ class RunDir:
         return ProcessIdentity.parse(lines[0]) if lines else None
 
     def exit(self) -> Exit | None:
-        """Return how the run ended, or None if no shim said so."""
+        """Return how the run ended, or None if no shim said so in words that can be understood."""
         plain = self._json("exit")
         if plain is None:
             return None
-        kind, status = EndingKind(plain["kind"]), plain["status"]
-        if kind is EndingKind.EXITED:
-            ending = Ending.from_status(status)
-        else:
-            ending = Ending.stopped(kind, status, plain.get("detail", ""))
-        return Exit(ending=ending, duration_s=plain.get("duration_s"), max_rss_bytes=plain.get("max_rss_bytes"))
+        try:
+            kind, status = EndingKind(plain["kind"]), plain["status"]
+            stopped = kind is not EndingKind.EXITED
+            ending = Ending.stopped(kind, status, plain.get("detail", "")) if stopped else Ending.from_status(status)
+        except (KeyError, TypeError, ValueError):  # it lies where the job, too, can write
+            log.exception("%s is damaged", self.path / "exit")
+            return None
+        return Exit(
+            ending=ending,
+            duration_s=plain.get("duration_s"),
+            max_rss_bytes=plain.get("max_rss_bytes"),
+            hosts_fault=plain.get("hosts_fault", False),
+        )
 
     def keep_meters(self, plain: Mapping[str, Any]) -> None:
         """Keep the figures so far, so that the peak is not lost with the worker that saw it."""
@@ -186,14 +232,25 @@ class RunDir:
     def _put(self, name: str, text: str) -> None:
         temporary = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)  # not synced: after a power cut the shim is gone too, and a damaged file is noticed
+        try:
+            with os.fdopen(fd, "w", encoding="utf-8") as file:
+                file.write(text)  # not synced: after a power cut the shim is gone too, and a damaged file is noticed
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         temporary.replace(self.path / name)
 
     def _read(self, name: str) -> str | None:
+        """Return what is in a file, or None if there is no such file.
+
+        Raises:
+            OSError: it is there, perhaps, and cannot be read now. That is not the same: an ``exit`` that is not there
+                means a lost run.
+
+        """
         try:
-            return (self.path / name).read_text(encoding="utf-8")
-        except OSError:
+            return (self.path / name).read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, NotADirectoryError):
             return None
 
     def _json(self, name: str) -> dict[str, Any] | None:

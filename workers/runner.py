@@ -23,10 +23,12 @@ from gpuqueue.settings import Settings
 from workers import tree
 from workers.environment import TOKEN, environment
 from workers.gate import Gate
+from workers.ground import NO_START
 from workers.inside_report import read_reports
 from workers.live import LiveRun, LiveRuns
 from workers.rundir import Exit, ShimSpec
 from workers.sampler import Sampler
+from workers.shim import CANNOT_WRITE
 from workers.verdict import judged, tail
 from workers.witness import Witness
 
@@ -77,9 +79,8 @@ class Runner:
         try:
             if run.spec is not None:
                 shim = self._start(run, run.spec)
-                if shim is None:
+                if shim is None or not self._follow_child(run, shim):
                     return self._let_go(run, NOT_STARTED)
-                self._follow_child(shim)
         except Detached:
             return self._let_go(run, "detached")
         except Exception:
@@ -94,13 +95,16 @@ class Runner:
                 return self._settle(run)
             except Detached:
                 return "detached"
+            except OSError as error:  # the host is short of something; what is in the run directory stays there
+                log.warning("%s: it cannot be settled for now: %s", run, error)
             except Exception:
                 log.exception("%s: it could not be settled, trying again", run)
-                if self._detached.wait(RETRY_S):
-                    return "detached"
+            if self._detached.wait(RETRY_S):
+                return "detached"
 
     def _let_go(self, run: LiveRun, outcome: str) -> str:
         """Answer for the run no more."""
+        run.directory.close()
         if run.lock_fd is not None:
             os.close(run.lock_fd)
             run.lock_fd = None
@@ -110,27 +114,39 @@ class Runner:
     # ---- start ---------------------------------------------------------------------------------------------------
 
     def _start(self, run: LiveRun, spec: JobSpec) -> subprocess.Popen[bytes] | None:
-        held = run.held
-        changed = self._gate.still_fits(run)
+        try:
+            changed = self._gate.still_fits(run)
+        except OSError as error:
+            self._never_began(run, error.strerror or str(error))
+            return None
         if changed is not None:
-            log.warning("%s goes back: %s", run, changed)
-            self._answered(lambda: self._queue.giveback(held.job_id, held.token, changed))
-            run.directory.settle()
+            self._give_back(run, changed)
             return None
         until_s, verdict = self._answered(lambda: self._ask_to_start(run))
         if verdict is JobState.RUNNING:
             try:
                 return self._spawn(run, spec, start_before=until_s)
             except OSError as error:
-                words = f"the shim could not be started on {self._settings.host}: {error.strerror or error}"
-                self._lose(run, words, self._witness.lost(run, words))
+                self._never_began(run, error.strerror or str(error))
                 return None
         if verdict is JobState.CANCELLING:
-            self._answered(lambda: self._queue.giveback(held.job_id, held.token, "cancelled before it started"))
+            self._give_back(run, "cancelled before it started")
         else:
             log.warning("%s does not start: the claim is stale", run)
-        run.directory.settle()
+            run.directory.discard()
         return None
+
+    def _give_back(self, run: LiveRun, why: str) -> None:
+        """Return a claim that came to no process; it counts as no attempt."""
+        log.warning("%s goes back: %s", run, why)
+        self._answered(lambda: self._queue.giveback(run.held.job_id, run.held.token, why))
+        run.directory.discard()
+
+    def _never_began(self, run: LiveRun, why: str) -> str:
+        """Give back what the host had no room, descriptor or process for; the device takes nothing until it has."""
+        self._gate.ground.failed(f"{NO_START}: {why}")
+        self._give_back(run, f"it could not be started on {self._settings.host}: {why}")
+        return NOT_STARTED
 
     def _ask_to_start(self, run: LiveRun) -> tuple[float, JobState | None]:
         """Ask the queue, and return until when its yes holds, on our own clock counted from before we asked."""
@@ -179,15 +195,22 @@ class Runner:
 
     # ---- follow --------------------------------------------------------------------------------------------------
 
-    def _follow_child(self, shim: subprocess.Popen[bytes]) -> None:
-        """Wait until our own child is gone, however long that takes, and collect it."""
+    def _follow_child(self, run: LiveRun, shim: subprocess.Popen[bytes]) -> bool:
+        """Wait until our own child is gone, however long that takes, and collect it; return whether it ever began."""
         self._wait_for(os.pidfd_open(shim.pid))
-        shim.wait()
+        code = shim.wait()
+        if code != 0 and run.directory.held() is not None and run.directory.shim() is None:
+            # It says who it is before it starts anything.
+            cannot_write = "its run directory cannot be written"
+            self._never_began(run, cannot_write if code == CANNOT_WRITE else f"its shim ended at once with {code}")
+            return False
+        return True
 
     def _follow(self, run: LiveRun) -> None:
         """Wait until the shim that another worker started is gone."""
         while run.directory.shim() is None:
-            run.lock_fd = run.directory.try_lock()
+            if run.lock_fd is None:
+                run.lock_fd = run.directory.try_lock()
             if run.lock_fd is not None:
                 return  # nobody is there: the shim was never started
             if self._detached.wait(LOOK_S):
@@ -222,6 +245,9 @@ class Runner:
             swept = tree.sweep(TOKEN, run.held.token)
             words = f"its shim vanished, {swept} processes of it were ended" if swept else "its shim vanished"
             return self._lose(run, words, self._witness.lost(run, "its shim vanished"))
+        if end.hosts_fault:
+            return self._never_began(run, end.ending.detail)
+        self._gate.ground.held()
         if end.ending.kind is EndingKind.LOST:
             return self._lose(run, end.ending.detail)
         return self._finish(run, end)

@@ -11,7 +11,7 @@ lock      worker   locked by worker and shim for as long as one of them lives; n
 spec      worker   JSON: what to run (see :class:`workers.rundir.ShimSpec`)
 pid       shim     identity of the shim (pid, start time, boot id), then the same of the job's first process
 beat      worker   until when somebody vouches for the run, on the host's monotonic clock, in seconds
-cancel    worker   appears when the run must end; its text is the ending's kind
+cancel    worker   appears when the run must end; its text is the ending's kind. On a full disk a link to that word
 log       job      standard output and standard error, in the order of writing
 inside/   job      a file for each of its processes that used torch on a GPU (see :mod:`workers.inside_report`)
 exit      shim     JSON: how it ended; appears at once and whole, after the last process is gone
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import resource
@@ -36,6 +37,11 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+if TYPE_CHECKING or __name__ != "__main__":
+    from workers.shim_tree import WAKE, Tree, start_ticks
+else:  # isolated: the path holds the standard library and nothing else; that stays first
+    sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    from shim_tree import WAKE, Tree, start_ticks
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -45,16 +51,10 @@ LOOK_S = 1.0
 LEFTOVER_GRACE_S = 2.0
 #: Why a run must not start any more; its claim may be another's.
 TOO_LATE = "started too late: the claim may be another's"
-#: A tree that survives SIGKILL (a process stuck in the driver) is waited for in steps of this length.
-KILL_STEP_S = 0.05
-
-WAKE = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
-
-
-def start_ticks(pid: int) -> str:
-    """Return when *pid* started, in clock ticks since boot (the 22nd field of /proc/PID/stat)."""
-    with open(f"/proc/{pid}/stat", "rb") as stat:
-        return stat.read().rpartition(b")")[2].split()[19].decode()
+#: What a host can be short of. A job that could not start for that has not failed.
+SHORTAGES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+#: Exit code of a shim that cannot write into the run directory: it never began.
+CANNOT_WRITE = os.EX_IOERR
 
 
 def boot_id() -> str:
@@ -63,12 +63,24 @@ def boot_id() -> str:
         return text.read().strip()
 
 
+class NotStarted(Exception):
+    """The job's first process could not be started."""
+
+    def __init__(self, kind: str, detail: str, *, hosts_fault: bool = False) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.hosts_fault = hosts_fault
+
+
 def put_at_last(name: str, text: str) -> None:
     """Write a file of the run directory, however long that takes: a disk that is full now may not be so later."""
     while True:
         try:
             put(name, text)
         except OSError:
+            with contextlib.suppress(OSError):  # the spec has done its work, and its room is enough for a few words
+                os.unlink("spec")
+                continue
             time.sleep(LOOK_S)
         else:
             return
@@ -92,92 +104,41 @@ def read(name: str) -> str | None:
         return None
 
 
-def children_of() -> dict[int, list[int]]:
-    """Return every process of the host by its parent."""
-    found: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
-                parent = int(stat.read().rpartition(b")")[2].split()[1])
-                found.setdefault(parent, []).append(int(name))
-    return found
+def vouched_until(known: float) -> float:
+    """Return until when somebody answers for the run, on the host's monotonic clock; the wall clock may jump.
 
-
-def descendants() -> list[int]:
-    """Return the pids of all processes below this one."""
-    children = children_of()
-    found: list[int] = []
-    todo = [os.getpid()]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
-
-
-def signal_all(number: int) -> None:
-    """Send a signal to every process below this one."""
-    for pid in descendants():
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
-
-
-def vouched_until() -> float:
-    """Return until when somebody answers for the run, on the host's monotonic clock; the wall clock may jump."""
+    What is *known* holds where it cannot be read now: a shortage on the host is no reason to end a run.
+    """
     try:
         return float(read("beat") or "")
     except ValueError:
-        return 0.0
+        return known
 
 
-class Tree:
-    """The processes of the run. ``status`` is the first one's, negative for a signal, None while it lives."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.status: int | None = None
-
-    def reap(self) -> bool:
-        """Collect whoever has ended; return whether any process is left."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            if pid == self.pid:
-                self.status = os.waitstatus_to_exitcode(status)
-
-    def end(self, grace_s: float) -> None:
-        """End every process: TERM, a grace, then KILL until none is left."""
-        if not self.reap():
-            return
-        signal_all(signal.SIGTERM)
-        signal_all(signal.SIGCONT)  # a stopped process could not obey
-        deadline = time.monotonic() + grace_s
-        while time.monotonic() < deadline:
-            signal.sigtimedwait(WAKE, min(LOOK_S, max(0.0, deadline - time.monotonic())))
-            if not self.reap():
-                return
-        while self.reap():
-            signal_all(signal.SIGKILL)
-            signal.sigtimedwait(WAKE, KILL_STEP_S)
+def asked_end() -> str | None:
+    """Return the kind of ending that a worker asks for, or None."""
+    with contextlib.suppress(OSError):
+        return os.readlink("cancel")
+    return read("cancel")
 
 
 def spawn(spec: dict[str, Any]) -> int:
     """Start the job's first process and return its pid.
 
     Raises:
-        TimeoutError: it may not start any more.
-        OSError: it could not be started; the message says why.
+        NotStarted: it could not be started, or may not any more; the message says why.
 
     """
-    log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    word, told = os.pipe()  # closed by a successful exec, else it brings the reason
-    libc = ctypes.CDLL(None)
-    me = os.getpid()
-    pid = os.fork()
+    if time.monotonic() >= spec["start_before"]:
+        raise NotStarted("lost", TOO_LATE)
+    try:
+        log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        word, told = os.pipe()  # closed by a successful exec, else it brings the reason
+        libc = ctypes.CDLL(None)
+        me = os.getpid()
+        pid = os.fork()
+    except OSError as error:
+        raise NotStarted("lost", f"cannot make a process: {error.strerror}", hosts_fault=True) from error
     if pid == 0:
         step = "cannot prepare the process"
         try:
@@ -195,22 +156,37 @@ def spawn(spec: dict[str, Any]) -> int:
             step = f"cannot enter the working directory {spec['cwd']}"
             os.chdir(spec["cwd"])  # on a dead file server this can take for ever
             if time.monotonic() >= spec["start_before"]:
-                os.write(told, TOO_LATE.encode())
+                os.write(told, f"0 {TOO_LATE}".encode())
                 os._exit(127)
             step = f"cannot start {spec['argv'][0]}"
             os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - no shell: that is the point
         except Exception as error:  # noqa: BLE001 - whatever it is, the other side must hear of it
-            os.write(told, f"{step}: {getattr(error, 'strerror', None) or error}".encode(errors="replace"))
+            words = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, spec['argv'][0])}"
+            os.write(told, words.encode(errors="replace"))
         finally:
             os._exit(127)
     os.close(told)
     os.close(log)
     with os.fdopen(word, "rb") as reader:
-        reason = reader.read().decode(errors="replace")
-    if reason:
+        code, _, reason = reader.read().decode(errors="replace").partition(" ")
+    if code:
         os.waitpid(pid, 0)
-        raise TimeoutError(reason) if reason == TOO_LATE else OSError(reason)
+        shortage = int(code) in SHORTAGES
+        raise NotStarted("lost" if shortage or code == "0" else "refused", reason, hosts_fault=shortage)
     return pid
+
+
+def why(error: Exception, program: str) -> str:
+    """Return what went wrong, with what the kernel's own word for it does not say."""
+    words = str(getattr(error, "strerror", None) or error)
+    number = getattr(error, "errno", None)
+    if number == errno.ENOEXEC:
+        return f"{words}: it is no program for this kind of machine, and no script that begins with #!"
+    if number == errno.EACCES and os.path.isdir(program):
+        return f"{words}: it is a directory"
+    if number == errno.ENOENT and "/" in program and os.path.exists(program):
+        return f"{words}: the interpreter that its first line names"
+    return words
 
 
 def watch(tree: Tree, spec: dict[str, Any]) -> str:
@@ -220,17 +196,18 @@ def watch(tree: Tree, spec: dict[str, Any]) -> str:
     """
     limit_s = spec["time_limit_s"]
     out_of_time = time.monotonic() + limit_s if limit_s is not None else None
+    until = spec["start_before"]
     while True:
         tree.reap()
         if tree.status is not None:
             return "exited"
         now = time.monotonic()
-        asked = read("cancel")
+        asked = asked_end()
         if asked is not None:
             return asked.strip() or "cancelled"
         if out_of_time is not None and now >= out_of_time:
             return "timed_out"
-        until = vouched_until()
+        until = vouched_until(until)
         if now >= until:
             return "lost"
         next_look = min(now + LOOK_S, until, out_of_time or now + LOOK_S)
@@ -245,16 +222,17 @@ def main(run_dir: str) -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     spec = json.loads(read("spec") or "")
     os.set_inheritable(spec["lock_fd"], False)  # the job must not keep the lock
-    me = f"{os.getpid()} {start_ticks(os.getpid())} {boot_id()}"
-    put("pid", me + "\n")
+    try:
+        me = f"{os.getpid()} {start_ticks(os.getpid())} {boot_id()}"
+        put("pid", me + "\n")
+    except OSError:
+        sys.exit(CANNOT_WRITE)
     started = time.monotonic()  # one clock for the whole host, so the worker's times can be compared with it
     try:
-        if started >= spec["start_before"]:
-            raise TimeoutError(TOO_LATE)
         tree = Tree(spawn(spec))
-    except OSError as error:
-        kind = "lost" if isinstance(error, TimeoutError) else "refused"
-        put_at_last("exit", json.dumps({"kind": kind, "status": None, "detail": str(error)}))
+    except NotStarted as no:
+        words = {"kind": no.kind, "status": None, "detail": str(no), "hosts_fault": no.hosts_fault}
+        put_at_last("exit", json.dumps(words))
         return
     with contextlib.suppress(OSError):
         put("pid", f"{me}\n{tree.pid} {start_ticks(tree.pid)} {boot_id()}\n")

@@ -7,6 +7,9 @@ import os
 import signal
 from pathlib import Path
 
+#: Where the kernel tells of processes; tests hand in another.
+PROC = Path("/proc")
+
 
 def below(root: int) -> list[int]:
     """Return the pids of all processes below *root*, itself left out. Those that end meanwhile may be missing."""
@@ -23,22 +26,30 @@ def _children(pid: int) -> list[int]:
     """Return the children of all threads of *pid*: one small file each, 20 times cheaper than scanning /proc."""
     found: list[int] = []
     with contextlib.suppress(OSError):
-        for thread in os.scandir(f"/proc/{pid}/task"):
+        for thread in os.scandir(PROC / str(pid) / "task"):
             with contextlib.suppress(OSError):
                 found += [int(word) for word in Path(thread.path, "children").read_text(encoding="ascii").split()]
     return found
 
 
 def carrying(variable: str, value: str) -> list[int]:
-    """Return the pids whose environment at their start held *variable* = *value*, as far as we may look."""
+    """Return the pids whose environment at their start held *variable* = *value*, as far as we may look.
+
+    Raises:
+        OSError: it cannot be told who does, for want of a descriptor or of memory.
+
+    """
     wanted = f"{variable}={value}".encode()
-    found = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with contextlib.suppress(OSError):
-                if wanted in Path(entry.path, "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+    numbers = [entry.name for entry in os.scandir(PROC) if entry.name.isdigit()]
+    return [pid for pid in map(int, numbers) if pid != os.getpid() and _carries(pid, wanted)]
+
+
+def _carries(pid: int, wanted: bytes) -> bool:
+    """Return whether a process has *wanted* in its environment; one that hides from us is not ours."""
+    try:
+        return wanted in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
 
 
 def sweep(variable: str, value: str) -> int:
@@ -46,6 +57,10 @@ def sweep(variable: str, value: str) -> int:
 
     The last resort when a shim was killed and its tree has nobody above it: the environment survives any
     number of forks and sessions. Looks again until nobody is found, since a process may fork meanwhile.
+
+    Raises:
+        OSError: as :func:`carrying`.
+
     """
     swept: set[int] = set()
     for _ in range(50):
@@ -54,6 +69,20 @@ def sweep(variable: str, value: str) -> int:
             break
         swept.update(pids)
         for pid in pids:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
+            _kill(pid, f"{variable}={value}".encode())
     return len(swept)
+
+
+def _kill(pid: int, wanted: bytes) -> None:
+    """Kill a process if it is still the one that carries *wanted*: a pid is given out again."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        if _carries(pid, wanted):  # asked while we hold on to it, so of this very process
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return
+    finally:
+        os.close(handle)

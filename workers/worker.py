@@ -19,6 +19,7 @@ from gpuqueue.process import boot_id
 from gpuqueue.queue.doorbell import Doorbell
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Verdicts
+from gpuqueue.queue.scripts import load_all
 from gpuqueue.run import EndingKind
 from gpuqueue.settings import Settings
 from workers.beats import Beats
@@ -81,6 +82,7 @@ class Worker:
             StoreUnreachable: the store does not answer.
 
         """
+        load_all()
         self._device_lock = self._lock_device()
         self._adopt(hand_over)
         self._claimer = Claimer(
@@ -114,6 +116,9 @@ class Worker:
         while not self._stopping.is_set():
             try:
                 loop()
+            except OSError as error:  # the host is short of something, perhaps for long: no trace at every turn
+                log.error("the %s failed, it goes on in a moment: %s", name, error)  # noqa: TRY400 - as said
+                self._stopping.wait(1.0)
             except Exception:
                 log.exception("the %s failed, it goes on in a moment", name)
                 self._stopping.wait(1.0)

@@ -38,6 +38,15 @@ def source(act: str) -> str:
     return (files("gpuqueue.queue") / "lua" / f"{act}.lua").read_text(encoding="ascii")
 
 
+def load_all() -> None:
+    """Read every script now, for a process that lives for weeks.
+
+    By the time it needs a rare one the files may be a newer version's, or it may have no descriptor left.
+    """
+    for act in ("lib", *ACTS):
+        source(act)
+
+
 class Scripts:
     """The scripts of one connection, each registered when it is first used and sent by its digest."""
 

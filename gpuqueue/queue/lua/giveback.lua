@@ -1,11 +1,13 @@
--- Return a claim that did not become a run: the device looked different, or the worker is leaving. Not an attempt.
+-- Return a claim that did not become a process: the device looked different, or the host could start none. Not an
+-- attempt.
 -- arrow: starting -> queued
+-- arrow: running -> queued
 -- arrow: cancelling -> cancelled
 -- ARGV: id  token  detail
 -- returns 1 done | 0 stale
 local id, token, detail = unpack(ARGV)
 local job = read_job(id)
-if not owns(job, token) or job.st == 'running' then return 0 end
+if not owns(job, token) then return 0 end
 local now = now_ms()
 free_devices(id, job, now)
 local attempt = call('HINCRBY', job_key(id), 'at', -1)

@@ -1,0 +1,293 @@
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+from factories import make_spec
+from short_host import fill, no_descriptors, no_processes, own_disk
+from site_of_one import Site
+
+from gpuqueue.event import Act
+from gpuqueue.job import JobState
+from gpuqueue.process import ProcessIdentity
+from gpuqueue.run import EndingKind
+from gpuqueue.units import MIB
+from workers import tree
+from workers.environment import TOKEN
+from workers.shim import CANNOT_WRITE
+
+NO_ROOM, NO_DESCRIPTOR, NO_PROCESS = (os.strerror(each) for each in (errno.ENOSPC, errno.EMFILE, errno.EAGAIN))
+
+
+def trouble(site: Site) -> str:
+    """Return why the site's device takes no job; empty if it does."""
+    (device,) = site.queue.devices()
+    return device.trouble or ""
+
+
+def vouched_until(site: Site) -> float:
+    """Return until when the one run is vouched for."""
+    (beat,) = site.settings.runs_dir.glob("[0-9]*/*/beat")
+    return float(beat.read_text())
+
+
+def outlive_the_grace(site: Site) -> None:
+    """Wait until the run would be over if nobody had vouched for it from now on."""
+    end = vouched_until(site)
+    until(lambda: time.monotonic() > end + 0.5, what="the grace is over")
+
+
+def waiting_job(site: Site, tmp_path: Path, *, code: int = 3) -> tuple[int, ProcessIdentity, Path]:
+    """Start a job that exits with *code* when the file returned appears; return its id and process as well."""
+    pid, gate = tmp_path / "pid", tmp_path / "gate"
+    script = f"echo $$ > {pid}.part; mv {pid}.part {pid}; while [ ! -e {gate} ]; do sleep 0.05; done; exit {code}"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    identity = ProcessIdentity.of(int(until(lambda: pid.exists() and pid.read_text())))
+    assert identity is not None
+    until(lambda: [2] == [_lines(each) for each in site.settings.runs_dir.glob("[0-9]*/*/pid")], what="the job runs")
+    return job.id, identity, gate
+
+
+def _lines(file: Path) -> int:
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+# ---- room on the disk ------------------------------------------------------------------------------------------------
+
+
+def test_a_device_whose_host_has_no_room_takes_no_job_and_says_why(site: Site) -> None:
+    """It gave the claim back and took it again once a second, all night, and each try left a directory."""
+    site.start_recorder()
+    with own_disk(site.settings.runs_dir) as disk:
+        site.start_worker()
+        filler = fill(disk)
+        job = site.queue.submit(make_spec(mem_bytes=MIB))
+
+        until(lambda: NO_ROOM in trouble(site), what="the device says why")
+        assert f"closed: no run can begin: {NO_ROOM}" in site.cli("gpus").stdout
+        assert (JobState.QUEUED, 0, 0) == (site.client.get(job.id).state, *_counts(site, job.id))
+        before = len(site.client.story(job.id))
+        for _ in range(2):  # it tries again, and that costs the job nothing
+            last = disk.stat().st_mtime_ns
+            until(lambda: disk.stat().st_mtime_ns > last, what="the next try")  # noqa: B023 - called in this very turn
+        assert before == len(site.client.story(job.id)) <= 3
+        left = {entry.name for entry in disk.iterdir() if not entry.name.startswith(".try-")}
+        assert {".filler", "live"} >= left, "each try left a directory"
+
+        filler.unlink()
+        record = site.until_recorded(job.id)
+        assert "exit 0" == str(record.runs[-1].ending)
+        assert "" == trouble(site)
+
+
+def _counts(site: Site, job_id: int) -> tuple[int, int]:
+    job = site.client.get(job_id)
+    return job.attempt, job.losses
+
+
+def test_a_full_disk_ends_no_healthy_job_and_keeps_nobody_from_cancelling_it(site: Site, tmp_path: Path) -> None:
+    """The beat is written in place, the word to end is a link, and the room of the spec is enough for the exit."""
+    site.environ.update(GPUQUEUE_LEASE="3s")
+    site.start_recorder()
+    with own_disk(site.settings.runs_dir) as disk:
+        site.start_worker()
+        job_id, process, _ = waiting_job(site, tmp_path)
+        fill(disk)
+
+        outlive_the_grace(site)
+        assert process.alive()
+
+        site.client.cancel(job_id)
+        record = site.until_recorded(job_id)
+        assert JobState.CANCELLED is record.job.state
+        assert not process.alive()
+
+
+def test_a_job_that_fills_the_disk_itself_has_failed_by_itself(site: Site) -> None:
+    """Its own exit code, and nobody else's loss."""
+    site.start_recorder()
+    script = "import os\nwith open(os.environ['GPUQUEUE_RUN_DIR'] + '/result', 'wb', buffering=0) as file:\n"
+    script += "    while True: file.write(b'x' * 4096)\n"
+    with own_disk(site.settings.runs_dir):
+        site.start_worker()
+        job = site.queue.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
+
+        record = site.until_recorded(job.id)
+        assert ("exit 1", JobState.FAILED, 0) == (str(record.runs[-1].ending), record.job.state, record.job.losses)
+
+
+def test_a_shim_that_cannot_say_who_it_is_starts_nothing(shims: Any, tmp_path: Path) -> None:
+    """The disk was full between claim and start: by its exit code the worker knows that nothing ran."""
+    with own_disk(tmp_path / "disk") as disk:
+        # Its lock and spec are there; what is missing is room for one file more.
+        shim = shims("sh", "-c", f"touch {tmp_path}/ran", runs=disk / "runs", cwd="/no", before=lambda: fill(disk))
+
+        assert CANNOT_WRITE == shim.process.wait(timeout=30)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_exit_waits_until_there_is_room_for_it(shims: Any, tmp_path: Path) -> None:
+    """Even what the spec took is gone: the shim tries again until it can write."""
+    with own_disk(tmp_path / "disk") as disk:
+        shim = shims("sh", "-c", f"while [ ! -e {tmp_path}/gate ]; do sleep 0.05; done; exit 7", runs=disk / "runs")
+        until(lambda: _lines(shim.directory.path / "pid") == 2, what="the job runs")
+        (shim.directory.path / "spec").unlink()
+        filler = fill(disk)
+        (tmp_path / "gate").touch()
+
+        with pytest.raises(Exception, match="timed out"):
+            shim.process.wait(timeout=1.5)
+        filler.unlink()
+
+        assert "exit 7" == str(shim.ended().ending)
+
+
+# ---- descriptors and processes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
+def test_a_worker_without_descriptors_loses_no_run_and_recovers(site: Site, tmp_path: Path, *, plain: bool) -> None:
+    """Its exit was taken for missing, and a running job for gone: the one was lost, the other killed."""
+    site.environ.update(GPUQUEUE_LEASE="4s")
+    site.start_recorder()
+    worker = site.start_worker(plain=plain)
+    job_id, process, gate = waiting_job(site, tmp_path)
+    with no_descriptors(worker.pid):
+        later = site.queue.submit(make_spec(mem_bytes=MIB))
+        until(lambda: NO_DESCRIPTOR in trouble(site), what="the device says why")
+        outlive_the_grace(site)
+        assert process.alive()
+        assert JobState.RUNNING is site.client.get(job_id).state
+        gate.touch()
+        until(lambda: not process.alive())
+        until(
+            lambda: "it cannot be settled for now" in site.log() or site.client.get(job_id).state.is_end,
+            what="the worker has looked for the exit",
+        )
+        assert worker.poll() is None, site.log()
+        assert (JobState.QUEUED, 0) == (site.client.get(later.id).state, site.client.get(later.id).losses)
+
+    for each, words in ((job_id, "exit 3"), (later.id, "exit 0")):
+        record = site.until_recorded(each)
+        assert (words, 0) == (str(record.runs[-1].ending), record.job.losses)
+    assert worker.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("plain", "idle"), [(True, True), (True, False), (False, True)], ids=["no process", "no thread", "celery"]
+)
+def test_a_worker_that_can_start_nothing_gives_back_and_recovers(
+    site: Site, tmp_path: Path, *, plain: bool, idle: bool
+) -> None:
+    """Each try counted as a loss: three in a second, and the job was held. So it went with every job of the queue."""
+    site.start_recorder()
+    worker = site.start_worker(plain=plain)
+    running, _, gate = waiting_job(site, tmp_path)
+    if idle:  # a thread of the pool is free: it is the process that cannot be made
+        site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)
+    with no_processes(worker.pid):
+        jobs = [site.queue.submit(make_spec(mem_bytes=MIB)).id for _ in range(5)]
+        until(lambda: trouble(site).startswith("no run can begin"), what="the device says why")
+        until(lambda: any(Act.GIVEBACK in _acts(site, each) for each in jobs), what="it tried, and said so")
+        assert {(JobState.QUEUED, 0, 0)} == {(site.client.get(each).state, *_counts(site, each)) for each in jobs}
+        gate.touch()
+        assert "exit 3" == str(site.until_recorded(running).runs[-1].ending), "what runs is not touched"
+
+    for each in jobs:
+        record = site.until_recorded(each)
+        assert ("exit 0", 0) == (str(record.runs[-1].ending), record.job.losses)
+
+
+def _acts(site: Site, job_id: int) -> list[Act]:
+    return [event.act for event in site.client.story(job_id)]
+
+
+def test_a_shim_that_cannot_fork_blames_the_host_and_not_the_job(site: Site) -> None:
+    """The job was recorded as failed, with `Resource temporarily unavailable`, for good."""
+    site.start_recorder()
+    worker = site.start_worker()
+    site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)  # a thread of the pool is free now
+    with no_processes(worker.pid, but=1):  # that one is the shim
+        job = site.queue.submit(make_spec(mem_bytes=MIB))
+        until(lambda: f"cannot make a process: {NO_PROCESS}" in trouble(site), what="the device says why")
+        until(lambda: Act.GIVEBACK in _acts(site, job.id), what="it tried, and said so")
+
+    record = site.until_recorded(job.id)
+    assert ("exit 0", 0) == (str(record.runs[-1].ending), record.job.losses)
+
+
+def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_taken_for_gone(shims: Any) -> None:
+    """An exit, a process, leftovers: each of them decides whether a run is over."""
+    shim = shims("sh", "-c", "echo ready; sleep 1000")
+    until(lambda: "ready" in shim.log())
+    identity = shim.directory.shim()
+    assert identity is not None
+    asked: list[Callable[[], object]] = [
+        shim.directory.exit,
+        shim.directory.held,
+        shim.directory.shim,
+        identity.alive,
+        lambda: tree.carrying(TOKEN, "1.abc"),
+        lambda: tree.sweep(TOKEN, "1.abc"),
+    ]
+    for ask in asked:
+        with no_descriptors(os.getpid()), pytest.raises(OSError, match=NO_DESCRIPTOR):
+            ask()
+
+    with no_descriptors(os.getpid(), but=1), pytest.raises(OSError, match=NO_DESCRIPTOR):
+        identity.handle()  # there is one for the process, and none to see whether it is the right one
+    with no_descriptors(os.getpid(), but=1), pytest.raises(OSError, match=NO_DESCRIPTOR):
+        tree.sweep(TOKEN, "1.abc")
+    assert identity.alive()
+
+
+def test_a_host_process_that_cannot_start_a_worker_tries_again(site: Site) -> None:
+    """It ended itself, and every worker with it."""
+    host = site.spawn("host", "--devices", "sim:1x8G", "--no-recorder")
+    (device,) = until(site.queue.devices, what="the worker")
+    with no_processes(host.pid):
+        os.kill(device.worker_pid, signal.SIGKILL)
+        until(lambda: "cannot be started" in site.log(), what="the host process says why")
+        assert host.poll() is None
+
+    until(lambda: site.queue.devices()[0].worker != device.worker, what="another worker")
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["no descriptor", "removed"])
+def test_a_shim_that_cannot_read_its_beat_goes_by_the_last_word_of_it(shims: Any, *, removed: bool) -> None:
+    """The run was ended at once, as if nobody had vouched for it."""
+    until_s = time.monotonic() + 5
+    shim = shims("sh", "-c", "echo ready; sleep 1000", vouch_s=5.0, start_before=until_s)
+    until(lambda: "ready" in shim.log())
+    if removed:
+        (shim.directory.path / "beat").unlink()
+        look(shim.process.pid)
+    else:
+        with no_descriptors(shim.process.pid):
+            look(shim.process.pid)
+    assert shim.process.poll() is None
+
+    end = shim.ended()
+    assert (EndingKind.LOST, True) == (end.ending.kind, time.monotonic() >= until_s)
+
+
+def look(pid: int) -> None:
+    """Let a shim look at its files, twice, and wait until it has."""
+    for _ in range(2):
+        before = _sleeps(pid)
+        os.kill(pid, signal.SIGUSR1)
+        until(lambda: _sleeps(pid) > before, what="the shim sleeps again")  # noqa: B023 - called in this very turn
+
+
+def _sleeps(pid: int) -> int:
+    """Return how often a process went to sleep of its own accord."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("voluntary_ctxt_switches")))

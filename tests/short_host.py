@@ -1,0 +1,121 @@
+"""A host that runs short of something: of room on a disk, of descriptors, of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+#: Where version 1 of the control groups counts processes.
+PIDS = Path("/sys/fs/cgroup/pids")
+
+
+@contextlib.contextmanager
+def own_disk(where: Path, kind: str = "tmpfs", *, size: str = "1m") -> Iterator[Path]:
+    """Give a file system of its own at *where*, gone afterwards; skip where none can be mounted."""
+    where.mkdir(parents=True, exist_ok=True)
+    options = ["-o", f"size={size}"] if kind == "tmpfs" else []
+    done = subprocess.run(
+        [shutil.which("mount") or "/bin/mount", "-t", kind, *options, "none", str(where)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"a disk of its own needs root, or the tests below unshare -rm: {done.stderr.strip()}")
+    try:
+        yield where
+    finally:
+        subprocess.run([shutil.which("umount") or "/bin/umount", "-l", str(where)], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leave no room on *disk*; return the file to delete when there shall be room again."""
+    filler = disk / ".filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)), (disk / ".probe").open("wb", buffering=0) as file:
+        file.write(b"x" * 4096)
+    (disk / ".probe").unlink()
+    return filler
+
+
+@contextlib.contextmanager
+def no_descriptors(pid: int, *, but: int = 0) -> Iterator[None]:
+    """Let the process *pid* open nothing more, *but* so many, for a while. What it has open it keeps."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    at_most = min(_first_free(pid, but) for _ in range(20))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (at_most, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def _first_free(pid: int, skip: int) -> int:
+    """Return the descriptor that the process would be given next, *skip* of them left out; never 0, for poll(2)."""
+    used = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    if pid == os.getpid():
+        used = {number for number in used if _is_open(number)}  # not the one that the listing itself took
+    return [number for number in range(len(used) + skip + 1) if number not in used][skip]
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def no_processes(pid: int, *, but: int = 0) -> Iterator[None]:
+    """Let the process *pid* start no process and no thread, *but* so many, for a while; skip where that cannot be."""
+    if os.getuid() != 0:
+        before = resource.prlimit(pid, resource.RLIMIT_NPROC)
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (_tasks_of_user() + but if but else 0, before[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NPROC, before)
+        return
+    # The kernel holds root to no RLIMIT_NPROC, but to the limit of a control group.
+    group = PIDS / f"gpuqueue-test-{uuid.uuid4().hex}"
+    try:
+        group.mkdir()
+        (group / "cgroup.procs").write_text(str(pid))
+        (group / "pids.max").write_text(str(int((group / "pids.current").read_text()) + but))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"root is held to no process limit, and there is no control group for it: {error}")
+    try:
+        yield
+    finally:
+        (group / "pids.max").write_text("max")
+        for each in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):
+                (PIDS / "cgroup.procs").write_text(each)
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def _tasks_of_user() -> int:
+    """Return how many threads the user of these tests has: that is what the limit counts."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if process.stat().st_uid == os.getuid():
+                found += len(list((process / "task").iterdir()))
+    return found
