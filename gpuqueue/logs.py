@@ -1,7 +1,9 @@
-"""Reading a log that is still being written."""
+"""Reading a log that is still being written, and out of whose middle a part may have been taken."""
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +26,7 @@ class LogTail:
             self.path, self._offset = path, 0
 
     def rest(self) -> Iterator[bytes]:
-        """Yield what was written since the last time.
+        """Yield what was written since the last time. What is gone by now is told in a line of our own.
 
         Raises:
             Refused: the log belongs to somebody else.
@@ -33,12 +35,69 @@ class LogTail:
         if self.path is None:
             return
         try:
-            with self.path.open("rb") as log:
-                log.seek(self._offset)
-                while chunk := log.read(CHUNK_BYTES):
-                    self._offset += len(chunk)
-                    yield chunk
+            with self.path.open("rb", buffering=0) as log:
+                yield from self._rest(log.fileno())
         except FileNotFoundError:
             return  # the run has written nothing yet
         except PermissionError:
             raise Refused(f"you may not read {self.path}: it belongs to the account that runs the jobs") from None
+
+    def _rest(self, log: int) -> Iterator[bytes]:
+        size, came_from = os.fstat(log).st_size, self._offset
+        if size < came_from:  # cut back, where the file system knows no holes
+            self._offset = size
+            yield b"\ngpuqueue: the log was cut here, and goes on below\n"
+        while chunk := os.pread(log, CHUNK_BYTES, self._offset):
+            kept = chunk[: _hole(log, self._offset) - self._offset]
+            if kept:
+                self._offset += len(kept)
+                yield kept
+                continue
+            end = _data(log, self._offset)
+            if end is None:
+                return
+            if 0 < self._offset == came_from:  # else the log's own line about it has just been read
+                yield b"\ngpuqueue: %d bytes were left out before they could be shown\n" % (end - self._offset)
+            self._offset = end
+
+
+def last_bytes(path: Path, most: int) -> bytes:
+    """Return at most the last *most* bytes of a log, without its holes; empty if it cannot be read."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            log = file.fileno()
+            offset = max(0, os.fstat(log).st_size - most)
+            found = bytearray()
+            while chunk := os.pread(log, CHUNK_BYTES, offset):
+                kept = chunk[: _hole(log, offset) - offset]
+                found += kept
+                end = offset + len(kept) if kept else _data(log, offset)
+                if end is None:
+                    break
+                offset = end
+            return bytes(found)
+    except OSError:
+        return b""
+
+
+def _hole(log: int, offset: int) -> int:
+    """Return where the next hole begins: at *offset* itself, if that is in one.
+
+    Asked after reading, since holes only ever come: whatever was read before the answer was there.
+    """
+    try:
+        return os.lseek(log, offset, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno in {errno.ENXIO, errno.EINVAL}:  # cut meanwhile, or a file system that knows no holes
+            return offset + CHUNK_BYTES
+        raise
+
+
+def _data(log: int, offset: int) -> int | None:
+    """Return where data begins again behind *offset*, or None if there is nothing but a hole."""
+    try:
+        return os.lseek(log, offset, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        raise

@@ -24,6 +24,8 @@ from gpuqueue.units import parse_bytes, parse_duration
 PREFIX = "GPUQUEUE_"
 #: So many beats must fit into a lease: some may be late or get lost.
 BEATS_IN_A_LEASE = 5
+#: With less a log could not keep both a beginning and an end that are worth reading.
+LEAST_LOG_LIMIT_BYTES = 2**20
 #: A unix socket's path may have about 107 bytes; below this we never come near it.
 _MAX_SOCKET_PATH = 90
 
@@ -79,6 +81,8 @@ class Settings:
     on_partition: OnPartition = OnPartition.STOP
     #: Whether jobs are told to stay within the memory that they asked for.
     cap: bool = True
+    #: Largest log of a run: what is beyond is taken out of its middle; None lets it grow.
+    log_limit_bytes: int | None = 4 * 2**30
     #: Where each value comes from.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -224,6 +228,15 @@ def _size_or_zero(raw: str) -> int:
     return 0 if raw == "0" else parse_bytes(raw)
 
 
+def _log_limit(raw: str) -> int | None:
+    if raw.lower() == "none":
+        return None
+    limit_bytes = parse_bytes(raw)
+    if limit_bytes < LEAST_LOG_LIMIT_BYTES:
+        raise BadRequest(f"{raw!r} is too little for a log: give at least 1M, or none for no limit")
+    return limit_bytes
+
+
 def _flag(raw: str) -> bool:
     if raw.lower() not in {"true", "false"}:
         raise BadRequest(f"{raw!r} is neither true nor false")
@@ -267,4 +280,5 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "loss_limit": _positive,
     "on_partition": _on_partition,
     "cap": _flag,
+    "log_limit_bytes": _log_limit,
 }

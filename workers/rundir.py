@@ -43,6 +43,8 @@ class ShimSpec:
     start_before: float
     lock_fd: int
     umask: int
+    #: Largest log, in bytes; None: no limit.
+    log_limit_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -174,6 +174,7 @@ class Runner:
                 start_before=start_before,
                 lock_fd=run.lock_fd,
                 umask=0o022,
+                log_limit_bytes=self._settings.log_limit_bytes,
             )
         )
         directory.vouch(start_before)

@@ -12,7 +12,7 @@ spec      worker   JSON: what to run (see :class:`workers.rundir.ShimSpec`)
 pid       shim     identity of the shim (pid, start time, boot id), then the same of the job's first process
 beat      worker   until when somebody vouches for the run, on the host's monotonic clock, in seconds
 cancel    worker   appears when the run must end; its text is the ending's kind. On a full disk a link to that word
-log       job      standard output and standard error, in the order of writing
+log       job      standard output and standard error, in the order of writing, cut by :mod:`workers.shim_log`
 inside/   job      a file for each of its processes that used torch on a GPU (see :mod:`workers.inside_report`)
 exit      shim     JSON: how it ended; appears at once and whole, after the last process is gone
 ========  =======  ===========================================================================================
@@ -36,11 +36,14 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 if TYPE_CHECKING or __name__ != "__main__":
+    from workers.shim_log import LogLimit
     from workers.shim_tree import WAKE, Tree, start_ticks
 else:  # isolated: the path holds the standard library and nothing else; that stays first
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
+    from shim_log import LogLimit
     from shim_tree import WAKE, Tree, start_ticks
 
 PR_SET_PDEATHSIG = 1
@@ -189,7 +192,7 @@ def why(error: Exception, program: str) -> str:
     return words
 
 
-def watch(tree: Tree, spec: dict[str, Any]) -> str:
+def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float]) -> str:
     """Wait until the first process ends or must end; return the kind of ending.
 
     In turn: somebody has ended? cancelled? out of time? nobody vouches any more?
@@ -210,7 +213,7 @@ def watch(tree: Tree, spec: dict[str, Any]) -> str:
         until = vouched_until(until)
         if now >= until:
             return "lost"
-        next_look = min(now + LOOK_S, until, out_of_time or now + LOOK_S)
+        next_look = min(now + min(LOOK_S, look_at_log()), until, out_of_time or now + LOOK_S)
         signal.sigtimedwait(WAKE, max(0.0, next_look - now))
 
 
@@ -234,11 +237,13 @@ def main(run_dir: str) -> None:
         words = {"kind": no.kind, "status": None, "detail": str(no), "hosts_fault": no.hosts_fault}
         put_at_last("exit", json.dumps(words))
         return
+    log_limit = LogLimit("log", spec.get("log_limit_bytes"))
     with contextlib.suppress(OSError):
         put("pid", f"{me}\n{tree.pid} {start_ticks(tree.pid)} {boot_id()}\n")
-    kind = watch(tree, spec)
+    kind = watch(tree, spec, log_limit.look)
     duration_s = time.monotonic() - started
-    tree.end(LEFTOVER_GRACE_S if kind == "exited" else spec["kill_grace_s"])
+    tree.end(LEFTOVER_GRACE_S if kind == "exited" else spec["kill_grace_s"], log_limit.look)
+    log_limit.look()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Between fork and exec the job's process still counts our own memory: below that the figure says nothing.
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

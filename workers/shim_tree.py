@@ -7,6 +7,10 @@ import os
 import signal
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 #: Longest time between two looks while the tree is given its grace, in seconds.
 LOOK_S = 1.0
 #: A tree that survives SIGKILL (a process stuck in the driver) is waited for in steps of this length.
@@ -75,8 +79,8 @@ class Tree:
             if pid == self.pid:
                 self.status = os.waitstatus_to_exitcode(status)
 
-    def end(self, grace_s: float) -> None:
-        """End every process: TERM, a grace, then KILL until none is left."""
+    def end(self, grace_s: float, meanwhile: Callable[[], object]) -> None:
+        """End every process: TERM, a grace, then KILL until none is left. *meanwhile* is called at every look."""
         if not self.reap():
             return
         told = False
@@ -89,6 +93,7 @@ class Tree:
             signal.sigtimedwait(WAKE, min(LOOK_S, left_s))
             if not self.reap():
                 return
+            meanwhile()
         while self.reap():
             signal_all(signal.SIGKILL)
             signal.sigtimedwait(WAKE, KILL_STEP_S)

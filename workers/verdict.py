@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+from gpuqueue.logs import last_bytes
 from gpuqueue.run import Ending, EndingKind
 from gpuqueue.units import format_bytes
 from workers.inside_report import InsideReport
@@ -55,9 +56,4 @@ def says_out_of_memory(log_tail: bytes) -> bool:
 
 def tail(log: Path) -> bytes:
     """Return the end of a log, empty if there is none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-            return file.read(TAIL_BYTES)
-    except OSError:
-        return b""
+    return last_bytes(log, TAIL_BYTES)
