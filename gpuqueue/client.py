@@ -29,7 +29,7 @@ from gpuqueue.logs import LogTail
 from gpuqueue.run import Record
 from gpuqueue.settings import Settings
 from gpuqueue.submission import command_of, current_account, name_of, travelling, working_directory
-from gpuqueue.units import parse_bytes, parse_duration
+from gpuqueue.units import format_duration, parse_bytes, parse_duration
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
@@ -403,17 +403,26 @@ class Client:
 
         Raises:
             JobNotFound: nobody knows the job.
-            Refused: it has not run yet, or its log lies on another host.
+            Refused: it has not run yet, or its log lies on another host or is gone.
 
         """
         record = self.show(job_id)
+        path = self._log_path_of(record)
+        if path is None:
+            raise Refused(f"job {job_id} ({record.job.state}) has no log yet: it has not run")
+        if record.job.state.is_end and _is_gone(path):
+            keep_s = self.settings.keep_logs_s
+            kept = f"; logs are kept for {format_duration(keep_s)} (GPUQUEUE_KEEP_LOGS)" if keep_s is not None else ""
+            raise Refused(f"the log of job {job_id} is not there any more: {path}{kept}")
+        return path
+
+    def _log_path_of(self, record: Record) -> Path | None:
         run = next((run for run in reversed(record.runs) if run.log_path), None)
         if run is None or run.log_path is None:
-            raise Refused(f"job {job_id} ({record.job.state}) has no log yet: it has not run")
-        path = Path(run.log_path)
+            return None
         if run.host != self.settings.host:
-            raise Refused(f"the log of job {job_id} lies on host {run.host}: {path}")
-        return path
+            raise Refused(f"the log of job {record.job.id} lies on host {run.host}: {run.log_path}")
+        return Path(run.log_path)
 
     def follow(self, job_id: int, tail: LogTail | None = None) -> Iterator[bytes]:
         """Yield the job's output as it is written, from its beginning, over all its runs, up to its end.
@@ -434,11 +443,10 @@ class Client:
                 ended = self.get(job_id).state.is_end  # asked before reading: what was written by then is read
                 if ended:
                     self._recorded(self.get(job_id))  # where the log is stands in the book; wait for that a little
-                tail.turn_to(self._log_path_if_any(job_id))
+                tail.turn_to(self._log_path_of(self.show(job_id)))
                 yield from tail.rest()
                 if ended:
-                    if tail.path is None:
-                        self.log_path(job_id)  # says why there is none
+                    self.log_path(job_id)  # says why there is none
                     return
                 until = time.monotonic() + (FOLLOW_S if tail.path is None else LOOK_S)
                 while time.monotonic() < until:
@@ -447,6 +455,12 @@ class Client:
                     if ring is not None and ring.job_id == job_id:
                         break
 
-    def _log_path_if_any(self, job_id: int) -> Path | None:
-        record = self.show(job_id)
-        return self.log_path(job_id) if any(run.log_path for run in record.runs) else None
+
+def _is_gone(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:  # it may not be looked at: whoever opens it says so
+        return False
+    return False

@@ -83,6 +83,8 @@ class Settings:
     cap: bool = True
     #: Largest log of a run: what is beyond is taken out of its middle; None lets it grow.
     log_limit_bytes: int | None = 4 * 2**30
+    #: How long the log of an ended run is kept; None for ever.
+    keep_logs_s: float | None = 30 * 86400.0
     #: Where each value comes from.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -237,6 +239,10 @@ def _log_limit(raw: str) -> int | None:
     return limit_bytes
 
 
+def _duration_or_none(raw: str) -> float | None:
+    return None if raw.lower() == "none" else parse_duration(raw)
+
+
 def _flag(raw: str) -> bool:
     if raw.lower() not in {"true", "false"}:
         raise BadRequest(f"{raw!r} is neither true nor false")
@@ -281,4 +287,5 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "on_partition": _on_partition,
     "cap": _flag,
     "log_limit_bytes": _log_limit,
+    "keep_logs_s": _duration_or_none,
 }

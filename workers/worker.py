@@ -27,6 +27,7 @@ from workers.claimer import Claimer
 from workers.devices.backend import DeviceBackend
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
+from workers.prune import Pruner
 from workers.reaper import Reaper
 from workers.rundir import unsettled
 from workers.runner import NOT_STARTED, Runner
@@ -67,6 +68,7 @@ class Worker:
         self._runner = Runner(settings, self.queue, self._gate, self._sampler, self.runs, clock)
         self._beats = Beats(settings, self.queue, self._gate, self.runs, clock)
         self._reaper = Reaper(settings, self.queue)
+        self._pruner = Pruner(settings, clock)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
         self._claimer: Claimer | None = None
@@ -102,6 +104,7 @@ class Worker:
             "keeper": lambda: self._beats.keep(self._stopping),
             "sampler": lambda: self._sampler.loop(self._stopping),
             "reaper": lambda: self._reaper.loop(self._stopping),
+            "pruner": lambda: self._pruner.loop(self._stopping),
             "doorbell": self._listen,
             "claimer": self._claim_loop,
         }

@@ -45,6 +45,10 @@ def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
         ("GPUQUEUE_HOST", "a b"),
         ("GPUQUEUE_CAP", "maybe"),
         ("GPUQUEUE_DEFAULT_DEVICE", "tpu"),
+        ("GPUQUEUE_LOG_LIMIT", "1000K"),
+        ("GPUQUEUE_LOG_LIMIT", "0"),
+        ("GPUQUEUE_KEEP_LOGS", "0"),
+        ("GPUQUEUE_KEEP_LOGS", "a month"),
     ],
 )
 def test_a_bad_value_names_its_origin(variable: str, value: str) -> None:
@@ -61,6 +65,17 @@ def test_caps_are_on_unless_the_site_says_no(tmp_path: Path) -> None:
     assert Settings.load(HERE).cap
     assert not Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)}).cap
     assert Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_CAP": "true"}).cap
+
+
+def test_a_log_may_grow_and_stay_for_ever(tmp_path: Path) -> None:
+    """In the environment as in the file: `none`."""
+    file = tmp_path / "config.toml"
+    file.write_text('log_limit = "none"\nkeep_logs = "none"\n')
+
+    found = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+    assert (None, None) == (found.log_limit_bytes, found.keep_logs_s)
+    found = Settings.load({**HERE, "GPUQUEUE_LOG_LIMIT": "1M", "GPUQUEUE_KEEP_LOGS": "7d"})
+    assert (2**20, 7 * 86400.0) == (found.log_limit_bytes, found.keep_logs_s)
 
 
 def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
