@@ -28,7 +28,7 @@ from gpuqueue.job import Job, JobSpec, JobState, Level
 from gpuqueue.logs import LogTail
 from gpuqueue.run import Record
 from gpuqueue.settings import Settings
-from gpuqueue.submission import command_of, current_account, name_of, travelling, working_directory
+from gpuqueue.submission import command_of, current_account, current_umask, name_of, travelling, working_directory
 from gpuqueue.units import format_duration, parse_bytes, parse_duration
 from gpuqueue.words import plain
 
@@ -149,6 +149,7 @@ class Client:
             pool=pool,
             requeue=requeue,
             cap=cap,
+            umask=current_umask(),
             script=script,
             interpreter=chosen,
         )

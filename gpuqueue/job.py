@@ -176,8 +176,9 @@ class JobSpec:
 
     ``mem_bytes`` is what the job needs free on *each* of its ``gpus`` devices. ``env`` is the submitter's
     environment; it stays out of ``repr`` because people paste logs and environments hold secrets. ``cap``
-    lets the worker tell the job's frameworks to stay within ``mem_bytes``. ``device`` is the kind of device that it
-    wants; None, where nothing is said, means a GPU wherever the queue knows of one (:func:`gpuqueue.device.suits`).
+    lets the worker tell the job's frameworks to stay within ``mem_bytes``. ``umask`` is the submitter's. ``device`` is
+    the kind of device that it wants; None, where nothing is said, means a GPU wherever the queue knows of one
+    (:func:`gpuqueue.device.suits`).
     ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
     content-addressed copy of the code beside ``cwd``; nothing fills it yet.
     """
@@ -195,6 +196,7 @@ class JobSpec:
     pool: str = ""
     requeue: bool = True
     cap: bool = True
+    umask: int = 0o022
     script: str | None = None
     interpreter: str | None = None
     snapshot: str | None = None
@@ -237,10 +239,12 @@ class JobSpec:
 
     def _check_types(self) -> None:
         """Refuse what a program, unlike the command line, could hand in: a float for a size, a number for a name."""
-        whole = {"mem": self.mem_bytes, "gpus": self.gpus}
+        whole = {"mem": self.mem_bytes, "gpus": self.gpus, "umask": self.umask}
         for what, value in whole.items():
             if type(value) is not int:
                 raise BadRequest(f"{what} must be a whole number, not {value!r}")
+        if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
+            raise BadRequest(f"{self.umask:o} is no umask: it has three octal digits")
         if self.time_limit_s is not None and not isinstance(self.time_limit_s, (int, float)):
             raise BadRequest(f"the time limit must be a number of seconds, not {self.time_limit_s!r}")
         texts = {"name": self.name, "cwd": self.cwd, "pool": self.pool, "account": self.account.name}

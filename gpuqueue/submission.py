@@ -35,6 +35,15 @@ def current_account(host: str) -> Account:
     return Account(name=name, uid=uid, host=host)
 
 
+def current_umask(status: Path = Path("/proc/self/status")) -> int:
+    """Return the umask of this process without changing it; 022 where the kernel does not tell (before 4.7)."""
+    try:
+        lines = status.read_text(encoding="ascii", errors="replace").splitlines()
+        return next(int(line.split()[1], 8) for line in lines if line.startswith("Umask:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0o022
+
+
 def travelling(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the part of *environ* that travels with a job.
 

@@ -173,7 +173,7 @@ class Runner:
                 kill_grace_s=self._settings.kill_grace_s,
                 start_before=start_before,
                 lock_fd=run.lock_fd,
-                umask=0o022,
+                umask=spec.umask,
                 log_limit_bytes=self._settings.log_limit_bytes,
             )
         )

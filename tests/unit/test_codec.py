@@ -104,6 +104,13 @@ def test_a_job_of_before_there_were_kinds_does_not_say() -> None:
     ]
 
 
+def test_a_job_of_before_its_umask_travelled_has_the_usual_one() -> None:
+    """That is what every job was given then."""
+    assert 0o022 == decode_spec((GOLDEN / "spec-v1.json").read_text()).umask
+    assert 0o007 == decode_spec((GOLDEN / "spec-v1-umask.json").read_text()).umask
+    assert 0o077 == decode_spec(encode_spec(make_spec(umask=0o077))).umask
+
+
 def test_there_are_golden_payloads() -> None:
     """The test above has something to load."""
     assert list(GOLDEN.glob("spec-*.json"))
