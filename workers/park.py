@@ -39,6 +39,7 @@ def park(settings: Settings, for_s: float) -> int:
         alive = Alive(job_id=held.job_id, token=held.token, observed=observed)
         if held.token in queue.beat(nothing_to_promise, [alive], lease_s=for_s / SHIM_SHARE).go_on:
             directory.vouch(time.monotonic() + for_s)
+            directory.close()
             parked += 1
     queue.close()
     return parked
