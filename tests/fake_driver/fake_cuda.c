@@ -7,9 +7,6 @@
  */
 #include "fake_state.h"
 
-#include <pthread.h>
-#include <sys/file.h>
-
 enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, DEVICE_UNAVAILABLE = 46, NO_DEVICE = 100,
        INVALID_DEVICE = 101, INVALID_CONTEXT = 201, UNKNOWN = 999 };
 enum { PROHIBITED = 2, EXCLUSIVE_PROCESS = 3, MAX_BLOCKS = 4096 };
@@ -24,20 +21,6 @@ static Block blocks[MAX_BLOCKS];
 static uint64_t next_at = 0x7f0000000000;
 static int contexts[MAX_GPUS];
 static __thread Gpu *current;
-static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
-
-/* A fresh descriptor each time: a lock is shared by all copies of a descriptor, and so by forked children. */
-static int lock(void) {
-    pthread_mutex_lock(&threads);
-    int file = open(getenv("FAKE_GPU_STATE"), O_RDONLY | O_CLOEXEC);
-    flock(file, LOCK_EX);
-    return file;
-}
-static int unlock(int file, int error) {
-    close(file);
-    pthread_mutex_unlock(&threads);
-    return error;
-}
 
 static Gpu *named(const char *word) {
     Gpu *found = NULL;
@@ -126,7 +109,7 @@ static Entry *entry_on(Gpu *gpu) {
     for (uint32_t i = 0; i < state->entry_count; i++) {
         Entry *each = &state->entries[i];
         if (each->gpu == index && each->pid == pid && each->start == start) return each;
-        if (each->start && !alive(each)) place = each;
+        if (each->start && !alive(each) && each->start == NOBODY) place = each;
     }
     if (!place && state->entry_count == MAX_ENTRIES) return NULL;
     if (!place) place = &state->entries[state->entry_count];
@@ -137,9 +120,13 @@ static Entry *entry_on(Gpu *gpu) {
 
 static int charge(Gpu *gpu, uint64_t bytes) {
     if (gpu->error) return UNKNOWN;
-    if (allocated(gpu) + bytes > gpu->total - gpu->reserved) return OUT_OF_MEMORY;
     Entry *entry = entry_on(gpu);
     if (!entry) return OUT_OF_MEMORY;
+    if (allocated(gpu) + bytes > gpu->total - gpu->reserved) {
+        keep_change(entry, bytes);
+        if (!contexts[gpu - state->gpus]) *entry = (Entry){.start = NOBODY};
+        return OUT_OF_MEMORY;
+    }
     entry->bytes += bytes;
     keep_account(entry);
     return OK;
@@ -168,7 +155,10 @@ int cuDevicePrimaryCtxRelease_v2(int device) {
     int file = lock(), index = gpu - state->gpus;
     if (!contexts[index]) return unlock(file, INVALID_CONTEXT);
     if (!--contexts[index]) {
-        *entry_on(gpu) = (Entry){.gpu = index, .start = 1}; /* nobody's: the next process takes it */
+        Entry *entry = entry_on(gpu);
+        entry->bytes = 0;
+        keep_change(entry, 0);
+        *entry = (Entry){.start = NOBODY};
         for (int i = 0; i < MAX_BLOCKS; i++)
             if (blocks[i].gpu == gpu) blocks[i] = (Block){0};
     }
@@ -201,7 +191,9 @@ int cuMemFree_v2(uint64_t at) {
     int file = lock();
     for (int i = 0; i < MAX_BLOCKS; i++) {
         if (!blocks[i].gpu || blocks[i].at != at) continue;
-        entry_on(blocks[i].gpu)->bytes -= blocks[i].bytes;
+        Entry *entry = entry_on(blocks[i].gpu);
+        entry->bytes -= blocks[i].bytes;
+        keep_change(entry, 0);
         blocks[i] = (Block){0};
         return unlock(file, OK);
     }

@@ -12,9 +12,11 @@ import mmap
 import os
 import shutil
 import subprocess
+import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,8 +37,10 @@ TEMPERATURE, TEMPERATURE_V, THRESHOLD, FIELDS, POWER, UTILISATION, REASONS = (1 
 ECC, MODE, MARGIN, TOPOLOGY, MPS_LIST, GRAPHICS_LIST = (1 << bit for bit in range(7, 13))
 _OF_THE_CARD = TEMPERATURE | TEMPERATURE_V | THRESHOLD | FIELDS | POWER | UTILISATION | REASONS | MODE | MARGIN
 
-_MAX_GPUS, _MAX_ENTRIES, _MAX_ACCOUNTS = 16, 256, 1024
+_MAX_GPUS, _MAX_ENTRIES, _MAX_ACCOUNTS, _MAX_CHANGES = 16, 512, 1024, 4096
 _COMPUTE, _GRAPHICS, _NOT_AVAILABLE, _ALWAYS_ALIVE, _MPS = 1, 2, 4, 8, 16
+#: The start of an entry that is free.
+_NOBODY = 1
 _GIB = 2**30
 #: One NUMA node of another processor: as far as two cards of one host can be.
 _SYSTEM = 50
@@ -89,6 +93,17 @@ class _Account(ctypes.Structure):
     )
 
 
+class _Change(ctypes.Structure):
+    _fields_ = (
+        ("at", ctypes.c_uint64),
+        ("gpu", ctypes.c_uint32),
+        ("pid", ctypes.c_uint32),
+        ("start", ctypes.c_uint64),
+        ("bytes", ctypes.c_uint64),
+        ("refused", ctypes.c_uint64),
+    )
+
+
 class _State(ctypes.Structure):
     """The same layout as in fake_state.h."""
 
@@ -109,7 +124,24 @@ class _State(ctypes.Structure):
         ("links", ctypes.c_uint32 * _MAX_GPUS * _MAX_GPUS),
         ("account_count", ctypes.c_uint64),
         ("accounts", _Account * _MAX_ACCOUNTS),
+        ("change_count", ctypes.c_uint64),
+        ("changes", _Change * _MAX_CHANGES),
     )
+
+
+class Change(NamedTuple):
+    """One step of what processes hold: its time on the wall clock, and what *pid* holds on *gpu* from then on.
+
+    ``start`` is when the process started, in the kernel's ticks, 0 for one that :meth:`FakeGpus.hold` let hold it;
+    ``refused`` what it asked for and did not get. A process that dies leaves no step.
+    """
+
+    at_ns: int
+    gpu: int
+    pid: int
+    start: int
+    held_bytes: int
+    refused_bytes: int
 
 
 def compiler() -> str | None:
@@ -141,13 +173,17 @@ class FakeGpus:
         with path.open("r+b") as file:
             self._map = mmap.mmap(file.fileno(), ctypes.sizeof(_State))
         self.state: Any = _State.from_buffer(self._map)
+        self._told = self.state.change_count
+        self._mine = threading.RLock()
+        self._depth = 0
 
     @classmethod
     def create(
         cls, path: Path, sizes: tuple[int, ...], *, reserved_bytes: int = _GIB // 2, context_bytes: int = 300 * 2**20
     ) -> FakeGpus:
         """Write a new state with one GPU for each size in *sizes*, cool, idle and as far apart as can be."""
-        path.write_bytes(bytes(ctypes.sizeof(_State)))
+        path.write_bytes(b"")
+        os.truncate(path, ctypes.sizeof(_State))
         fake = cls(path)
         for index, total_bytes in enumerate(sizes):
             gpu = fake.state.gpus[index]
@@ -205,21 +241,71 @@ class FakeGpus:
         """
         kind = _GRAPHICS if graphics else _MPS if mps else _COMPUTE
         flags = kind | _NOT_AVAILABLE * not_available | _ALWAYS_ALIVE * always_alive
-        with self._locked():
-            count = self.state.entry_count
-            for entry in self.state.entries[:count]:
-                if (entry.gpu, entry.pid, entry.flags & kind) == (gpu, pid, kind):
-                    entry.flags, entry.bytes = flags, size_bytes
-                    break
-            else:
-                self.state.entries[count] = _Entry(gpu, pid, flags, 0, size_bytes, 0)
-                self.state.entry_count = count + 1
+        with self.locked():
+            entry = self._entry(gpu, pid, kind) or self._free_entry()
+            entry.gpu, entry.pid, entry.flags, entry.bytes, entry.start = gpu, pid, flags, size_bytes, 0
             self._keep_account(gpu, pid, size_bytes)
+            self._keep_change(gpu, pid, size_bytes)
+
+    def let_go(self, gpu: int, pid: int) -> None:
+        """Let *pid* hold nothing on GPU *gpu* any more, as if it had never been there."""
+        with self.locked():
+            for entry in self._entries():
+                if (entry.gpu, entry.pid) == (gpu, pid):
+                    entry.flags, entry.bytes, entry.start = 0, 0, _NOBODY
+            self._keep_change(gpu, pid, 0)
+
+    def held(self, gpu: int) -> dict[int, int]:
+        """Return what each live process holds on GPU *gpu*, by the pid."""
+        found: dict[int, int] = {}
+        with self.locked():
+            for entry in self._entries():
+                if entry.gpu == gpu and _alive(entry):
+                    found[entry.pid] = max(found.get(entry.pid, 0), entry.bytes)
+        return found
+
+    def changes(self) -> list[Change]:
+        """Return what has changed since the last call (or since this object was made), in order.
+
+        Raises:
+            OverflowError: so much that the oldest is not there any more.
+
+        """
+        with self.locked():
+            count = self.state.change_count
+            if count - self._told > _MAX_CHANGES:
+                raise OverflowError(f"{count - self._told} changes since the last call, {_MAX_CHANGES} are kept")
+            places = (self.state.changes[i % _MAX_CHANGES] for i in range(self._told, count))
+            found = [Change(e.at, e.gpu, e.pid, e.start, e.bytes, e.refused) for e in places]
+            self._told = count
+        return found
 
     def truth(self, gpu: int, pid: int) -> int | None:
         """Return the most that *pid* ever held on GPU *gpu*, dead or alive; None for one that never held anything."""
         known = [each.bytes for each in self._accounts() if (each.gpu, each.pid) == (gpu, pid)]
         return known[-1] if known else None
+
+    def _entries(self) -> list[Any]:
+        """Return the entries that may be somebody's."""
+        entries: list[Any] = self.state.entries[: self.state.entry_count]
+        return [entry for entry in entries if entry.start != _NOBODY]
+
+    def _entry(self, gpu: int, pid: int, kind: int) -> Any:
+        mine = (e for e in self._entries() if (e.gpu, e.pid, e.flags & kind) == (gpu, pid, kind))
+        return next(mine, None)
+
+    def _free_entry(self) -> Any:
+        count = self.state.entry_count
+        for entry in self.state.entries[:count]:
+            if entry.start == _NOBODY:
+                return entry
+        self.state.entry_count = count + 1
+        return self.state.entries[count]
+
+    def _keep_change(self, gpu: int, pid: int, size_bytes: int) -> None:
+        place = self.state.change_count % _MAX_CHANGES
+        self.state.changes[place] = _Change(time.time_ns(), gpu, pid, 0, size_bytes, 0)
+        self.state.change_count += 1
 
     def _accounts(self) -> list[Any]:
         """Return the accounts that are kept, oldest first."""
@@ -227,7 +313,7 @@ class FakeGpus:
         return [self.state.accounts[i % _MAX_ACCOUNTS] for i in range(max(0, count - _MAX_ACCOUNTS), count)]
 
     def _keep_account(self, gpu: int, pid: int, size_bytes: int) -> None:
-        for account in self._accounts():
+        for account in reversed(self._accounts()):
             if (account.gpu, account.pid, account.start) == (gpu, pid, 0):
                 account.bytes = max(account.bytes, size_bytes)
                 return
@@ -241,8 +327,29 @@ class FakeGpus:
         self.hold(uuids.index(first), os.getpid(), size_bytes)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other writers away."""
-        with self.path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+    def locked(self) -> Iterator[None]:
+        """Keep every change and every look of others away; may be entered again by the thread that is in it."""
+        with self._mine:
+            self._depth += 1
+            try:
+                if self._depth == 1:
+                    self._file = self.path.open("rb")
+                    fcntl.flock(self._file, fcntl.LOCK_EX)
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0:
+                    self._file.close()
+
+
+def _alive(entry: Any) -> bool:
+    """Return whether the process that holds it lives."""
+    if entry.flags & _ALWAYS_ALIVE:
+        return True
+    try:
+        fields = (
+            Path(f"/proc/{entry.pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+        )
+    except OSError:
+        return False
+    return fields[0] not in "ZX" and entry.start in {0, int(fields[19])}

@@ -47,15 +47,16 @@ static int processes(Gpu *gpu, uint32_t question, uint32_t flag, uint32_t *count
     uint32_t room = *count, seen = 0;
     int error = asked(gpu, question);
     if (error) return error;
+    int file = lock();
     for (uint32_t i = 0; i < state->entry_count; i++) {
-        const Entry *entry = &state->entries[i];
+        Entry *entry = &state->entries[i];
         if (!(entry->flags & flag) || !counts(entry, gpu)) continue;
         if (seen < room && out)
             out[seen] = (Process){entry->pid, entry->flags & NOT_AVAILABLE ? UINT64_MAX : entry->bytes, ~0u, ~0u};
         seen++;
     }
     *count = seen;
-    return seen > room ? INSUFFICIENT_SIZE : OK;
+    return unlock(file, seen > room ? INSUFFICIENT_SIZE : OK);
 }
 
 int nvmlInitWithFlags(unsigned flags) {
@@ -105,7 +106,9 @@ int nvmlDeviceGetPciInfo_v3(Gpu *gpu, Pci *out) {
 
 static int memory(Gpu *gpu, MemoryV2 *out) {
     if (on(gpu)) return on(gpu);
+    int file = lock();
     uint64_t used = allocated(gpu);
+    unlock(file, OK);
     *out = (MemoryV2){out->version, gpu->total, gpu->reserved, gpu->total - gpu->reserved - used, used};
     return gpu->memory_error;
 }
@@ -181,9 +184,11 @@ int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int type, int counter, uint64_t *out) 
 int nvmlDeviceGetComputeMode(Gpu *gpu, unsigned *out) { return number(asked(gpu, MODE), out, gpu->compute_mode); }
 int nvmlDeviceGetAccountingMode(Gpu *gpu, unsigned *out) { return number(on(gpu), out, gpu->accounting); }
 int nvmlDeviceGetAccountingStats(Gpu *gpu, unsigned pid, Stats *out) {
-    const Account *account = on(gpu) ? NULL : account_of(gpu - state->gpus, pid, 0);
+    if (on(gpu)) return on(gpu);
+    int file = lock();
+    const Account *account = account_of(gpu - state->gpus, pid, 0);
     if (account) *out = (Stats){.most = account->bytes};
-    return on(gpu) ? on(gpu) : account ? OK : NOT_FOUND;
+    return unlock(file, account ? OK : NOT_FOUND);
 }
 
 int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending) {

@@ -3,16 +3,21 @@
  * FAKE_GPU_STATE names the file. Memory belongs to live processes: what an entry holds is free again when its process
  * is dead, reaped or not, or when its pid belongs to a later one. Changes show at the next call.
  */
+#include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { COMPUTE = 1, GRAPHICS = 2, NOT_AVAILABLE = 4, ALWAYS_ALIVE = 8, MPS = 16 };
-enum { MAX_GPUS = 16, MAX_ENTRIES = 256, MAX_ACCOUNTS = 1024 };
+enum { MAX_GPUS = 16, MAX_ENTRIES = 512, MAX_ACCOUNTS = 1024, MAX_CHANGES = 4096 };
+enum { NOBODY = 1 }; /* the start of an entry that is free: no process is as old as the kernel */
 
 typedef struct {
     char uuid[96], name[96];
@@ -36,6 +41,13 @@ typedef struct {
     uint32_t gpu, pid;
     uint64_t bytes, start;
 } Account;
+/* One step of what processes hold, in the order in which it happened: what a whole run held at once follows from these.
+ * A process that dies leaves no step. */
+typedef struct {
+    uint64_t at; /* nanoseconds on the wall clock */
+    uint32_t gpu, pid;
+    uint64_t start, bytes, refused; /* what it holds from then on, and what it asked for besides and did not get */
+} Change;
 typedef struct {
     uint32_t gpu_count, mig_count, entry_count; /* instances follow the cards */
     int32_t init_error, call_error; /* given by init, and by every call after it */
@@ -46,6 +58,8 @@ typedef struct {
     uint32_t levels[MAX_GPUS][MAX_GPUS], links[MAX_GPUS][MAX_GPUS];
     uint64_t account_count; /* of all that ever were; the ring keeps the newest */
     Account accounts[MAX_ACCOUNTS];
+    uint64_t change_count; /* as above */
+    Change changes[MAX_CHANGES];
 } State;
 
 static State *state;
@@ -58,6 +72,22 @@ static inline int map_state(void) {
     close(file);
     if (at != MAP_FAILED) state = at;
     return state != NULL;
+}
+
+static pthread_mutex_t threads = PTHREAD_MUTEX_INITIALIZER;
+
+/* Each look and each change is one moment. A fresh descriptor each time: a lock is shared by all copies of a
+ * descriptor, and so by forked children. */
+static inline int lock(void) {
+    pthread_mutex_lock(&threads);
+    int file = open(getenv("FAKE_GPU_STATE"), O_RDONLY | O_CLOEXEC);
+    flock(file, LOCK_EX);
+    return file;
+}
+static inline int unlock(int file, int error) {
+    close(file);
+    pthread_mutex_unlock(&threads);
+    return error;
 }
 
 /* When the process started, in the kernel's ticks; 0 when it is dead. */
@@ -76,24 +106,29 @@ static inline uint64_t start_of(uint32_t pid) {
     return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
-static inline int alive(const Entry *entry) {
+/* Under the lock, as all below. What a dead process held is nobody's at once, so that nobody asks for it again. */
+static inline int alive(Entry *entry) {
+    if (entry->start == NOBODY) return 0;
     if (entry->flags & ALWAYS_ALIVE) return 1;
+    errno = 0;
     uint64_t start = start_of(entry->pid);
-    return start && (!entry->start || entry->start == start);
+    if (start && (!entry->start || entry->start == start)) return 1;
+    if (entry->start && (start || !errno || errno == ENOENT || errno == ESRCH)) *entry = (Entry){.start = NOBODY};
+    return 0;
 }
 
-static inline int counts(const Entry *entry, const Gpu *gpu) {
-    return state->gpus + entry->gpu == gpu && alive(entry);
-}
+static inline int counts(Entry *entry, const Gpu *gpu) { return state->gpus + entry->gpu == gpu && alive(entry); }
 
 static inline uint64_t allocated(const Gpu *gpu) {
     uint64_t sum = 0;
+    unsigned char there[MAX_ENTRIES];
+    for (uint32_t i = 0; i < state->entry_count; i++) there[i] = counts(&state->entries[i], gpu);
     for (uint32_t i = 0; i < state->entry_count; i++) {
         const Entry *mine = &state->entries[i];
-        int largest = counts(mine, gpu); /* a pid that computes and draws has two entries for the same bytes */
+        int largest = there[i]; /* a pid that computes and draws has two entries for the same bytes */
         for (uint32_t j = 0; largest && j < state->entry_count; j++) {
             const Entry *other = &state->entries[j];
-            if (j != i && other->gpu == mine->gpu && other->pid == mine->pid &&
+            if (j != i && there[j] && other->pid == mine->pid &&
                 (other->bytes > mine->bytes || (other->bytes == mine->bytes && j < i)))
                 largest = 0;
         }
@@ -113,6 +148,14 @@ static inline Account *account_of(uint32_t gpu, uint32_t pid, uint64_t start) {
     return NULL;
 }
 
+static inline void keep_change(const Entry *entry, uint64_t refused) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    state->changes[state->change_count % MAX_CHANGES] =
+        (Change){now.tv_sec * 1000000000ull + now.tv_nsec, entry->gpu, entry->pid, entry->start, entry->bytes, refused};
+    __atomic_fetch_add(&state->change_count, 1, __ATOMIC_RELEASE);
+}
+
 static inline void keep_account(const Entry *entry) {
     Account *account = account_of(entry->gpu, entry->pid, entry->start);
     if (!account) {
@@ -120,4 +163,5 @@ static inline void keep_account(const Entry *entry) {
         *account = (Account){.gpu = entry->gpu, .pid = entry->pid, .start = entry->start};
     }
     if (entry->bytes > account->bytes) account->bytes = entry->bytes;
+    keep_change(entry, 0);
 }

@@ -108,6 +108,37 @@ def test_killed_is_gone(start: Start, backend: FarBackend) -> None:
     assert (3, "cuMemAlloc_v2: CUDA error 2") == ends(start("1G"))
 
 
+def test_the_record_has_each_step_in_order(fake: FakeGpus, start: Start) -> None:
+    """What each process held from when on, what it was refused, and what a test let a process hold itself."""
+    pid = holds(start("--device", "cuda:1", "1G", "2M"))
+    fake.hold(1, 4_000_001, 3 * GIB, always_alive=True)
+    steps = fake.changes()
+    assert [CONTEXT_BYTES, CONTEXT_BYTES + GIB, CONTEXT_BYTES + GIB + 2 * MIB, 3 * GIB] == [e.held_bytes for e in steps]
+    assert [(1, pid)] * 3 + [(1, 4_000_001)] == [(each.gpu, each.pid) for each in steps]
+    assert sorted(each.at_ns for each in steps) == [each.at_ns for each in steps]
+    assert {pid: CONTEXT_BYTES + GIB + 2 * MIB, 4_000_001: 3 * GIB} == fake.held(1)
+
+    ends(start("--device", "cuda:1", "6G"))
+    assert [0, 6 * GIB] == [each.refused_bytes for each in fake.changes()]
+
+    fake.let_go(1, 4_000_001)
+    assert [(4_000_001, 0)] == [(each.pid, each.held_bytes) for each in fake.changes()]
+    assert {pid} == fake.held(1).keys()
+
+
+def test_entries_are_used_again(fake: FakeGpus, start: Start) -> None:
+    """Thousands of processes come and go on a fake card, and the table is not longer for it."""
+    for _ in range(3):
+        first = start("2M")
+        holds(first)
+        fake.hold(0, 4_000_002, GIB, always_alive=True)
+        fake.let_go(0, 4_000_002)
+        first.kill()
+        first.wait()
+    assert {} == fake.held(0)
+    assert fake.state.entry_count <= 3
+
+
 @pytest.mark.parametrize(
     ("visible", "ordinal", "index"),
     [
