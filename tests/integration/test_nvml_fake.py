@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,6 +67,32 @@ def test_a_lost_gpu_is_trouble_until_it_is_back(fake: FakeGpus, start: Start) ->
     assert before == backend.devices()
     fake.state.gpus[1].error = 0
     assert 79.5 * GIB == backend.reading(before[1]).free_bytes
+
+
+def test_memory_that_is_given_back_during_a_look_hides_nobody_elses(fake: FakeGpus, start: Start) -> None:
+    """The process list and the memory are two questions: what a run frees in between is not taken off the others."""
+    backend = start("gpu")
+    device = backend.devices()[1]
+    sizes = iter(range(60 * GIB, GIB, -(2**21)))
+    done = threading.Event()
+
+    def give_back() -> None:
+        for size_bytes in sizes:
+            fake.hold(1, os.getpid(), size_bytes)
+            if done.wait(0.0005):
+                return
+
+    fake.hold(1, os.getpid(), next(sizes))
+    thread = threading.Thread(target=give_back)
+    thread.start()
+    try:
+        looks = [backend.reading(device) for _ in range(1500)]
+    finally:
+        done.set()
+        thread.join()
+    unnamed = [look.used_bytes - sum(held or 0 for held in look.processes.values()) for look in looks]
+    assert GIB // 2 <= min(unnamed)
+    assert 100 < len({look.used_bytes for look in looks}), "it moved all the while"
 
 
 def test_a_gpu_lost_from_the_start_is_left_out(fake: FakeGpus, start: Start) -> None:

@@ -11,7 +11,7 @@ import pynvml
 from gpuqueue.device import Device, DeviceKind, Health, Reading
 from workers.devices.nvml_door import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session
 from workers.devices.nvml_health import health_of
-from workers.devices.nvml_memory import accounted, memory, processes
+from workers.devices.nvml_memory import accounted, look, memory
 
 _log = logging.getLogger(__name__)
 
@@ -76,12 +76,8 @@ class NvmlBackend:
             DeviceTrouble: the GPU does not answer, or will not tell its memory or its processes.
 
         """
-        handle = self._session.handle(device.uuid)
-        # Processes first: one that comes between the two looks then counts as foreign, never as free memory.
-        held = processes(self._session, handle)
-        figures = memory(self._session, handle)
-        total_bytes = int(figures.total)
-        return Reading(total_bytes=total_bytes, free_bytes=min(int(figures.free), total_bytes), processes=held)
+        total_bytes, free_bytes, held = look(self._session, self._session.handle(device.uuid))
+        return Reading(total_bytes=total_bytes, free_bytes=min(free_bytes, total_bytes), processes=held)
 
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
         """Return the bytes that *pids* hold in *reading*; None when the driver will not say for one of them."""

@@ -15,6 +15,8 @@ _NO_MEMORY_V2 = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERR
 _NOT_AVAILABLE = 2**64 - 1
 #: How often a process list that grew while it was read is read again.
 _LIST_TRIES = 5
+#: How often a look is taken again in which the memory moved: an idle card gives an even one at once.
+_LOOKS = 3
 
 
 def memory(session: Session, handle: Any) -> Any:
@@ -32,6 +34,28 @@ def memory(session: Session, handle: Any) -> Any:
                 raise
             session.memory_v2 = False
     return session.ask(pynvml.nvmlDeviceGetMemoryInfo, handle)
+
+
+def look(session: Session, handle: Any) -> tuple[int, int, dict[int, int | None]]:
+    """Return a GPU's memory, how much of it is free, and what each process holds, as if it were one question.
+
+    They are several, and what is not the processes' is got by taking one from the other. A process that gives memory
+    back between the two would hide as much of somebody else's. So the memory is asked for before and after the list:
+    where it is the same nothing moved, and where it always moves the fuller of both counts.
+
+    Raises:
+        Refusal: NVML gave an error.
+
+    """
+    before = memory(session, handle)
+    for _ in range(_LOOKS):
+        held = processes(session, handle)
+        after = memory(session, handle)
+        free_bytes = min(int(before.free), int(after.free))
+        if before.free == after.free:
+            break
+        before = after
+    return int(after.total), free_bytes, held
 
 
 def processes(session: Session, handle: Any) -> dict[int, int | None]:
