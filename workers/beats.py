@@ -55,7 +55,6 @@ class Beats:
         offer = self._gate.look()
         alive = [Alive(job_id=run.held.job_id, token=run.held.token, observed=run.observed()) for run in runs]
         verdicts = self._queue.beat(offer, alive, lease_s=self._settings.lease_s)
-        self._gate.heard(verdicts.others)
         self._tell_drains(offer.device.uuid, verdicts.drains)
         for run in runs:
             self._tell_notes(run)

@@ -6,18 +6,19 @@ import logging
 import pwd
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 from gpuqueue.clock import Clock
 from gpuqueue.device import Device, DeviceKind, Reading, trouble_of
 from gpuqueue.process import ProcessIdentity
-from gpuqueue.queue.lease import Lease, Offer, Stranger
+from gpuqueue.queue.lease import Offer, Stranger
 from gpuqueue.settings import Settings
 from workers.attribution import pids_by_run
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.ground import Ground, in_words
 from workers.live import LiveRun, LiveRuns
-from workers.rundir import unsettled
+from workers.rundir import Held, RunDir, unsettled
 from workers.strangers import Strangers, foreign_bytes
 
 log = logging.getLogger(__name__)
@@ -30,11 +31,12 @@ COOL_DOWN_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Here:
-    """A run on the device; its shim is None while it is just being started."""
+    """A run on the device; its shim is None while it is just being started, its lease 0 when it is over."""
 
     job_id: int
     token: str
     shim: ProcessIdentity | None
+    lease_bytes: int
 
 
 class Gate:
@@ -46,19 +48,15 @@ class Gate:
         self._settings = settings
         self._backend = backend
         self._device = device
+        self._known = {each.uuid: each for each in backend.devices()}
         self._runs = runs
         self._clock = clock
         #: Where starts that failed are told to; what it says closes the device.
         self.ground = Ground(settings.runs_dir, clock)
-        self._others: Sequence[Lease] = ()
         self._strangers = Strangers()
         self._health_due_s = 0.0
         self._unwell: str | None = None
         self._unwell_until_s = 0.0
-
-    def heard(self, others: Sequence[Lease]) -> None:
-        """Take note of the leases on this device that other workers own, as the last beat told them."""
-        self._others = others
 
     # ---- look ----------------------------------------------------------------------------------------------------
 
@@ -74,11 +72,9 @@ class Gate:
             return self._closed(in_words(error))
 
     def _open(self, reading: Reading) -> Offer:
-        here = self._here()
+        here = self._here(self._device.uuid)
         pids = pids_by_run(self._device, reading, {run.token: run.shim for run in here})
         ours = frozenset[int]().union(*pids.values())
-        found = {run.token for run in here}
-        elsewhere = sum(lease.observed_bytes for lease in self._others if lease.token not in found)
         strangers = self._strangers.note(reading.processes, ours, self._clock.monotonic_s())
         described = tuple(_stranger(pid, held) for pid, held in sorted(strangers.items()))
         observed = self._observed(reading, here, pids)
@@ -87,7 +83,7 @@ class Gate:
             device=self._device,
             host=self._settings.host,
             headroom_bytes=self._headroom_bytes,
-            foreign_bytes=self._foreign_bytes(reading, ours, strangers, elsewhere),
+            foreign_bytes=self._foreign_bytes(self._device, reading, here, pids, strangers),
             slots=self._settings.slots,
             pool=self._settings.pool,
             observed=observed,
@@ -117,7 +113,7 @@ class Gate:
         strangers: Sequence[Stranger],
     ) -> None:
         """Let each of our runs that is alive keep who else was there, for the case that it dies for want of memory."""
-        held: dict[int, int | None] = {lease.job_id: lease.observed_bytes for lease in self._others}
+        held: dict[int, int | None] = {}
         for run in here:
             if run.token in seen:
                 held[run.job_id] = observed.get(run.job_id)
@@ -126,31 +122,53 @@ class Gate:
         for own in self._runs.all():
             own.neighbours.seen(self._device, reading, held, strangers)
 
-    def _foreign_bytes(self, reading: Reading, ours: frozenset[int], strangers: dict[int, int], elsewhere: int) -> int:
-        if self._device.kind is DeviceKind.CPU:  # its processes are not listed, ours are measured one by one
-            return max(0, reading.used_bytes - (self._backend.used_by(reading, ours) or 0) - elsewhere)
+    def _foreign_bytes(
+        self,
+        device: Device,
+        reading: Reading,
+        here: Sequence[_Here],
+        pids: Mapping[str, frozenset[int]],
+        strangers: Mapping[int, int],
+    ) -> int:
+        ours = frozenset[int]().union(*pids.values())
+        if device.kind is DeviceKind.CPU:  # its processes are not listed, ours are measured one by one
+            return max(0, reading.used_bytes - (self._backend.used_by(reading, ours) or 0))
+        untold = [run for run in here if any(reading.processes[pid] is None for pid in pids.get(run.token, ()))]
         return foreign_bytes(
             used=reading.used_bytes,
             processes=reading.processes,
             ours=ours,
             strangers=strangers,
-            elsewhere=elsewhere,
-            leased=sum(run.lease_bytes(self._device.uuid) for run in self._runs.all()),
+            leased=sum(run.lease_bytes for run in untold),
         )
 
-    def _here(self) -> list[_Here]:
-        """Return this host's runs on this device.
+    def _here(self, uuid: str) -> list[_Here]:
+        """Return this host's runs on the device *uuid*.
 
-        A job on several devices is led by the worker of one; the others find it by its run directory.
+        A job on several devices is led by the worker of one; the others find it by its run directory, which is there
+        before the run is and gone after it. What the store said a while ago would do for neither.
         """
-        own = [run for run in self._runs.all() if run.has(self._device.uuid)]
-        here = [_Here(run.held.job_id, run.held.token, run.shim) for run in own]
+        own = [run for run in self._runs.all() if run.has(uuid)]
+        here = [_Here(run.held.job_id, run.held.token, run.shim, run.lease_bytes(uuid)) for run in own]
         known = {run.token for run in here}
         for directory in unsettled(self._settings.runs_dir):
             held = directory.held() if directory.token not in known else None
-            if held is not None and any(each.uuid == self._device.uuid for each in held.devices):
-                here.append(_Here(held.job_id, held.token, directory.shim()))
+            if held is not None and any(each.uuid == uuid for each in held.devices):
+                here.append(_Here(held.job_id, held.token, directory.shim(), self._lease_bytes(directory, held, uuid)))
         return here
+
+    def _lease_bytes(self, directory: RunDir, held: Held, uuid: str) -> int:
+        """Return what another worker's run still holds of its lease: nobody may be there to settle it when it is over.
+
+        A claim that never became a run holds nothing any more once its lease has run out.
+        """
+        shim, claimed_at = directory.shim(), directory.claimed_at()
+        if shim is not None:
+            over = not shim.alive()
+        else:
+            lease = timedelta(seconds=self._settings.lease_s)
+            over = claimed_at is None or self._clock.now() - claimed_at > lease
+        return 0 if over else sum(each.lease_bytes for each in held.devices if each.uuid == uuid)
 
     @property
     def _headroom_bytes(self) -> int:
@@ -204,26 +222,43 @@ class Gate:
     def still_fits(self, run: LiveRun) -> str | None:
         """Look once more between claim and spawn; return in words why the run does not fit (any more), or None.
 
-        Only this worker's own device is looked at again: it must have the lease free in the driver, beside
-        what its other runs were granted and have not taken yet.
+        Each of its devices must have the lease free in the driver, beside what all runs there were granted and have
+        not taken yet. For the other devices of a job on several it is the first look: the claim knew them from their
+        workers' last beats.
 
         Raises:
             OSError: it cannot be looked at, for want of something that the host must give.
 
         """
-        try:
-            reading = self._backend.reading(self._device)
-        except DeviceTrouble as error:
-            return str(error)
-        uuid = self._device.uuid
-        waiting = self._runs.promised_bytes(uuid, but=run)
-        # Of jobs on several devices that another worker leads: what its last beat told.
-        waiting += sum(max(0, each.lease_bytes - each.observed_bytes) for each in self._others)
-        run.meter(uuid).before_bytes = reading.used_bytes
-        missing = run.lease_bytes(uuid) + waiting - reading.free_bytes
-        if missing <= 0:
-            return None
-        return f"{missing} bytes of {uuid} were taken by somebody else between the claim and the start"
+        for uuid in (each.uuid for each in run.held.devices):
+            device = self._known.get(uuid)
+            if device is None:
+                continue
+            try:
+                reading = self._backend.reading(device)
+            except DeviceTrouble as error:
+                return str(error)
+            run.meter(uuid).before_bytes = reading.used_bytes
+            missing = self.promised_bytes(device, reading) - reading.total_bytes
+            if missing > 0:
+                return f"{missing} bytes of {uuid} were taken by somebody else between the claim and the start"
+        return None
+
+    def promised_bytes(self, device: Device, reading: Reading) -> int:
+        """Return what others hold on *device* in *reading*, and what our runs there were promised or took beyond it.
+
+        Everything is of this one look, runs of other workers too. Where it is more than the device has, somebody will
+        not get what was promised.
+        """
+        here = self._here(device.uuid)
+        pids = pids_by_run(device, reading, {run.token: run.shim for run in here})
+        ours = frozenset[int]().union(*pids.values())
+        strangers = {pid: held for pid, held in reading.processes.items() if pid not in ours and held is not None}
+        promised = self._foreign_bytes(device, reading, here, pids, strangers)
+        for run in here:
+            its = pids.get(run.token, frozenset())
+            promised += max(run.lease_bytes, (self._backend.used_by(reading, its) or 0) if its else 0)
+        return promised
 
 
 def _stranger(pid: int, held: int) -> Stranger:

@@ -18,6 +18,7 @@ import signal
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,13 @@ class RunDir:
             return Held(job_id=plain["job_id"], token=plain["token"], devices=devices, capped=capped)
         except (KeyError, TypeError, ValueError):
             log.exception("%s is damaged: nobody can adopt the run", self.path / "claim")
+            return None
+
+    def claimed_at(self) -> datetime | None:
+        """Return when the run was claimed, or None if it is settled."""
+        try:
+            return datetime.fromtimestamp((self.path / "claim").stat().st_mtime, timezone.utc)
+        except OSError:
             return None
 
     def try_lock(self) -> int | None:

@@ -45,7 +45,6 @@ def foreign_bytes(
     processes: Mapping[int, int | None],
     ours: Collection[int],
     strangers: Mapping[int, int],
-    elsewhere: int,
     leased: int,
 ) -> int:
     """Return the bytes of a device that are held, or about to be held again, by anybody but our runs.
@@ -53,9 +52,8 @@ def foreign_bytes(
     Args:
         used: Bytes that are not free, by the device's own figure.
         processes: What each process on the device holds; None where the driver does not say.
-        ours: The pids of our runs on this host that this worker knows.
+        ours: The pids of our runs, whichever worker of this host leads them.
         strangers: What each stranger is to be counted with (:meth:`Strangers.note`).
-        elsewhere: What other workers of this host last saw their runs hold here.
         leased: The sum of the leases of our runs of which the driver does not say what they hold.
 
     """
@@ -63,4 +61,4 @@ def foreign_bytes(
     unnamed = max(0, used - known)  # the driver's own, contexts of dead processes, and whatever is not told
     if any(pid in ours and held is None for pid, held in processes.items()):
         unnamed = max(0, unnamed - leased)  # ours is among it, and stands in the ledger already
-    return max(0, unnamed + sum(strangers.values()) - elsewhere)
+    return unnamed + sum(strangers.values())

@@ -38,7 +38,6 @@ def foreign(**changes: Any) -> int:
         "processes": {1: 12, 2: 5},
         "ours": {1},
         "strangers": {2: 5},
-        "elsewhere": 0,
         "leased": 0,
     }
     return foreign_bytes(**{**look, **changes})
@@ -48,7 +47,7 @@ def test_foreign_is_all_that_is_not_ours() -> None:
     """Strangers at their remembered peak, and what no process owns."""
     assert 8 == foreign()
     assert 13 == foreign(strangers={2: 10})
-    assert 0 == foreign(used=17, processes={1: 12}, strangers={}, elsewhere=5)
+    assert 5 == foreign(used=17, processes={1: 12}, strangers={})
 
 
 def test_memory_of_ours_that_the_driver_does_not_tell_is_not_counted_twice() -> None:
@@ -74,7 +73,6 @@ def test_never_more_is_promised_than_is_free_less_what_was_granted_and_not_yet_t
         processes={**ours, **{pid: now for pid, (now, _) in others.items()}},
         ours=set(ours),
         strangers={pid: max(now, before) for pid, (now, before) in others.items()},
-        elsewhere=0,
         leased=0,
     )
     leases = {**dict.fromkeys(ours, 0), **granted}
