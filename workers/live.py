@@ -146,11 +146,6 @@ class LiveRuns:
         with self._lock:
             return list(self._runs.values())
 
-    def promised_bytes(self, uuid: str, *, but: LiveRun) -> int:
-        """Return what the runs on the device *uuid*, *but* one, were promised and have not taken yet."""
-        others = [run for run in self.all() if run is not but]
-        return sum(max(0, run.lease_bytes(uuid) - run.observed().get(uuid, 0)) for run in others)
-
     def __len__(self) -> int:
         with self._lock:
             return len(self._runs)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Callable
 from enum import Enum
 
 from gpuqueue.device import Device, DeviceKind, Reading
 from gpuqueue.run import EndingKind
 from gpuqueue.units import MIB, format_bytes
-from workers.live import LiveRun, LiveRuns
+from workers.live import LiveRun
 
 log = logging.getLogger(__name__)
 
@@ -51,22 +52,24 @@ def excess(used_bytes: int, lease_bytes: int, *, free_bytes: int, promised_bytes
 
 
 class Watchdog:
-    """Watches the runs of one worker on GPUs; the host's memory has the kernel to watch it."""
+    """Watches the runs of one worker on GPUs; the host's memory has the kernel to watch it.
 
-    def __init__(self, runs: LiveRuns) -> None:
-        self._runs = runs
+    *promised_bytes* tells what is held and promised on a device in one look, whoever leads the runs there
+    (:meth:`workers.gate.Gate.promised_bytes`). It is asked only when a run has more than it asked for.
+    """
+
+    def __init__(self, promised_bytes: Callable[[Device, Reading], int]) -> None:
+        self._promised_bytes = promised_bytes
 
     def look(self, run: LiveRun, device: Device, used_bytes: int | None, reading: Reading) -> None:
         """Judge one sample of a run on a device, and act on it."""
         if used_bytes is None or device.kind is not DeviceKind.GPU or not run.held.capped:
             return
         lease_bytes = run.lease_bytes(device.uuid)
-        found = excess(
-            used_bytes,
-            lease_bytes,
-            free_bytes=reading.free_bytes,
-            promised_bytes=self._runs.promised_bytes(device.uuid, but=run),
-        )
+        found = Excess.NONE
+        if used_bytes > lease_bytes:
+            not_taken = self._not_taken_bytes(device, reading)
+            found = excess(used_bytes, lease_bytes, free_bytes=reading.free_bytes, promised_bytes=not_taken)
         meter = run.meter(device.uuid)
         meter.excesses = meter.excesses + 1 if found is Excess.END else 0
         if found is not Excess.NONE and not meter.warned:
@@ -79,6 +82,14 @@ class Watchdog:
                             f"{format_bytes(lease_bytes)}; give it more with --mem")  # fmt: skip
             with contextlib.suppress(OSError):
                 run.directory.ask_end(EndingKind.OUT_OF_MEMORY)
+
+    def _not_taken_bytes(self, device: Device, reading: Reading) -> int:
+        """Return what was promised to anybody and is not taken yet; 0 where the host lets nobody look around now."""
+        try:
+            return self._promised_bytes(device, reading) - reading.used_bytes
+        except OSError as error:
+            log.warning("%s is not judged by what others were promised: %s", device.uuid, error)
+            return 0
 
     def _tell(self, run: LiveRun, words: str) -> None:
         """Say it where the job's owner will look: in the job's log and in its story. And in our own log."""

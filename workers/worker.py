@@ -64,7 +64,7 @@ class Worker:
         self._backend = backend
         self._clock = clock
         self._gate = Gate(settings, backend, device, self.runs, clock)
-        self._sampler = Sampler(backend, self.runs, clock, Watchdog(self.runs), self._gate.look)
+        self._sampler = Sampler(backend, self.runs, clock, Watchdog(self._gate.promised_bytes), self._gate.look)
         self._runner = Runner(settings, self.queue, self._gate, self._sampler, self.runs, clock)
         self._beats = Beats(settings, self.queue, self._gate, self.runs, clock)
         self._reaper = Reaper(settings, self.queue)

@@ -22,11 +22,12 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive
 from gpuqueue.run import Ending, RunDevice
 from gpuqueue.settings import Settings
-from gpuqueue.units import GIB
+from gpuqueue.units import GIB, MIB
 from workers.beats import Beats
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
 from workers.rundir import Held, RunDir
+from workers.watchdog import Watchdog
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
 
@@ -191,3 +192,26 @@ def test_a_run_that_nobody_settles_keeps_no_memory_for_ever(host: Host, shim: Ca
     host.clock.ahead = timedelta(seconds=host.settings.lease_s + 1)
 
     assert host.gates[1].still_fits(ours) is None
+
+
+def test_a_job_that_takes_what_another_workers_job_was_promised_is_ended(
+    host: Host, shim: Callable[[LiveRun], int]
+) -> None:
+    """A little more than it asked for is borne, but not at the cost of a job on both cards that is still loading."""
+    ours = host.run(1, 3, 1)
+    host.runs[1].add(ours)
+    pair = host.run(2, 20, 0, 1)
+    watchdog = Watchdog(host.gates[1].promised_bytes)
+    device, held_bytes = host.devices[1], 3 * GIB + 200 * MIB
+
+    def sample() -> bool:
+        reading = host.backend.reading(device)
+        watchdog.look(ours, device, held_bytes, reading)
+        return (ours.directory.path / "cancel").exists()
+
+    host.fake.hold(1, shim(ours), held_bytes)
+    assert [False, False] == [sample(), sample()]
+
+    host.fake.hold(1, os.getpid(), GIB)
+    assert [False, True] == [sample(), sample()]
+    assert pair.directory.held() is not None
