@@ -67,7 +67,7 @@ class Worker:
         self._sampler = Sampler(backend, self.runs, clock, Watchdog(self._gate.promised_bytes), self._gate.look)
         self._runner = Runner(settings, self.queue, self._gate, self._sampler, self.runs, clock)
         self._beats = Beats(settings, self.queue, self._gate, self.runs, clock)
-        self._reaper = Reaper(settings, self.queue)
+        self._reaper = Reaper(settings, self.queue, clock)
         self._pruner = Pruner(settings, clock)
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []

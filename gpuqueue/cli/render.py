@@ -99,7 +99,7 @@ def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
                 str(job.reason).replace("_", " ") if job.reason else "",
                 str(job.spec.device or ""),
                 asked_of(job),
-                format_duration((now - since).total_seconds()),
+                format_duration(max(0.0, (now - since).total_seconds())),  # a clock may have been set
             )
         )
     return table(("ID", "NAME", "USER", "STATE", "WAITS FOR", "WANTS", "MEM", "SINCE"), rows, right=(0, 6, 7))

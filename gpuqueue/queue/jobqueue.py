@@ -222,9 +222,15 @@ class JobQueue:
         return JobState(reply) if reply else None
 
     @_answering
-    def reap(self, *, loss_limit: int, lease_s: float, tick_s: float, most: int = 100) -> dict[int, JobState]:
-        """Take back expired leases; return the jobs and their states after."""
-        reply = self._scripts.run("reap", loss_limit, _ms(lease_s), _ms(tick_s), most)
+    def reap(
+        self, *, loss_limit: int, lease_s: float, tick_s: float, passed_s: float | None = None, most: int = 100
+    ) -> dict[int, JobState]:
+        """Take back expired leases; return the jobs and their states after.
+
+        *passed_s* went by since the caller last did so, on its own monotonic clock: the store's may have been set.
+        """
+        passed_ms = "" if passed_s is None else _ms(passed_s)
+        reply = self._scripts.run("reap", loss_limit, _ms(lease_s), _ms(tick_s), most, passed_ms)
         return {int(job_id): JobState(state) for job_id, state in zip(reply[::2], reply[1::2], strict=True)}
 
     # ---- change of mind ------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ lc                     hash    device -> nonce:job: the last claim, so that a cl
 idem:<nonce>           string  id:time of the job, for ten minutes: a submit sent twice makes one job
 ev                     stream  the outbox: one event for each step of each job
 ended                  zset    job id -> when it ended: forgotten once the book has the event
-meta                   hash    the reaper's last tick and grace, the layout's version
+meta                   hash    the reaper's last tick and grace, the time that usage decays by, the layout's version
 =====================  ======  ==================================================================================
 
 Channels: ``bell`` (there is work, or room), ``ctl`` (``cancel:<id>:<token>``), ``end`` (a job's id).

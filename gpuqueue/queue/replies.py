@@ -112,7 +112,7 @@ def device_status(
         jobs=tuple(sorted(int(job_id) for job_id in leases)),
         slots=int(slots),
         pool=pool(record),
-        seen_s_ago=max(0.0, (now_ms - int(seen)) / 1000),
+        seen_s_ago=abs(now_ms - int(seen)) / 1000,
         drains=drains(drained),
         trouble=look["trouble"],
         strangers=tuple(Stranger(**each) for each in look["strangers"]),

@@ -35,7 +35,7 @@ end
 local available, pool, _, slots, total, all_slots, kind = promise(host, device)
 if available <= 0 or slots <= 0 then return {} end
 
-local SEEN_MS = 15000 -- a neighbour that was silent for longer is not counted on
+local SEEN_MS = 15000 -- a neighbour that was silent for longer (or the clock set) is not counted on
 local peers
 local function neighbours() -- the host's other devices of this kind, the fullest first, in a fixed order
   if peers then return peers end
@@ -44,7 +44,7 @@ local function neighbours() -- the host's other devices of this kind, the fulles
   for i = 1, #names do
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
       local free, its_pool, seen, its_slots, _, _, its_kind = promise(host, names[i])
-      if now - seen < SEEN_MS and its_slots > 0 and its_kind == kind then
+      if math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
         local reserved = string.match(call('HGET', P .. 'rsv', names[i]) or '', '^(%d+)')
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved}
       end
@@ -103,11 +103,11 @@ local function take(id, lv, user, shape, devices)
   local rate = n * math.max(tonumber(mem) / total, 1 / all_slots)
   call('HDEL', job_key(id), 'tr')
   call('HSET', job_key(id), 'st', 'starting', 'tok', token, 'w', worker, 'host', host, 'devs', names,
-    'tc', stamp, 'dep', deposit_s, 'rate', rate, 'why', '')
+    'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do call('HSET', key2('dl', devices[i]), id, mem .. ':0:' .. ends) end
   call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
-  charge(user, deposit_s * rate * weight(now))
+  charge(user, deposit_s * rate * weight(fair_ms(now)))
   if r_job == id then call('HDEL', P .. 'rsv', unpack(devices)) end
   call('HSET', P .. 'lc', device, nonce .. ':' .. id)
   tell('claim', id, 'starting', now, attempt, call('HGET', job_key(id), 'ls'), '', 'token', token, 'host', host,

@@ -12,7 +12,8 @@ local job = read_job(id)
 if not owns(job, token) then return 0 end
 local now = now_ms()
 pcall(count_deaths, id, job, now, well, against, why) -- the end itself must be told, whatever becomes of this
-free_devices(id, job, now)
+local ok, report = pcall(cjson.decode, ended)
+free_devices(id, job, now, ok and tonumber(report.duration_s) or nil)
 local event = tell('finish', id, state, now, job.at, job.ls, '', 'token', token, 'ended', ended)
 close(id, state, now, event)
 ring('room')

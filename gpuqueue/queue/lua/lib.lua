@@ -4,6 +4,7 @@
 --   st state    u user       lv level     sh shape      mem bytes on each device    rq 1 if it may run again
 --   at attempts ls losses    tok token    why reason    w worker    host, devs (comma-separated) of the run
 --   ts submitted, tc claimed, tr started, te ended (ms)  dep deposited seconds, rate usage per second
+--   tf when it was claimed, by the clock of fair_ms
 --   ev outbox id of the event that ended it
 local P = KEYS[1]
 local call = redis.call
@@ -76,6 +77,10 @@ end
 local T0_S, HALF_LIFE_S = 1735689600, 7 * 86400
 local function weight(ms) return 2 ^ ((ms / 1000 - T0_S) / HALF_LIFE_S) end
 
+-- The time that usage decays by. The reapers' ticks move it on (reap.lua), so that it goes as time goes: what was
+-- charged under a clock that is a year ahead would outweigh all that anybody uses in that year.
+local function fair_ms(now) return tonumber(call('HGET', P .. 'meta', 'fair') or now) end
+
 local function charge(user, amount)
   local usage = call('ZINCRBY', P .. 'fair', amount, user)
   for i = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[i]), 'XX', usage, user) end
@@ -123,12 +128,13 @@ local function promise(host, device)
   return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots), kind
 end
 
--- Give back all that a run holds, and settle its deposit with the time that it really took.
-local function free_devices(id, job, now)
+-- Give back all that a run holds, and settle its deposit with the seconds that it really took: by its shim's clock
+-- where that is known (took_s), since ours may have been set meanwhile.
+local function free_devices(id, job, now, took_s)
   for device in string.gmatch(job.devs or '', '[^,]+') do call('HDEL', key2('dl', device), id) end
   call('ZREM', P .. 'leases', id)
-  local spent_s = (now - tonumber(job.tc)) / 1000
-  charge(job.u, (spent_s - tonumber(job.dep)) * tonumber(job.rate) * weight(tonumber(job.tc)))
+  local spent_s = took_s or math.max(0, now - job.tc) / 1000
+  charge(job.u, (spent_s - tonumber(job.dep)) * tonumber(job.rate) * weight(tonumber(job.tf or job.tc)))
 end
 
 -- Who keeps a device from new jobs: origin -> {why, by, at}. Each origin has a say of its own; see ../drains.py.
@@ -185,7 +191,7 @@ local function close(id, state, now, event)
   call('PUBLISH', P .. 'end', id)
 end
 
-local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w'}
+local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf'}
 local function read_job(id)
   local values = call('HMGET', job_key(id), unpack(FIELDS))
   local job = {}

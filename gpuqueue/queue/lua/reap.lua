@@ -1,6 +1,9 @@
 -- Take back the leases that nobody renewed. Anybody may run this, as often as they like.
 -- A reaper that was away (or whose store was) cannot know who tried to beat meanwhile: after a gap in its own
 -- ticks everybody gets one more lease period.
+-- The clock may be set, forward or back. Live leases are renewed by the next beat whatever it says; the others, whose
+-- worker is dead or away on purpose, are moved along. That it was set is certain where it goes back, and where much
+-- less time went by on the caller's own clock.
 -- arrow: starting -> queued
 -- arrow: starting -> held
 -- arrow: starting -> lost
@@ -8,14 +11,22 @@
 -- arrow: running -> held
 -- arrow: running -> lost
 -- arrow: cancelling -> cancelled
--- ARGV: loss_limit  lease_ms  tick_ms  most
+-- ARGV: loss_limit  lease_ms  tick_ms  most  passed_ms (since the caller's last tick, by its own clock; '' unknown)
 -- returns {id, state after, ...}
-local loss_limit, lease_ms, tick_ms, most = unpack(ARGV)
+local loss_limit, lease_ms, tick_ms, most, passed_ms = unpack(ARGV)
 local now = now_ms()
 local meta = P .. 'meta'
 local last = tonumber(call('HGET', meta, 'reap') or 0)
-call('HSET', meta, 'reap', string.format('%.0f', now))
-if now - last > 3 * tick_ms then call('HSET', meta, 'grace', string.format('%.0f', now + lease_ms)) end
+local passed = tonumber(passed_ms or '') or now - last -- no less than went by since the last tick, whose ever it was
+local was_away = now - last > 3 * tick_ms
+local was_set = last > 0 and (now < last - tick_ms or now - last > passed + 3 * tick_ms)
+if was_set then
+  local by = string.format('%.0f', now < last and now - last or now - last - passed)
+  for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do call('ZINCRBY', P .. 'leases', by, id) end
+end
+if was_away or was_set then call('HSET', meta, 'grace', string.format('%.0f', now + lease_ms)) end
+local went_by = (was_away or was_set) and 0 or math.max(0, now - last)
+call('HSET', meta, 'reap', string.format('%.0f', now), 'fair', string.format('%.0f', fair_ms(now) + went_by))
 if now < tonumber(call('HGET', meta, 'grace') or 0) then return {} end
 local out = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', string.format('%.0f', now), 'LIMIT', 0, most)) do
