@@ -19,6 +19,7 @@ from workers.gate import Gate
 from workers.ground import in_words
 from workers.live import LiveRun, LiveRuns
 from workers.rundir import Held, RunDir
+from workers.steady import SteadyEvent
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,7 @@ class Claimer:
         self._stopping = stopping
         self._said: str | None = None
         self._paused_until_s = 0.0
-        self.wake = threading.Event()
+        self.wake = SteadyEvent()
 
     def loop(self) -> None:
         """Claim until told to stop: at every ring of the doorbell, at every end of a run, and by the clock."""

@@ -18,6 +18,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes, parse_duration
 from workers.devices.choose import choose, find
+from workers.steady import SteadyEvent
 
 #: How often a process looks whether the host that started it is still there, in seconds.
 PARENT_LOOK_S = 1.0
@@ -124,7 +125,7 @@ def devices(spec: str | None, *, as_json: bool) -> None:
 
 def _stop_signal(parent: int | None) -> threading.Event:
     """Return an event that SIGTERM, Ctrl-C or the end of *parent* sets."""
-    stopping = threading.Event()
+    stopping = SteadyEvent()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     _watch_parent(parent, stopping.set)
@@ -137,7 +138,7 @@ def _watch_parent(parent: int | None, act: object) -> None:
         return
 
     def watch() -> None:
-        never = threading.Event()
+        never = SteadyEvent()
         while os.getppid() == parent:
             never.wait(PARENT_LOOK_S)
         act()

@@ -14,6 +14,7 @@ from gpuqueue.process import ProcessIdentity
 from workers.meter import Meter
 from workers.neighbours import Neighbours
 from workers.rundir import Held, RunDir
+from workers.steady import SteadyEvent
 from workers.timeline import MOST_POINTS
 
 
@@ -114,7 +115,7 @@ class LiveRuns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[str, LiveRun] = {}
-        self._added = threading.Event()
+        self._added = SteadyEvent()
 
     def add(self, run: LiveRun) -> None:
         """Answer for *run* from now on."""

@@ -7,7 +7,6 @@ import os
 import select
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from workers.live import LiveRun, LiveRuns
 from workers.rundir import Exit, ShimSpec
 from workers.sampler import Sampler
 from workers.shim import CANNOT_WRITE
+from workers.steady import SteadyEvent
 from workers.verdict import judged, tail
 from workers.witness import Witness
 
@@ -62,7 +62,7 @@ class Runner:
         self._runs = runs
         self._clock = clock
         self._witness = Witness(gate, clock)
-        self._detached = threading.Event()
+        self._detached = SteadyEvent()
         self._detach_read, self._detach_write = os.pipe()
 
     def detach(self) -> None:

@@ -32,6 +32,7 @@ from workers.reaper import Reaper
 from workers.rundir import unsettled
 from workers.runner import NOT_STARTED, Runner
 from workers.sampler import Sampler
+from workers.steady import SteadyEvent
 from workers.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class Worker:
         self._beats = Beats(settings, self.queue, self._gate, self.runs, clock)
         self._reaper = Reaper(settings, self.queue, clock)
         self._pruner = Pruner(settings, clock)
-        self._stopping = threading.Event()
+        self._stopping = SteadyEvent()
         self._threads: list[threading.Thread] = []
         self._claimer: Claimer | None = None
         self._device_lock: int | None = None
