@@ -9,6 +9,7 @@
     ├── Unreachable         a service does not answer                     exit 4
     │   ├── StoreUnreachable   Redis
     │   ├── StoreNotReady      Redis answers but was never opened, or is unsafe
+    │   │   └── StoreLoading   Redis still reads its data and will be there soon
     │   └── BookUnreachable    the SQL database
     ├── Refused             understood, but not allowed in this state     exit 5
     └── WaitTimeout         the job has not ended in the time given       exit 124
@@ -54,6 +55,10 @@ class StoreUnreachable(Unreachable):
 
 class StoreNotReady(Unreachable):
     """The Redis store answers, but was not opened for gpuqueue or is not safe to use."""
+
+
+class StoreLoading(StoreNotReady):
+    """The Redis store still reads its data: it will serve as soon as it has."""
 
 
 class BookUnreachable(Unreachable):

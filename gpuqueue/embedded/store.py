@@ -11,13 +11,13 @@ import subprocess
 import time
 from pathlib import Path
 
-from gpuqueue.errors import GpuQueueError, StoreNotReady, StoreUnreachable
+from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
 from gpuqueue.process import DetachedProcess, ProcessIdentity
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import OLDEST_REDIS
 from gpuqueue.settings import Settings
 
-#: How long a server may take to answer first, in seconds: it reads its whole log before.
+#: How long a server may be silent before it is given up, in seconds. One that says that it reads its data is not.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 
@@ -62,10 +62,17 @@ class EmbeddedStore:
         self._log = settings.logs_dir / "store.log"
 
     def running(self) -> bool:
-        """Return whether a server answers on the socket."""
+        """Return whether a server answers on the socket.
+
+        Raises:
+            StoreLoading: one does, and still reads its data.
+
+        """
         queue = JobQueue(self._url)
         try:
             queue.epoch()
+        except StoreLoading:
+            raise
         except StoreNotReady:
             return True
         except StoreUnreachable:
@@ -119,12 +126,15 @@ class EmbeddedStore:
         ]
 
     def _wait_for(self, server: DetachedProcess | None) -> None:
-        """Wait until the server answers: ours, or one that was there (None)."""
+        """Wait until the server serves: ours, or one that was there (None). While it reads its data it has all time."""
         deadline = time.monotonic() + START_TIMEOUT_S
         pause_s = 0.005
         while time.monotonic() < deadline:
-            if self.running():
-                return
+            try:
+                if self.running():
+                    return
+            except StoreLoading:
+                deadline = time.monotonic() + START_TIMEOUT_S
             if server is not None and server.poll() is not None:
                 lines = self._log.read_text(errors="replace").strip().splitlines()
                 raise GpuQueueError(

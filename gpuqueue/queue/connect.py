@@ -10,15 +10,16 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from gpuqueue.errors import StoreNotReady, StoreUnreachable
+from gpuqueue.errors import StoreLoading, StoreNotReady, StoreUnreachable
 
 #: How long one command may take before the store counts as unreachable, in seconds.
 COMMAND_TIMEOUT_S = 5.0
 
 #: What the store itself says when it is there but cannot serve, and what to do about it. The client library knows
 #: some of these by class, and has cut their code off the message by then.
+_LOADING = "the store is still loading its data: try again in a moment"
 _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
-    (redis.BusyLoadingError, "the store is still loading its data: try again in a moment"),
+    (redis.BusyLoadingError, _LOADING),
     (redis.ReadOnlyError, "the store is a read-only replica: point GPUQUEUE_REDIS_URL at the primary"),
     (redis.OutOfMemoryError, "the store has reached its maxmemory: raise the limit"),
     (redis.AuthenticationError, "the store does not accept the password in GPUQUEUE_REDIS_URL, or wants one"),
@@ -29,7 +30,7 @@ _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
 )
 _BY_CODE = {
     "NOTOPEN": "the store was never opened for gpuqueue: run gpuqueue up",
-    "LOADING": "the store is still loading its data: try again in a moment",
+    "LOADING": _LOADING,
     "MISCONF": "the store cannot write to its disk: free some space, see the store's log",
     "READONLY": "the store is a read-only replica: point GPUQUEUE_REDIS_URL at the primary",
     "OOM": "the store has reached its maxmemory: raise the limit",
@@ -82,7 +83,7 @@ def translated(url: str) -> Iterator[None]:
 
     Raises:
         StoreUnreachable: no answer.
-        StoreNotReady: an answer that says that the store cannot serve.
+        StoreNotReady: an answer that says that the store cannot serve; StoreLoading if it soon will.
 
     """
     try:
@@ -90,7 +91,7 @@ def translated(url: str) -> Iterator[None]:
     except redis.RedisError as error:
         words = _not_ready(error)
         if words is not None:
-            raise StoreNotReady(words) from error
+            raise (StoreLoading if words == _LOADING else StoreNotReady)(words) from error
         if not isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
             raise
         raise StoreUnreachable(

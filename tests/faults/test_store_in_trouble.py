@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 import redis
@@ -77,6 +78,29 @@ def test_a_store_that_is_loading_is_not_taken_for_dead() -> None:
     """Else a second server would be started on the same files."""
     with pytest.raises(StoreNotReady, match="still loading"), translated("unix:///x"):
         raise redis.BusyLoadingError("Redis is loading the dataset in memory")
+
+
+def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a kill -9 `gpuqueue up` found it loading, took it down again, and did so for ever: no store at all."""
+    writer = connect(own.redis_url)
+    with writer.pipeline(transaction=False) as pipe:
+        for number in range(12_000):
+            pipe.set(f"filler-{number}", "x")
+        pipe.execute()
+    writer.close()
+    server = server_of(own)
+    server.send(signal.SIGKILL)
+    assert server.wait(10)
+    slowly = ("--key-load-delay", "100")  # microseconds a key; it looks up from its work at every 1024th
+    command = EmbeddedStore(own)._command()
+    monkeypatch.setattr(EmbeddedStore, "_command", lambda _self: [*command, *slowly])
+    monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.9)
+    began_s = monotonic()
+
+    assert EmbeddedStore(own).start()
+
+    assert monotonic() - began_s > embedded.START_TIMEOUT_S, "it was there at once: nothing was tried"
+    assert JobQueue(own.redis_url).epoch() is not None
 
 
 def test_a_server_that_hangs_is_never_doubled(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
