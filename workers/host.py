@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 #: Pauses before a process that ended is started again, in seconds; a process that lived longer starts over.
 RESTART_PAUSES_S = (0.2, 1.0, 5.0, 30.0)
 LIVED_WELL_S = 60.0
+#: But never longer than this share of the shims' grace: while nobody vouches for them, healthy runs come to their end.
+GRACE_SHARE = 1 / 7
 #: How long a process may take to leave before it is killed, in seconds.
 LEAVE_S = 15.0
 LOOK_S = 0.1
@@ -93,7 +95,7 @@ class Host:
         if child.process is not None and child.process.poll() is not None:
             log.error("%s ended with %s", child.name, child.process.returncode)
             child.failures = 0 if now - child.started_s > LIVED_WELL_S else child.failures + 1
-            child.due_s = now + RESTART_PAUSES_S[min(child.failures, len(RESTART_PAUSES_S) - 1)]
+            child.due_s = now + pause_s(child.failures, self._settings.shim_grace_s)
             child.process = None
         if child.process is None and now >= child.due_s:
             child.started_s = now
@@ -116,6 +118,11 @@ class Host:
                 cwd="/",
                 start_new_session=True,  # a Ctrl-C in the terminal is for the host; it tells the others in order
             )
+
+
+def pause_s(failures: int, grace_s: float) -> float:
+    """Return how long to wait before a process is started again that has ended too soon *failures* times in a row."""
+    return min(RESTART_PAUSES_S[min(failures, len(RESTART_PAUSES_S) - 1)], GRACE_SHARE * grace_s)
 
 
 def _leave(children: list[Child]) -> None:

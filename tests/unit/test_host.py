@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+import pytest
+
+from workers.host import RESTART_PAUSES_S, pause_s
+
+
+@pytest.mark.parametrize(("failures", "pause"), [(0, 0.2), (1, 1.0), (2, 5.0), (3, 30.0), (99, 30.0)])
+def test_a_process_that_ends_again_and_again_is_started_more_and_more_seldom(failures: int, pause: float) -> None:
+    """With the default lease of five minutes."""
+    assert pause == pytest.approx(pause_s(failures, 0.7 * 300))
+
+
+def test_no_pause_lasts_as_long_as_the_shims_wait() -> None:
+    """With a lease of 30 s a worker that had died four times stayed away for 30 s, and its healthy jobs were ended."""
+    grace_s = 0.7 * 30
+
+    assert RESTART_PAUSES_S[-1] > grace_s
+    assert grace_s / 2 > pause_s(99, grace_s)
