@@ -13,6 +13,7 @@ import fcntl
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import threading
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 #: Below the runs: a link to each run that is not settled.
 LIVE = "live"
+#: What a settlement removes: the files of the run, whole or half-written. What the job itself has put there stays.
+_OURS = re.compile(r"(claim|spec|beat|cancel|pid|exit|lock|meters)|\.(claim|spec|cancel|pid|exit|meters)(\.\d+\.\d+)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,6 +121,11 @@ class RunDir:
         """Return the path of the job's log."""
         return self.path / "log"
 
+    @property
+    def claimed(self) -> bool:
+        """Return whether the run is still to be answered for; from the first step of its settlement on it is not."""
+        return (self.path / "claim").exists()
+
     def held(self) -> Held | None:
         """Return what the run holds, or None if the run is settled or was never whole."""
         plain = self._json("claim")
@@ -164,12 +172,13 @@ class RunDir:
             OSError: it cannot be written.
 
         """
-        if not (self.path / "claim").exists():
+        if not self.claimed:
             return  # the run was settled meanwhile
         with self._beat_lock:
             if self._beat is None:
                 self._beat = os.open(self.path / "beat", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.pwrite(self._beat, f"{until_s:020.3f}\n".encode("ascii"), 0)
+        self._not_after_settlement("beat")
 
     def close(self) -> None:
         """Let go of what :meth:`vouch` keeps open."""
@@ -186,13 +195,14 @@ class RunDir:
 
         """
         cancel = self.path / "cancel"
-        if (self.path / "claim").exists() and not os.path.lexists(cancel):
+        if self.claimed and not os.path.lexists(cancel):
             try:
                 self._put("cancel", kind.value)
             except OSError:
                 # To cancel a job may be the only way to empty a full disk, and a link needs no room there.
                 with contextlib.suppress(FileExistsError):
                     cancel.symlink_to(kind.value)
+            self._not_after_settlement("cancel")
         shim = self.shim()
         if shim is not None:
             shim.send(signal.SIGUSR1)
@@ -223,21 +233,35 @@ class RunDir:
 
     def keep_meters(self, plain: Mapping[str, Any]) -> None:
         """Keep the figures so far, so that the peak is not lost with the worker that saw it."""
-        if (self.path / "claim").exists():
+        if self.claimed:
             self._put("meters", json.dumps(plain))
+            self._not_after_settlement("meters")
 
     def meters(self) -> dict[str, Any]:
         """Return the figures that an earlier worker kept, by device; empty if none did."""
         return self._json("meters") or {}
 
     def settle(self) -> None:
-        """Forget everything but the log: the book has the run, or the run is stale."""
+        """Forget everything but the log: the book has the run, or the run is stale.
+
+        The claim goes first: whoever writes a file meanwhile sees by that to take it away again. The link goes last:
+        where a worker dies in between, the next one finds the rest by it. The spec holds what may be secrets.
+        """
+        with contextlib.suppress(OSError):
+            (self.path / "claim").unlink()
+        with contextlib.suppress(OSError):
+            for path in self.path.iterdir():
+                if _OURS.fullmatch(path.name):
+                    path.unlink(missing_ok=True)
+        shutil.rmtree(self.path / "inside", ignore_errors=True)
         with contextlib.suppress(OSError):
             (self.path.parent.parent / LIVE / f"{self.path.parent.name}.{self.path.name}").unlink()
-        for name in ("claim", "spec", "beat", "cancel", "pid", "exit", "lock", "meters"):
+
+    def _not_after_settlement(self, name: str) -> None:
+        """Take a file away again that was written while somebody else settled the run."""
+        if not self.claimed:
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
-        shutil.rmtree(self.path / "inside", ignore_errors=True)
 
     def _put(self, name: str, text: str) -> None:
         temporary = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"

@@ -151,6 +151,9 @@ class Worker:
         """Answer for the runs that an earlier worker of this device left, and give up what never became a run."""
         adopted = []
         for directory in unsettled(self.settings.runs_dir):
+            if not directory.claimed:
+                directory.settle()  # a worker died in the middle of this
+                continue
             held = directory.held()
             if held is not None and self._falls_to_us(held.devices[0].uuid):
                 run = LiveRun(held=held, directory=directory, since_s=self._clock.monotonic_s())

@@ -1,6 +1,7 @@
 """A real worker that meets its fate at one given step.
 
 python die_at.py kill workers.claimer:Claimer._take run --device 0 --plain     SIGKILL there
+python die_at.py kill@3 workers.rundir:Path.unlink run --device 0 --plain      SIGKILL there, the third time
 python die_at.py fail workers.runner:Runner._settle run --device 0 --plain     an OSError, the first time only
 """
 
@@ -11,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from itertools import count
 from typing import Any
 
 
@@ -36,12 +38,24 @@ def fail(step: Callable[..., Any]) -> Callable[..., Any]:
     return fate
 
 
+def later(step: Callable[..., Any], time: int, fate: Callable[..., Any]) -> Callable[..., Any]:
+    """Do *step* as ever until the call number *time*."""
+    calls = count(1)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        return (step if next(calls) < time else fate)(*args, **kwargs)
+
+    return counted
+
+
 if __name__ == "__main__":
     how, place, *sys.argv[1:] = sys.argv[1:]
+    how, _, time = how.partition("@")
     module, _, path = place.partition(":")
     owner_name, _, name = path.rpartition(".")
     owner = getattr(import_module(module), owner_name)
-    setattr(owner, name, {"kill": kill, "fail": fail}[how](getattr(owner, name)))
+    step = getattr(owner, name)
+    setattr(owner, name, later(step, int(time or 1), {"kill": kill, "fail": fail}[how](step)))
     from workers.cli import main
 
     main()

@@ -46,6 +46,24 @@ def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, t
     assert 0 == site.queue.devices()[0].promised_bytes
 
 
+@pytest.mark.parametrize("file", [1, 2, 4, 6])
+def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(site: Site, file: int) -> None:
+    """The link went first, so nobody found the rest: a spec with the submitter's environment stayed for ever."""
+    site.start_recorder()
+    job = site.queue.submit(make_spec(mem_bytes=MIB))
+    place = "workers.rundir:Path.unlink"
+    command = [sys.executable, str(DIE_AT), f"kill@{file}", place, "run", "--device", "0", "--plain"]
+    killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
+    assert -signal.SIGKILL == killed.returncode, killed.stderr
+
+    site.start_worker()
+
+    runs = site.settings.runs_dir
+    until(lambda: not list((runs / "live").iterdir()), what="every run directory is settled")
+    assert "exit 0" == str(site.until_recorded(job.id).last_run.ending)  # type: ignore[union-attr]
+    assert ["log"] == [path.name for path in runs.glob("[0-9]*/*/*")]
+
+
 @pytest.mark.parametrize(
     "step",
     [
