@@ -94,6 +94,11 @@ class Settings:
         return 0.7 * self.lease_s
 
     @property
+    def fence_grace_s(self) -> float:
+        """Return the time between SIGTERM and SIGKILL for a job that nobody vouches for: gone before its lease is."""
+        return min(self.kill_grace_s, 0.1 * self.lease_s)
+
+    @property
     def embedded(self) -> bool:
         """Return whether the store is the one that ``gpuqueue up`` starts on this machine."""
         return self.origins.get("redis_url", "default") == "default"

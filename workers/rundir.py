@@ -49,6 +49,8 @@ class ShimSpec:
     umask: int
     #: Largest log, in bytes; None: no limit.
     log_limit_bytes: int | None = None
+    #: The grace of a run that may soon be another's; None: the same.
+    fence_grace_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

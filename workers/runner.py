@@ -171,6 +171,7 @@ class Runner:
                 env=environment(held.job_id, held.token, spec, held.devices, directory.path, cap=self._settings.cap),
                 time_limit_s=spec.time_limit_s,
                 kill_grace_s=self._settings.kill_grace_s,
+                fence_grace_s=self._settings.fence_grace_s,
                 start_before=start_before,
                 lock_fd=run.lock_fd,
                 umask=spec.umask,

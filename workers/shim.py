@@ -217,6 +217,15 @@ def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float]) ->
         signal.sigtimedwait(WAKE, max(0.0, next_look - now))
 
 
+def grace_of(kind: str, spec: dict[str, Any]) -> float:
+    """Return the seconds between TERM and KILL. A run that may soon be another's has less: it must be gone by then."""
+    if kind == "exited":
+        return LEFTOVER_GRACE_S
+    grace_s: float = spec["kill_grace_s"]
+    fence_s: float | None = spec.get("fence_grace_s")  # an older worker knew none
+    return min(grace_s, fence_s) if kind == "lost" and fence_s is not None else grace_s
+
+
 def main(run_dir: str) -> None:
     """Run the job of *run_dir* and write how it ended."""
     os.chdir(run_dir)
@@ -242,7 +251,7 @@ def main(run_dir: str) -> None:
         put("pid", f"{me}\n{tree.pid} {start_ticks(tree.pid)} {boot_id()}\n")
     kind = watch(tree, spec, log_limit.look)
     duration_s = time.monotonic() - started
-    tree.end(LEFTOVER_GRACE_S if kind == "exited" else spec["kill_grace_s"], log_limit.look)
+    tree.end(grace_of(kind, spec), log_limit.look)
     log_limit.look()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Between fork and exec the job's process still counts our own memory: below that the figure says nothing.

@@ -223,3 +223,22 @@ def test_runs_of_a_device_that_is_not_there_any_more_are_answered_for(site: Site
     assert JobState.CANCELLED is site.until_recorded(job.id).job.state
     assert until(lambda: ProcessIdentity.of(int(pid)) is None)
     assert [pid] == runs_of(effects)
+
+
+def test_a_job_that_ignores_sigterm_is_gone_before_anybody_else_may_have_it(store_url: str, tmp_path: Path) -> None:
+    """With a lease of 5 s and a kill grace of 10 s it lived on for 8 s beside the second copy of itself."""
+    site = Site(tmp_path / "state", store_url, GPUQUEUE_LEASE="5s", GPUQUEUE_BEAT="1s", GPUQUEUE_KILL_GRACE="10s")
+    try:
+        site.start_recorder()
+        worker = site.start_worker()
+        effects = tmp_path / "effects"
+        script = f"trap '' TERM; echo $$ >> {effects}; while :; do sleep 0.1; done"
+        job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+        (pid,) = until(lambda: runs_of(effects))
+        site.end(worker, signal.SIGKILL)
+
+        site.until_state(job.id, JobState.QUEUED)
+
+        assert ProcessIdentity.of(int(pid)) is None
+    finally:
+        site.stop()
