@@ -1,0 +1,119 @@
+"""Watches the site while it is broken, and looks at everything that is left when it is quiet."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+import time
+from collections.abc import Sequence
+
+from benchmarks.chaos.site import Role, Site
+from gpuqueue import Client
+from gpuqueue.errors import Unreachable
+from gpuqueue.event import Event
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.keys import LIVE, OUTBOX, PREFIX
+from gpuqueue.run import Record
+
+#: How often the book's cursor is looked at, in seconds.
+LOOK_S = 0.05
+#: How long it must be quiet in a row, in seconds.
+STILL_S = 1.0
+PAGE = 500
+
+#: What stays in a store for good: what it is, who has been served, which devices there are.
+_PERMANENT = {"epoch", "seq", "meta", "fair", "hosts", "facts", "seen", "lc", "ev", "drained"}
+#: Each host's devices; and Celery's bindings, which say which queues there are.
+_EXPECTED = re.compile(rf"{re.escape(PREFIX)}dev:.+|_kombu\.binding.+")
+#: What goes by itself within this time, in seconds, is not left behind: a submit's nonce, Celery's own locks.
+SOON_S = 600
+#: The only file that a settled run leaves.
+_KEPT_FILES = {"log"}
+
+
+class Watch:
+    """Notes when the book moves, and knows when everything has come to rest."""
+
+    def __init__(self, site: Site) -> None:
+        #: When the book's cursor was seen at a new place, in wall-clock seconds.
+        self.moves: list[float] = []
+        self._client = Client(site.settings)
+        self._store = connect(site.settings.redis_url)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="chaos-watch", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._stopping.set()
+        self._thread.join()
+        self._client.close()
+
+    def _loop(self) -> None:
+        last = None
+        while not self._stopping.wait(LOOK_S):
+            with contextlib.suppress(Unreachable):
+                cursor = self._client.book.cursor()
+                if cursor != last:
+                    self.moves.append(time.time())
+                    last = cursor
+
+    def until_quiet(self, timeout_s: float) -> bool:
+        """Wait until no job is left in the queue and the book has everything; return False if that takes too long."""
+        deadline = time.monotonic() + timeout_s
+        still_since = None
+        while time.monotonic() < deadline:
+            if not self._at_rest():
+                still_since = None
+            elif still_since is None:
+                still_since = time.monotonic()
+            elif time.monotonic() - still_since > STILL_S:
+                return True
+            time.sleep(LOOK_S)
+        return False
+
+    def _at_rest(self) -> bool:
+        try:
+            return not self._store.zcard(LIVE) and not self._store.xlen(OUTBOX)
+        except Exception:  # noqa: BLE001 - the store may be away: then it is not at rest
+            return False
+
+
+def processes_left(site: Site) -> list[str]:
+    """Return every process of a run that is still there."""
+    return [str(each) for each in site.processes(Role.SHIM, Role.JOB)]
+
+
+def keys_left(site: Site) -> list[str]:
+    """Return every key of the store that belongs to no device, user or site."""
+    store = connect(site.settings.redis_url)
+    found = []
+    for key in sorted(store.scan_iter(count=1000)):
+        if key.removeprefix(PREFIX) in _PERMANENT or _EXPECTED.fullmatch(key) or 0 <= store.ttl(key) <= SOON_S:
+            continue
+        found.append(f"{key!s} ({store.type(key)!s})")
+    store.close()
+    return found
+
+
+def files_left(site: Site) -> list[str]:
+    """Return every file of a run directory that its settlement should have removed."""
+    runs = site.settings.runs_dir
+    left = [path for path in (*runs.glob("live/*"), *runs.glob("[0-9]*/*/*")) if path.name not in _KEPT_FILES]
+    return sorted(str(path.relative_to(runs)) for path in left)
+
+
+def read_book(site: Site) -> tuple[dict[int, Record], dict[int, Sequence[Event]]]:
+    """Return every job with its runs, and its story, by id."""
+    records: dict[int, Record] = {}
+    with Client(site.settings) as client:
+        before = None
+        while page := client.history(limit=PAGE, before_id=before):
+            records.update((record.job.id, record) for record in page)
+            before = page[-1].job.id
+        stories: dict[int, Sequence[Event]] = {job_id: client.story(job_id) for job_id in records}
+    return dict(sorted(records.items())), stories

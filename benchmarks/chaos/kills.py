@@ -1,0 +1,162 @@
+"""Carries out the kills, and keeps what was hit and when."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from benchmarks.chaos.database import Database
+from benchmarks.chaos.plan import BURST_S, Breaks, KillPlan
+from benchmarks.chaos.site import Operator, Role, Site, SiteProcess
+
+#: How long a victim is waited for before the kill is dropped, in seconds.
+VICTIM_S = 20.0
+LOOK_S = 0.05
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kill:
+    """A kill that was carried out.
+
+    ``at`` is wall-clock time in seconds, ``until`` when what it held away was given back (the same for most).
+    ``shims`` and ``jobs`` are the tokens whose shim, or whose processes, may have been hit; ``device`` is that of
+    the worker that was.
+    """
+
+    plan: KillPlan
+    at: float
+    until: float
+    what: str
+    device: str | None = None
+    shims: frozenset[str] = field(default_factory=frozenset)
+    jobs: frozenset[str] = field(default_factory=frozenset)
+
+
+class Killer:
+    """Works off the plan, each kill when its turn has come."""
+
+    def __init__(
+        self, site: Site, operator: Operator, database: Database, plans: Sequence[KillPlan], progress: Callable[[], int]
+    ) -> None:
+        #: What was done, in order, and the plans for which there was no victim.
+        self.kills: list[Kill] = []
+        self.dropped: list[KillPlan] = []
+        self._site = site
+        self._operator = operator
+        self._database = database
+        self._plans = plans
+        self._progress = progress
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name="chaos-killer", daemon=True)
+        self._timers: list[threading.Timer] = []
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        """Return whether all is done, and all given back that was held away."""
+        return not self._thread.is_alive() and not any(timer.is_alive() for timer in self._timers)
+
+    def stop(self) -> None:
+        """Kill no more; what is held away is given back in time."""
+        self._stopping.set()
+        self._thread.join()
+        for timer in self._timers:
+            timer.join()
+
+    def _loop(self) -> None:
+        for plan in self._plans:
+            while not plan.burst and self._progress() < plan.after_jobs:
+                if self._stopping.wait(LOOK_S):
+                    return
+            if self._stopping.wait(min(plan.delay_s, BURST_S) if plan.burst else plan.delay_s):
+                return
+            self._carry_out(plan)
+
+    def _carry_out(self, plan: KillPlan) -> None:
+        by_role = {
+            Breaks.WORKER_KILL: (Role.WORKER, signal.SIGKILL),
+            Breaks.WORKER_TERM: (Role.WORKER, signal.SIGTERM),
+            Breaks.SHIM_KILL: (Role.SHIM, signal.SIGKILL),
+            Breaks.JOB_KILL: (Role.JOB, signal.SIGKILL),
+            Breaks.STORE_KILL: (Role.STORE, signal.SIGKILL),
+            Breaks.RECORDER_KILL: (Role.RECORDER, signal.SIGKILL),
+            Breaks.HOST_KILL: (Role.HOST, signal.SIGKILL),
+        }
+        if plan.breaks in by_role:
+            self._kill_one(plan, *by_role[plan.breaks])
+        elif plan.breaks in {Breaks.STORE_STOP, Breaks.WORKER_STOP}:
+            self._stop_one(plan, Role.STORE if plan.breaks is Breaks.STORE_STOP else Role.WORKER)
+        elif plan.breaks is Breaks.DATABASE:
+            at = time.time()
+            self._note(plan, at, self._database.be_away(plan.hold_s), until=at + plan.hold_s)
+        else:
+            self._kill_many(plan)
+
+    def _kill_one(self, plan: KillPlan, role: Role, number: signal.Signals) -> None:
+        victim = self._victim(plan, role)
+        if victim is None:
+            self.dropped.append(plan)
+            return
+        at = time.time()
+        if not victim.identity.send(number):
+            self.dropped.append(plan)  # it ended by itself in this very moment
+            return
+        self._note(
+            plan,
+            at,
+            str(victim),
+            device=victim.of if role is Role.WORKER else None,
+            shims=frozenset({victim.of} if role is Role.SHIM else ()),
+            jobs=frozenset({victim.of} if role is Role.JOB else ()),
+        )
+
+    def _victim(self, plan: KillPlan, role: Role) -> SiteProcess | None:
+        deadline = time.monotonic() + VICTIM_S
+        while True:
+            alive = list(self._site.processes(role))
+            if alive:
+                return alive[int(plan.which * len(alive))]
+            if time.monotonic() > deadline or self._stopping.wait(LOOK_S):
+                return None
+
+    def _stop_one(self, plan: KillPlan, role: Role) -> None:
+        victim = self._victim(plan, role)
+        at = time.time()
+        if victim is None or not victim.identity.send(signal.SIGSTOP):
+            self.dropped.append(plan)
+            return
+        timer = threading.Timer(plan.hold_s, victim.identity.send, (signal.SIGCONT,))
+        timer.start()
+        self._timers.append(timer)
+        device = victim.of if role is Role.WORKER else None
+        self._note(plan, at, f"{victim} stopped for {plan.hold_s:.1f} s", until=at + plan.hold_s, device=device)
+
+    def _kill_many(self, plan: KillPlan) -> None:
+        """Kill many at once. Shims before jobs, as the kernel takes them all; no shim is to see its job die first."""
+        group = [Role.HOST, Role.WORKER, Role.RECORDER]
+        if plan.breaks is Breaks.MACHINE_KILL:
+            group += [Role.STORE, Role.SHIM, Role.JOB]
+        if plan.breaks is Breaks.AWAY:
+            self._operator.leave_down(plan.hold_s)
+        hit: list[SiteProcess] = []
+        for _ in range(3):  # a host may start a worker, and a job a process, while we are at it
+            alive = sorted(self._site.processes(*group), key=lambda each: group.index(each.role))
+            hit += [each for each in alive if each.identity.send(signal.SIGKILL)]
+        at = time.time()
+        self._note(
+            plan,
+            at,
+            f"{len(hit)} processes",
+            until=at + plan.hold_s,
+            shims=frozenset(each.of for each in hit if each.role is Role.SHIM),
+            jobs=frozenset(each.of for each in hit if each.role in {Role.SHIM, Role.JOB}),
+        )
+
+    def _note(self, plan: KillPlan, at: float, what: str, *, until: float | None = None, **hit: object) -> None:
+        self.kills.append(Kill(plan=plan, at=at, until=until or at, what=what, **hit))  # type: ignore[arg-type]

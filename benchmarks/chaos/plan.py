@@ -1,0 +1,193 @@
+"""What will be asked and what will be broken, drawn from a seed before anything starts. Pure.
+
+The same seed gives the same jobs and the same kills in the same order. When each of them happens depends on the
+machine, so a replay breaks the same things, not the same instruction.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from gpuqueue.job import Level
+
+#: How long a job lasts that is to be ended by somebody else, in seconds: longer than anybody waits here.
+FOR_EVER_S = 600.0
+#: Two kills of a burst are at most this far apart, in seconds.
+BURST_S = 0.6
+#: Longest pause between a kill's turn and the kill, in seconds: its turn comes with a submit, and it should not.
+DELAY_S = 1.5
+
+
+class Second(str, Enum):
+    """A job's second process."""
+
+    NONE = "none"
+    #: Ends before the first.
+    CHILD = "child"
+    #: Is still there when the first ends: the run must not be over before it is gone.
+    LEFT = "left"
+    #: Left its session by a double fork, and is still there when the first ends.
+    DAEMON = "daemon"
+
+
+class Breaks(str, Enum):
+    """What a kill does."""
+
+    WORKER_KILL = "worker SIGKILL"
+    WORKER_TERM = "worker SIGTERM"
+    WORKER_STOP = "worker SIGSTOP"
+    SHIM_KILL = "shim SIGKILL"
+    JOB_KILL = "job's process SIGKILL"
+    STORE_KILL = "store SIGKILL"
+    STORE_STOP = "store SIGSTOP"
+    RECORDER_KILL = "recorder SIGKILL"
+    DATABASE = "database away"
+    HOST_KILL = "host process SIGKILL"
+    GROUP_KILL = "host, workers, recorder SIGKILL"
+    MACHINE_KILL = "every process SIGKILL"
+    AWAY = "nobody there beyond the grace"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+#: How often each is drawn. Those that break one thing come often, since they find the races.
+WEIGHTS = {
+    Breaks.WORKER_KILL: 22,
+    Breaks.WORKER_TERM: 9,
+    Breaks.WORKER_STOP: 8,
+    Breaks.SHIM_KILL: 13,
+    Breaks.JOB_KILL: 9,
+    Breaks.STORE_KILL: 9,
+    Breaks.STORE_STOP: 7,
+    Breaks.RECORDER_KILL: 8,
+    Breaks.DATABASE: 6,
+    Breaks.HOST_KILL: 3,
+    Breaks.GROUP_KILL: 3,
+    Breaks.MACHINE_KILL: 3,
+    Breaks.AWAY: 2,
+}
+#: What a short run can do without: it costs more time than all others.
+RARE = frozenset({Breaks.AWAY})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobPlan:
+    """What one job is to do, and what may be expected of it.
+
+    ``exit_code`` is what its first process ends with, ``signal`` what it ends itself with instead. With ``refused``
+    its program does not exist. ``stubborn`` processes ignore SIGTERM.
+    """
+
+    name: str
+    duration_s: float
+    mem_gib: int
+    exit_code: int = 0
+    signal: int | None = None
+    second: Second = Second.NONE
+    stubborn: bool = False
+    refused: bool = False
+    time_limit_s: float | None = None
+    cancel_after_s: float | None = None
+    requeue: bool = True
+    gpus: int = 1
+    level: Level = Level.NORMAL
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KillPlan:
+    """One kill: its turn comes when ``after_jobs`` jobs are acknowledged, and it comes ``delay_s`` later.
+
+    ``which`` chooses the victim among those alive, from 0 to 1. ``hold_s`` is how long a store stays stopped, a
+    database locked or a machine empty. A kill of a burst does not wait for its turn.
+    """
+
+    number: int
+    breaks: Breaks
+    after_jobs: int
+    delay_s: float
+    which: float
+    hold_s: float
+    burst: bool
+
+
+def plan_jobs(seed: int, count: int, *, longest_s: float) -> list[JobPlan]:
+    """Return *count* jobs of all sorts, the same for the same seed. A few last *longest_s*."""
+    rng = random.Random(f"jobs {seed}")  # noqa: S311 - a plan that can be drawn again, no secret
+    return [_plan_job(rng, f"j{number:05d}", longest_s) for number in range(count)]
+
+
+def _plan_job(rng: random.Random, name: str, longest_s: float) -> JobPlan:
+    common = {
+        "name": name,
+        "mem_gib": rng.choice((1, 2, 3, 4, 6, 9)),
+        "second": rng.choices(list(Second), weights=(50, 20, 15, 15))[0],
+        "requeue": rng.random() > 0.06,  # noqa: PLR2004 - a few
+        "gpus": 2 if rng.random() < 0.06 else 1,  # noqa: PLR2004 - a few
+        "level": rng.choices((Level.LOW, Level.NORMAL, Level.HIGH), weights=(1, 8, 1))[0],
+    }
+    lasts = rng.choices(((0.0, 0.3), (0.3, 3.0), (1.0, 6.0), (longest_s / 2, longest_s)), weights=(32, 32, 32, 4))[0]
+    short_s = rng.uniform(*lasts)
+    sort = rng.choices(
+        ("good", "bad", "signal", "refused", "limit", "limit stubborn", "cancel", "cancel late", "in time"),
+        weights=(52, 14, 4, 3, 5, 2, 9, 6, 5),
+    )[0]
+    changes: dict[str, object] = {"duration_s": short_s}
+    if sort == "bad":
+        changes["exit_code"] = rng.randint(1, 120)
+    elif sort == "signal":
+        changes["signal"] = int(rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGUSR1)))
+    elif sort == "refused":
+        changes["refused"] = True
+    elif sort in {"limit", "limit stubborn"}:
+        changes = {"duration_s": FOR_EVER_S, "time_limit_s": rng.uniform(0.3, 2.0), "stubborn": "stubborn" in sort}
+    elif sort == "cancel":
+        changes = {"duration_s": FOR_EVER_S, "cancel_after_s": rng.uniform(0.0, 3.0)}
+    elif sort == "cancel late":
+        changes["cancel_after_s"] = rng.uniform(0.0, 2 * short_s + 0.5)
+    elif sort == "in time":
+        changes["time_limit_s"] = 2 * FOR_EVER_S
+    return JobPlan(**{**common, **changes})  # type: ignore[arg-type]
+
+
+def plan_kills(seed: int, count: int, jobs: int, *, grace_s: float) -> list[KillPlan]:
+    """Return *count* kills spread over *jobs* submits, the same for the same seed.
+
+    Each sort that is not rare comes at least once if *count* allows. *grace_s* is that of the shims.
+    """
+    rng = random.Random(f"kills {seed}")  # noqa: S311 - as above
+    sure = [each for each in Breaks if each not in RARE][:count]
+    rng.shuffle(sure)
+    drawn = sure + rng.choices(list(WEIGHTS), weights=list(WEIGHTS.values()), k=count - len(sure))
+    rng.shuffle(drawn)
+    turns = sorted(rng.uniform(0.03, 0.95) * jobs for _ in drawn)
+    return [
+        KillPlan(
+            number=number,
+            breaks=breaks,
+            after_jobs=int(turn),
+            delay_s=rng.uniform(0.0, DELAY_S),
+            which=rng.random(),
+            hold_s=_hold_s(rng, breaks, grace_s),
+            burst=rng.random() < 0.2,  # noqa: PLR2004 - one in five
+        )
+        for number, (breaks, turn) in enumerate(zip(drawn, turns, strict=True), start=1)
+    ]
+
+
+def _hold_s(rng: random.Random, breaks: Breaks, grace_s: float) -> float:
+    """Return how long it stays broken: mostly past a few beats, now and then past a command's or a lock's timeout."""
+    if breaks is Breaks.AWAY:
+        return grace_s + rng.uniform(1.0, 3.0)
+    long = {
+        Breaks.STORE_STOP: (rng.uniform(5.5, 7.0), rng.uniform(10.5, 11.5)),
+        Breaks.DATABASE: (rng.uniform(10.5, 12.0),),
+        # Past the grace, and past the lease: its runs are ended meanwhile, or another's.
+        Breaks.WORKER_STOP: (rng.uniform(1.0, 1.3) * grace_s, rng.uniform(1.5, 1.7) * grace_s),
+    }
+    if breaks not in long:
+        return 0.0
+    return rng.choice((*long[breaks], *[rng.uniform(0.5, 3.0) for _ in (1, 2)]))

@@ -1,0 +1,196 @@
+"""Those who submit and cancel, and what they were told."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.chaos.plan import JobPlan
+from benchmarks.chaos.site import Site
+from gpuqueue import Client
+from gpuqueue.errors import GpuQueueError, JobNotFound, Refused, Unreachable
+from gpuqueue.job import JobState
+
+SUBMITTERS = 3
+#: How many jobs are kept waiting: enough for every device to have something to claim after a kill.
+BACKLOG = 12
+#: Pause after an error, and between two looks at the backlog, in seconds.
+PAUSE_S = 0.1
+#: How often held jobs are looked for, in seconds.
+RELEASE_S = 2.0
+PROGRAM = Path(__file__).with_name("job.py")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ack:
+    """A job whose id was handed out. ``at`` is wall-clock time in seconds."""
+
+    job_id: int
+    plan: JobPlan
+    name: str
+    at: float
+
+
+@dataclass(kw_only=True)
+class Told:
+    """What the queue has told to those who use it, shared by their threads."""
+
+    acks: dict[int, Ack] = field(default_factory=dict)
+    #: Submits that ended in an error, by the name they were sent with: the job may exist all the same.
+    unsure: dict[str, JobPlan] = field(default_factory=dict)
+    cancels: set[int] = field(default_factory=set)
+    releases: set[int] = field(default_factory=set)
+    #: Jobs with an id that nobody knew any more.
+    unknown: set[int] = field(default_factory=set)
+    #: Errors that are none of ours.
+    surprises: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Traffic:
+    """Submits the plan at the pace at which it is worked off."""
+
+    def __init__(self, site: Site, plans: Sequence[JobPlan]) -> None:
+        self.told = Told()
+        self._site = site
+        self._left = iter(plans)
+        self._waiting = 0
+        self._due: list[tuple[float, int]] = []
+        self._stopping = threading.Event()
+        self._submitters = [threading.Thread(target=self._submit_all, daemon=True) for _ in range(SUBMITTERS)]
+        self._others = [
+            threading.Thread(target=each, daemon=True) for each in (self._look, self._cancel, self._release)
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in (*self._submitters, *self._others):
+            thread.start()
+
+    @property
+    def acknowledged(self) -> int:
+        """Return how many jobs were acknowledged so far."""
+        return len(self.told.acks)
+
+    @property
+    def done(self) -> bool:
+        """Return whether everything was submitted, and every cancel delivered."""
+        return not any(thread.is_alive() for thread in self._submitters) and not self._due
+
+    def stop(self) -> None:
+        """Do nothing any more."""
+        self._stopping.set()
+        for thread in (*self._submitters, *self._others):
+            thread.join()
+
+    # ---- submit --------------------------------------------------------------------------------------------------
+
+    def _submit_all(self) -> None:
+        with self._client() as client:
+            while not self._stopping.is_set():
+                with self.told.lock:
+                    plan = next(self._left, None)
+                if plan is None:
+                    return
+                while self._waiting >= BACKLOG and not self._stopping.wait(PAUSE_S):
+                    pass
+                self._submit(client, plan)
+
+    def _submit(self, client: Client, plan: JobPlan) -> None:
+        """Submit until it is acknowledged, each time under a new name: an earlier one may have come through."""
+        tries = 0
+        while not self._stopping.is_set():
+            name = f"{plan.name}.{tries}"
+            tries += 1
+            try:
+                job_id = client.submit(
+                    command(plan, name),
+                    mem=f"{plan.mem_gib}G",
+                    gpus=plan.gpus,
+                    time_limit=plan.time_limit_s,
+                    name=name,
+                    cwd=self._site.effects,
+                    level=plan.level,
+                    requeue=plan.requeue,
+                ).id
+            except Unreachable:
+                with self.told.lock:
+                    self.told.unsure[name] = plan
+                self._stopping.wait(PAUSE_S)
+            except Exception as error:  # noqa: BLE001 - whatever else it is, it is a finding
+                with self.told.lock:
+                    self.told.unsure[name] = plan
+                    self.told.surprises.append(f"submit of {name}: {error!r}")
+                self._stopping.wait(PAUSE_S)
+            else:
+                with self.told.lock:
+                    self.told.acks[job_id] = Ack(job_id=job_id, plan=plan, name=name, at=time.time())
+                    if plan.cancel_after_s is not None:
+                        heapq.heappush(self._due, (time.monotonic() + plan.cancel_after_s, job_id))
+                return
+
+    # ---- the others ----------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        with self._client() as client:
+            while not self._stopping.wait(PAUSE_S):
+                try:
+                    self._waiting, _ = client.queue.counts()
+                except Unreachable:
+                    self._waiting = 0  # nobody who submits waits for a store to be there
+
+    def _cancel(self) -> None:
+        with self._client() as client:
+            while not self._stopping.wait(PAUSE_S / 2):
+                while self._due and self._due[0][0] <= time.monotonic():
+                    if not self._cancelled(client, self._due[0][1]):
+                        break
+                    with self.told.lock:
+                        heapq.heappop(self._due)
+
+    def _cancelled(self, client: Client, job_id: int) -> bool:
+        """Cancel a job; return False if it is not known whether that worked."""
+        try:
+            client.cancel(job_id)
+        except Refused:
+            return True
+        except JobNotFound:
+            self.told.unknown.add(job_id)
+            return True
+        except Unreachable:
+            return False
+        except Exception as error:  # noqa: BLE001 - as in _submit
+            self.told.surprises.append(f"cancel of job {job_id}: {error!r}")
+            return True
+        self.told.cancels.add(job_id)
+        return True
+
+    def _release(self) -> None:
+        """Release what was lost too often: somebody has looked at it."""
+        with self._client() as client:
+            while not self._stopping.wait(RELEASE_S):
+                with contextlib.suppress(GpuQueueError):
+                    for job in client.jobs():
+                        if job.state is JobState.HELD:
+                            client.release(job.id)
+                            self.told.releases.add(job.id)
+
+    def _client(self) -> Client:
+        return Client(self._site.settings)
+
+
+def command(plan: JobPlan, name: str) -> list[str]:
+    """Return what is to be run for *plan*: it writes its effects to a file of this *name*."""
+    if plan.refused:
+        return ["/nowhere/no-such-program", name]
+    return [
+        *(sys.executable, "-I", "-S", str(PROGRAM)),
+        *(name, f"{plan.duration_s:.3f}", str(plan.exit_code), str(plan.signal or 0)),
+        *(plan.second.value, "stubborn" if plan.stubborn else "-"),
+    ]
