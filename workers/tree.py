@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 #: Where the kernel tells of processes; tests hand in another.
 PROC = Path("/proc")
+#: How often, and how far apart in seconds, a process in the middle of exec() is looked at.
+EXEC_LOOKS = 50
+EXEC_LOOK_S = 0.001
 
 
 def below(root: int) -> list[int]:
@@ -45,28 +49,44 @@ def carrying(variable: str, value: str) -> list[int]:
 
 
 def _carries(pid: int, wanted: bytes) -> bool:
-    """Return whether a process has *wanted* in its environment; one that hides from us is not ours."""
+    """Return whether a process has *wanted* in its environment; one that hides from us is not ours.
+
+    One that is in the middle of exec() has no environment for a moment: it is waited for.
+    """
     try:
-        return wanted in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        for _ in range(EXEC_LOOKS):
+            environ = (PROC / str(pid) / "environ").read_bytes()
+            if environ or not _in_exec(pid):
+                return wanted in environ.split(b"\0")
+            time.sleep(EXEC_LOOK_S)
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False
+        pass
+    return False
+
+
+def _in_exec(pid: int) -> bool:
+    """Return whether a process has a new program already and not yet its environment (proc(5): vsize, env_start)."""
+    fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    return int(fields[20]) > 0 and int(fields[47]) == 0
 
 
 def sweep(variable: str, value: str) -> int:
     """Kill every process that carries *variable* = *value*; return how many were found.
 
     The last resort when a shim was killed and its tree has nobody above it: the environment survives any
-    number of forks and sessions. Looks again until nobody is found, since a process may fork meanwhile.
+    number of forks and sessions. Looks until nobody is found twice in a row, since a process may fork meanwhile.
 
     Raises:
         OSError: as :func:`carrying`.
 
     """
     swept: set[int] = set()
+    nobody = False
     for _ in range(50):
         pids = carrying(variable, value)
-        if not pids:
+        if not pids and nobody:
             break
+        nobody = not pids
         swept.update(pids)
         for pid in pids:
             _kill(pid, f"{variable}={value}".encode())

@@ -1,0 +1,44 @@
+"""The last resort where a shim was killed: nobody of the run may be missed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from bounded import until
+
+from workers import tree
+from workers.environment import TOKEN
+
+
+def test_a_process_in_the_middle_of_exec_is_not_missed(tmp_path: Path) -> None:
+    """Between its new program and its new environment a look saw no token: one in twenty of these lived on."""
+    script = tmp_path / "restless.sh"
+    script.write_text(f"exec /bin/sh {script}\n")
+    missed = []
+    for number in range(100):
+        token = f"{number}.restless"
+        with subprocess.Popen(["/bin/sh", str(script)], env={TOKEN: token}) as process:
+            tree.sweep(TOKEN, token)
+            try:
+                process.wait(1)
+            except subprocess.TimeoutExpired:
+                missed.append(number)
+                process.kill()
+
+    assert [] == missed
+
+
+def test_a_process_without_any_environment_is_no_riddle(tmp_path: Path) -> None:
+    """`env -i` is legal: it is not waited for, and it is nobody's."""
+    ready = tmp_path / "ready"
+    words = f"open({str(ready)!r}, 'w').close(); import time; time.sleep(1000)"
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", words], env={}) as process:
+        until(ready.exists)
+
+        assert not tree._in_exec(process.pid)
+        assert 0 == tree.sweep(TOKEN, "nobody's")
+
+        assert process.poll() is None
+        process.kill()
