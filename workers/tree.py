@@ -36,6 +36,15 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def hides_others() -> bool:
+    """Return whether /proc hides the processes of other accounts from us (hidepid, in proc(5))."""
+    try:
+        (PROC / "1" / "stat").read_bytes()
+    except (FileNotFoundError, PermissionError):
+        return True
+    return False
+
+
 def carrying(variable: str, value: str) -> list[int]:
     """Return the pids whose environment at their start held *variable* = *value*, as far as we may look.
 

@@ -22,6 +22,7 @@ from gpuqueue.queue.lease import Verdicts
 from gpuqueue.queue.scripts import load_all
 from gpuqueue.run import EndingKind
 from gpuqueue.settings import Settings
+from workers import tree
 from workers.beats import Beats
 from workers.claimer import Claimer
 from workers.devices.backend import DeviceBackend
@@ -86,6 +87,10 @@ class Worker:
 
         """
         load_all()
+        if tree.hides_others():
+            log.warning(
+                "/proc hides the processes of other accounts (hidepid): strangers cannot be named, or seen at all"
+            )
         self._device_lock = self._lock_device()
         self._adopt(hand_over)
         self._claimer = Claimer(

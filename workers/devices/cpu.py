@@ -63,10 +63,10 @@ class CpuBackend:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of process *pid*; one that is gone holds nothing."""
+    """Return the resident memory of process *pid*; one that is gone, or of others and hidden, holds nothing of ours."""
     try:
         fields = Path(f"/proc/{pid}/statm").read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return 0
     return int(fields[1]) * _PAGE_BYTES
 

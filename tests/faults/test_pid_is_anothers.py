@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from factories import make_offer, make_spec
+from site_of_one import Site
+
+from gpuqueue.job import JobState
+from gpuqueue.process import ProcessIdentity
+from gpuqueue.run import EndingKind, RunDevice
+from gpuqueue.units import MIB
+from workers import tree
+from workers.environment import TOKEN
+from workers.left import end, left
+from workers.rundir import Held, RunDir
+
+
+@pytest.fixture
+def somebody() -> Iterator[ProcessIdentity]:
+    """Return a process that has nothing to do with us. Any signal would end it."""
+    process = subprocess.Popen(["/bin/sleep", "1000"])
+    identity = ProcessIdentity.of(process.pid)
+    assert identity is not None
+    yield identity
+    assert process.poll() is None, "it was sent a signal"
+    process.kill()
+    process.wait()
+
+
+def before(identity: ProcessIdentity, how: str) -> ProcessIdentity:
+    """Return who had this pid earlier: in this boot, or in the one before."""
+    if how == "this boot":
+        return replace(identity, started=identity.started - 1)
+    return replace(identity, boot="00000000-0000-0000-0000-000000000000")
+
+
+BOOTS = pytest.mark.parametrize("boot", ["this boot", "another boot"])
+
+
+@BOOTS
+def test_a_pid_that_was_given_out_again_is_never_taken_for_the_first(somebody: ProcessIdentity, boot: str) -> None:
+    """Nor sent a signal, nor waited for."""
+    gone = before(somebody, boot)
+
+    assert not gone.alive()
+    assert gone.handle() is None
+    assert not gone.send(15)  # type: ignore[arg-type]
+    assert gone.wait(0.0)
+
+
+@BOOTS
+def test_a_run_whose_shims_pid_is_anothers_now_is_lost_and_nobody_is_signalled(
+    site: Site, somebody: ProcessIdentity, boot: str
+) -> None:
+    """The worker and the shim were killed, and their pids given out again, before the next worker came."""
+    site.start_recorder()
+    job = site.queue.submit(make_spec(mem_bytes=MIB))
+    uuid = f"sim-{site.settings.host}-0"
+    claimed = site.queue.claim(make_offer(uuid, host=site.settings.host), worker="dead", lease_s=300, nonce="dead")
+    assert claimed is None, "nobody has announced the device yet"
+    directory = abandoned(site, job.id, uuid, before(somebody, boot))
+    site.client.cancel(job.id)
+    directory.ask_end(EndingKind.CANCELLED)
+    assert {} == left(site.settings)
+    end(site.settings)
+
+    site.start_worker()
+
+    record = site.until_recorded(job.id)
+    assert JobState.CANCELLED is record.job.state
+    assert "its shim vanished" in str(record.runs[0].ending)
+    assert not (directory.path / "claim").exists()
+
+
+def abandoned(site: Site, job_id: int, uuid: str, shim: ProcessIdentity) -> RunDir:
+    """Leave a run as a worker and a *shim* leave it that were killed."""
+    offer = make_offer(uuid, host=site.settings.host)
+    site.queue.announce(offer, worker="dead", pid=1, boot_id="x")
+    site.queue.beat(offer, [], lease_s=300)
+    claimed = site.queue.claim(offer, worker="dead", lease_s=300, nonce="dead")
+    assert claimed is not None
+    assert job_id == claimed.job_id
+    devices = (RunDevice(uuid=uuid, lease_bytes=MIB),)
+    directory = RunDir.create(site.settings.runs_dir, Held(job_id=job_id, token=claimed.token, devices=devices))
+    log_path = str(directory.log)
+    site.queue.started(job_id, claimed.token, lease_s=300, log_path=log_path, devices=devices)
+    (directory.path / "pid").write_text(f"{shim}\n{shim}\n")
+    return directory
+
+
+def test_leftovers_are_asked_who_they_are_right_before_they_are_killed(somebody: ProcessIdentity) -> None:
+    """Between the look and the signal the process ended, and its pid went to somebody else."""
+    tree._kill(somebody.pid, f"{TOKEN}=1.abc".encode())
+
+    assert somebody.alive()
+
+
+def test_leftovers_are_killed(tmp_path: Path) -> None:
+    """Those that are still the ones."""
+    process = subprocess.Popen(["/bin/sleep", "1000"], env={TOKEN: "1.left", "HOME": str(tmp_path)})
+    while not tree.carrying(TOKEN, "1.left"):  # it has not begun yet
+        os.sched_yield()
+
+    assert 1 == tree.sweep(TOKEN, "1.left")
+    assert -9 == process.wait(timeout=30)
