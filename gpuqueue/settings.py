@@ -126,34 +126,52 @@ class Settings:
             BadRequest: a value cannot be read, or the file has a key that is no setting.
 
         """
-        environ = os.environ if environ is None else environ
-        path, from_file = _read_file(environ)
-        values: dict[str, Any] = {}
-        origins: dict[str, str] = {}
-        for name, read in _READERS.items():
-            key = name.removesuffix("_bytes").removesuffix("_s")
-            variable = PREFIX + key.upper()
-            if variable in environ:
-                raw, origin = environ[variable], f"environment {variable}"
-            elif key in from_file:
-                raw, origin = str(from_file.pop(key)), f"file {path}"
-            else:
-                continue
-            try:
-                values[name] = read(raw)
-            except (BadRequest, ValueError) as error:
-                raise BadRequest(f"setting {key} ({origin}): {error}") from error
-            origins[name] = origin
-        unknown = set(from_file) - {name.removesuffix("_bytes").removesuffix("_s") for name in _READERS}
-        if unknown:
-            raise BadRequest(f"file {path}: {min(unknown)!r} is no setting: see docs/reference/settings.md")
-        found = cls(**_with_defaults(values), origins={f.name: origins.get(f.name, "default") for f in fields(cls)})
-        if found.lease_s < BEATS_IN_A_LEASE * found.beat_s:
-            raise BadRequest(
-                f"a lease of {found.lease_s:g} s is too short for a beat every {found.beat_s:g} s, jobs would be lost: "
-                f"give it at least {BEATS_IN_A_LEASE * found.beat_s:g} s"
-            )
+        found, faults = cls.salvage(environ)
+        if faults:
+            raise faults[0]
         return found
+
+    @classmethod
+    def salvage(cls, environ: Mapping[str, str] | None = None) -> tuple[Settings, tuple[BadRequest, ...]]:
+        """Return what can be read, with defaults in place of the rest, and all that is wrong with the rest."""
+        environ = os.environ if environ is None else environ
+        faults: list[BadRequest] = []
+        from_file: dict[str, Any] = {}
+        try:
+            from_file = _read_file(environ)
+        except BadRequest as error:
+            faults.append(error)
+        values, origins = _read_values(environ, from_file, faults)
+        found = cls(
+            **_with_defaults(values, faults), origins={f.name: origins.get(f.name, "default") for f in fields(cls)}
+        )
+        if found.lease_s < BEATS_IN_A_LEASE * found.beat_s:
+            faults.append(
+                BadRequest(
+                    f"a lease of {found.lease_s:g} s is too short for a beat every {found.beat_s:g} s, jobs would be "
+                    f"lost: give it at least {BEATS_IN_A_LEASE * found.beat_s:g} s"
+                )
+            )
+        return found, tuple(faults)
+
+
+def key_of(name: str) -> str:
+    """Return what the field *name* is called in the settings file: without the unit that a person types."""
+    return name.removesuffix("_bytes").removesuffix("_s")
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of the field *name*."""
+    return PREFIX + key_of(name).upper()
+
+
+def settings_file(environ: Mapping[str, str]) -> Path:
+    """Return where the settings file is or would be."""
+    named = environ.get(PREFIX + "CONFIG")
+    if named:
+        return Path(named)
+    home = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - a str is wanted
+    return Path(home) / "gpuqueue" / "config.toml"
 
 
 def embedded_socket(state_dir: Path) -> Path:
@@ -172,10 +190,41 @@ def embedded_socket(state_dir: Path) -> Path:
     return directory / "store.sock"
 
 
-def _with_defaults(values: dict[str, Any]) -> dict[str, Any]:
+def _read_values(
+    environ: Mapping[str, str], from_file: Mapping[str, Any], faults: list[BadRequest]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values that are given, and where each comes from; what is wrong with them is added to *faults*."""
+    path = settings_file(environ)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name, read in _READERS.items():
+        if variable_of(name) in environ:
+            raw, origin = environ[variable_of(name)], f"environment {variable_of(name)}"
+        elif key_of(name) in from_file:
+            raw, origin = str(from_file[key_of(name)]), f"file {path}"
+        else:
+            continue
+        try:
+            values[name] = read(raw)
+            origins[name] = origin
+        except (BadRequest, ValueError) as error:
+            faults.append(BadRequest(f"setting {key_of(name)} ({origin}): {error}"))
+    unknown = set(from_file) - {key_of(name) for name in _READERS}
+    faults += [
+        BadRequest(f"file {path}: {key!r} is no setting: see docs/reference/settings.md") for key in sorted(unknown)
+    ]
+    return values, origins
+
+
+def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str, Any]:
     state_dir = values.get("state_dir") or _default_state_dir()
+    try:
+        socket_path = embedded_socket(state_dir)
+    except BadRequest as error:
+        faults.append(error)
+        socket_path = state_dir / "store" / "store.sock"
     return {
-        "redis_url": f"unix://{embedded_socket(state_dir)}",
+        "redis_url": f"unix://{socket_path}",
         "database_url": f"sqlite:///{state_dir / 'book.db'}",
         "host": socket.gethostname(),
         **values,
@@ -189,25 +238,22 @@ def _default_state_dir() -> Path:
     return platformdirs.user_state_path("gpuqueue")
 
 
-def _read_file(environ: Mapping[str, str]) -> tuple[Path | None, dict[str, Any]]:
-    named = environ.get(PREFIX + "CONFIG")
-    if named:
-        path = Path(named)
-    else:
-        home = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - a str is wanted
-        path = Path(home) / "gpuqueue" / "config.toml"
+def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
+    path = settings_file(environ)
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
     except OSError as error:
-        if named:
+        if environ.get(PREFIX + "CONFIG"):
             raise BadRequest(f"cannot read the settings file {path}: {error.strerror}") from error
-        return None, {}
+        return {}
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the settings file {path} is not TOML: it is no text in UTF-8") from error
     if sys.version_info >= (3, 11):
         import tomllib as toml  # noqa: PLC0415 - only where there is a file
     else:
         import tomli as toml  # noqa: PLC0415 - as above
     try:
-        return path, toml.loads(text)
+        return toml.loads(text)
     except toml.TOMLDecodeError as error:
         raise BadRequest(f"the settings file {path} is not TOML: {error}") from error
 

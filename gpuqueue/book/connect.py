@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
+from gpuqueue.address import without_password
 from gpuqueue.errors import BookUnreachable
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
     """
     try:
         parsed = sa.make_url(url)
-    except exc.ArgumentError as error:
+    except (exc.ArgumentError, ValueError) as error:  # the second is a port that is no number
         raise BookUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from error
     if parsed.drivername in {"postgresql", "postgres"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
@@ -77,9 +78,7 @@ def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 def shown(url: sa.URL) -> str:
     """Return *url* as one may print it."""
-    if "password" in url.query:
-        url = url.update_query_dict({"password": "***"})
-    return url.render_as_string(hide_password=True)
+    return without_password(url.render_as_string(hide_password=True))
 
 
 @contextmanager

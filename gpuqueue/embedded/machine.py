@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuqueue.address import without_password
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, StoreUnreachable
 from gpuqueue.process import DetachedProcess, ProcessIdentity, installed
@@ -168,8 +169,6 @@ class Machine:
 
     def status(self) -> MachineStatus:
         """Return what runs here; a store that does not answer is part of the answer."""
-        from gpuqueue.queue.connect import without_password  # noqa: PLC0415 - next to its one use
-
         host = self.host_running()
         store = without_password(self.settings.redis_url)
         pid = host.pid if host else None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit, urlunsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from gpuqueue.address import without_password
 from gpuqueue.errors import StoreLoading, StoreNotReady, StoreUnreachable
 
 #: How long one command may take before the store counts as unreachable, in seconds.
@@ -65,16 +65,12 @@ def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
             socket_connect_timeout=COMMAND_TIMEOUT_S,
         )
     except ValueError as error:
-        raise StoreUnreachable(f"GPUQUEUE_REDIS_URL is no usable address: {error}") from error
+        # The library's own words may quote a password.
+        raise StoreUnreachable(
+            f"GPUQUEUE_REDIS_URL is no usable address ({without_password(url)}): "
+            "write redis://HOST:6379/0 or unix:///PATH"
+        ) from error
     return client
-
-
-def without_password(url: str) -> str:
-    """Return *url* as it may be shown."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return urlunsplit(parts._replace(netloc=parts.netloc.replace(f":{parts.password}@", ":***@")))
 
 
 @contextmanager

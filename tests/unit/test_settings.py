@@ -118,3 +118,28 @@ def test_a_lease_must_hold_several_beats() -> None:
     """With 5 s between beats of 10 s every job was lost three times, and nobody said why."""
     with pytest.raises(BadRequest, match="too short for a beat"):
         Settings.load({**HERE, "GPUQUEUE_LEASE": "5s"})
+
+
+def test_all_that_is_wrong_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    """One look at a broken site names every fault, not one after the other."""
+    file = tmp_path / "config.toml"
+    file.write_text('leese = "1m"\nslots = 0\npool = "a"\n')
+
+    settings, faults = Settings.salvage({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_BEAT": "soon"})
+
+    assert {"slots", "beat", "'leese'"} == {
+        word for fault in faults for word in ("slots", "beat", "'leese'") if word in str(fault)
+    }
+    assert 3 == len(faults)
+    assert ("a", 8, 10.0) == (settings.pool, settings.slots, settings.beat_s)
+    assert "default" == settings.origins["beat_s"]
+
+
+@pytest.mark.parametrize("content", [b"lease = ", b"\xff\xfe"])
+def test_a_file_that_is_no_toml_says_so(tmp_path: Path, content: bytes) -> None:
+    """Bytes that are no text ended in a traceback."""
+    file = tmp_path / "config.toml"
+    file.write_bytes(content)
+
+    with pytest.raises(BadRequest, match="is not TOML"):
+        Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
