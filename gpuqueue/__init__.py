@@ -11,6 +11,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gpuqueue.version import VERSION
+
 if TYPE_CHECKING:
     from gpuqueue.client import Client
     from gpuqueue.device import Device, DeviceWish, Peak, PeakSource
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from gpuqueue.run import Ending, EndingKind, Record, Run
     from gpuqueue.settings import Settings
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOMES = {
     "Client": "gpuqueue.client",

@@ -12,7 +12,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -142,9 +142,7 @@ class Settings:
         except BadRequest as error:
             faults.append(error)
         values, origins = _read_values(environ, from_file, faults)
-        found = cls(
-            **_with_defaults(values, faults), origins={f.name: origins.get(f.name, "default") for f in fields(cls)}
-        )
+        found = cls(**_with_defaults(values, faults), origins={name: origins.get(name, "default") for name in _READERS})
         if found.lease_s < BEATS_IN_A_LEASE * found.beat_s:
             faults.append(
                 BadRequest(
@@ -253,9 +251,10 @@ def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
     else:
         import tomli as toml  # noqa: PLC0415 - as above
     try:
-        return toml.loads(text)
+        parsed: dict[str, Any] = toml.loads(text)
     except toml.TOMLDecodeError as error:
         raise BadRequest(f"the settings file {path} is not TOML: {error}") from error
+    return parsed
 
 
 def _host(raw: str) -> str:

@@ -34,8 +34,8 @@ def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
     """
     try:
         parsed = sa.make_url(url)
-    except (exc.ArgumentError, ValueError) as error:  # the second is a port that is no number
-        raise BookUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from error
+    except (exc.ArgumentError, ValueError):  # the second is a port that is no number, and may be a password's end
+        raise BookUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from None
     if parsed.drivername in {"postgresql", "postgres"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername.partition("+")[0] not in {"sqlite", "postgresql"}:

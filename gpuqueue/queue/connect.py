@@ -22,7 +22,7 @@ _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
     (redis.BusyLoadingError, _LOADING),
     (redis.ReadOnlyError, "the store is a read-only replica: point GPUQUEUE_REDIS_URL at the primary"),
     (redis.OutOfMemoryError, "the store has reached its maxmemory: raise the limit"),
-    (redis.AuthenticationError, "the store does not accept the password in GPUQUEUE_REDIS_URL, or wants one"),
+    (redis.AuthenticationError, "the store does not accept the password, or wants one: put it into GPUQUEUE_REDIS_URL"),
     (
         redis.exceptions.NoPermissionError,
         "the store's access rules do not let gpuqueue work: allow all commands on keys {gq}:*",
@@ -35,7 +35,7 @@ _BY_CODE = {
     "READONLY": "the store is a read-only replica: point GPUQUEUE_REDIS_URL at the primary",
     "OOM": "the store has reached its maxmemory: raise the limit",
     "NOAUTH": "the store wants a password: put it into GPUQUEUE_REDIS_URL",
-    "WRONGPASS": "the store does not accept the password in GPUQUEUE_REDIS_URL",
+    "WRONGPASS": "the store does not accept the password: put the right one into GPUQUEUE_REDIS_URL",
     "NOPERM": "the store's access rules do not let gpuqueue work: allow all commands on keys {gq}:*",
     "BUSY": "the store is busy with a long script: try again in a moment",
     "NOREPLICAS": "the store wants replicas that are not there (min-replicas-to-write)",
@@ -64,12 +64,12 @@ def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
             socket_timeout=wait_s + COMMAND_TIMEOUT_S,
             socket_connect_timeout=COMMAND_TIMEOUT_S,
         )
-    except ValueError as error:
-        # The library's own words may quote a password.
+    except ValueError:
+        # The library's own words may quote a password, so they go nowhere, not even into a log.
         raise StoreUnreachable(
             f"GPUQUEUE_REDIS_URL is no usable address ({without_password(url)}): "
             "write redis://HOST:6379/0 or unix:///PATH"
-        ) from error
+        ) from None
     return client
 
 

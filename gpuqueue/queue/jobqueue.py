@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
@@ -24,6 +25,7 @@ from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, DeviceStatus, Eviden
 from gpuqueue.queue.matching import is_known, kind_word, why_impossible
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.run import Ending, RunDevice
+from gpuqueue.version import VERSION
 from gpuqueue.words import short
 
 #: Longest wait for the next event in one call, in seconds.
@@ -302,7 +304,7 @@ class JobQueue:
         pipe = self._redis.pipeline(transaction=True)
         pipe.zcard(keys.LIVE)
         pipe.zcard(keys.LEASES)
-        pipe.zcard(keys.PREFIX + "ended")
+        pipe.zcard(keys.ENDED)
         live, active, ended = pipe.execute()
         return live - active - ended, active
 
@@ -315,9 +317,11 @@ class JobQueue:
 
     @_answering
     def announce(self, offer: Offer, *, worker: str, pid: int, boot_id: str) -> None:
-        """Tell what *offer*'s device is and which worker serves it from now on."""
+        """Tell what *offer*'s device is and which worker serves it from now on, of which version and by which clock."""
         facts = {"device": device_to_plain(offer.device), "host": offer.host, "worker": worker, "pid": pid}
-        self._redis.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, "boot_id": boot_id}))
+        clock_ahead_s = round(time.time() - self.now_ms() / 1000, 3)
+        more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s}
+        self._redis.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, **more}))
 
     @_answering
     def devices(self, host: str | None = None) -> list[DeviceStatus]:

@@ -21,7 +21,7 @@ su:<lv>:<shape>        set     users who wait with this shape
 fair                   zset    user -> decayed device-seconds used
 hosts                  set     hosts that ever announced a device
 dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool:kind, bytes and a time
-facts                  hash    device -> JSON of what it is, where it is and which worker serves it
+facts                  hash    device -> JSON of what it is and where, which worker serves it, its version and clock
 drained                hash    device -> JSON of who keeps it from new jobs: origin -> why, by, at (see drains.py)
 deaths                 hash    device -> JSON of the row of jobs that died on it at once, with why; three drain it
 seen                   hash    device -> JSON of its strangers, and of the trouble it is in, as its worker last saw them
@@ -51,6 +51,11 @@ DEATHS = PREFIX + "deaths"
 SEEN = PREFIX + "seen"
 LEASES = PREFIX + "leases"
 OUTBOX = PREFIX + "ev"
+ENDED = PREFIX + "ended"
+META = PREFIX + "meta"
+
+#: The version of this layout, as open.lua writes it.
+LAYOUT = "1"
 
 BELL = PREFIX + "bell"
 CONTROL = PREFIX + "ctl"

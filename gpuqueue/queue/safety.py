@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, cast
-
-import redis
-
 from gpuqueue.errors import StoreNotReady
-from gpuqueue.queue.connect import connect, translated
+from gpuqueue.queue.server_facts import ServerFacts, server_facts
 
 #: Oldest Redis whose commands suffice (ZADD LT, XTRIM MINID). Every Valkey is newer.
 OLDEST_REDIS = (6, 2)
@@ -22,30 +17,24 @@ def check_safety(url: str) -> list[str]:
         StoreUnreachable: it does not answer.
 
     """
-    client = connect(url)
-    warnings = []
-    with translated(url):
-        server: dict[str, Any] = client.info("server")
-        match = re.match(r"(\d+)\.(\d+)", str(server.get("redis_version", "")))
-        if match and (int(match[1]), int(match[2])) < OLDEST_REDIS:
-            raise StoreNotReady(f"the store is Redis {server['redis_version']}: 6.2 or newer, or any Valkey, is needed")
-        policy = _config(client, "maxmemory-policy")
-        limit = _config(client, "maxmemory")
-        if policy not in {None, "noeviction"} and limit not in {None, "0"}:
-            raise StoreNotReady(
-                f"the store may evict keys (maxmemory-policy {policy}) and so forget jobs: "
-                "set maxmemory-policy noeviction"
-            )
-        if _config(client, "appendonly") == "no":
-            warnings.append(
-                "the store keeps no log of its writes (appendonly no): a crash would lose jobs; set appendonly yes"
-            )
-    client.close()
-    return warnings
+    server = server_facts(url)
+    if is_too_old(server):
+        raise StoreNotReady(f"the store is {server.product}: 6.2 or newer, or any Valkey, is needed")
+    if may_evict(server) and server.limit_bytes is not None:
+        raise StoreNotReady(
+            f"the store may evict keys (maxmemory-policy {server.policy}) and so forget jobs: "
+            "set maxmemory-policy noeviction"
+        )
+    if server.append_only is False:
+        return ["the store keeps no log of its writes (appendonly no): a crash would lose jobs; set appendonly yes"]
+    return []
 
 
-def _config(client: redis.Redis, name: str) -> str | None:
-    try:
-        return cast("dict[str, str]", client.config_get(name)).get(name)
-    except redis.ResponseError:
-        return None  # the store's access rules may forbid CONFIG; then its owner answers for it
+def is_too_old(server: ServerFacts) -> bool:
+    """Return whether it lacks commands that we need."""
+    return server.compatible is not None and server.compatible < OLDEST_REDIS
+
+
+def may_evict(server: ServerFacts) -> bool:
+    """Return whether it drops keys when it reaches a limit, now or once somebody sets one."""
+    return server.policy not in {None, "noeviction"}

@@ -1,0 +1,164 @@
+"""What lies in the store, seen by whoever wants to know whether all is well there. Looking changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import redis
+
+from gpuqueue.event import Cursor
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect, translated
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import DeviceStatus
+
+#: Most jobs that are named one by one.
+MOST_NAMED = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceFacts:
+    """A device as the store knows it, with what its worker told when it came up."""
+
+    status: DeviceStatus
+    #: The worker's version of gpuqueue.
+    version: str | None
+    #: How far the clock of the worker's host was ahead of the store's when the worker came up.
+    clock_ahead_s: float | None
+
+    @property
+    def name(self) -> str:
+        """Return what people call it."""
+        return f"{self.status.host} {self.status.device.index}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboxFacts:
+    """What lies in the outbox, and since when the first of it waits for the book; None if nothing does."""
+
+    length: int
+    unread_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueFacts:
+    """What lies in the store. Times are milliseconds on its clock."""
+
+    epoch: str | None
+    layout: str | None
+    now_ms: int
+    #: Jobs queued or held, jobs that hold a device, and ended jobs that the book has not taken over.
+    waiting: int
+    active: int
+    ended: int
+    ended_since_ms: int | None
+    outbox: OutboxFacts
+    reaped_ms: int | None
+    grace_until_ms: int | None
+    #: The first jobs whose leases have expired, how many there are, and when the first did.
+    overdue: tuple[int, ...]
+    overdue_count: int
+    overdue_since_ms: int | None
+    devices: tuple[DeviceFacts, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """Where a job stands in the store, and the token of its current run, empty if it has none."""
+
+    state: str
+    token: str
+
+
+def queue_facts(url: str, cursor: Cursor | None = None) -> QueueFacts:
+    """Return what lies in the store at *url*. *cursor* is how far the book has read, if that is known.
+
+    Raises:
+        StoreUnreachable: it does not answer.
+        StoreNotReady: it answers, and says that it cannot serve.
+
+    """
+    queue, client = JobQueue(url), connect(url)
+    try:
+        now_ms, epoch = queue.now_ms(), queue.epoch()
+        read = cursor.last_id if cursor is not None and cursor.epoch == epoch else None
+        with translated(url):
+            pipe = client.pipeline(transaction=True)
+            pipe.hgetall(keys.META)
+            pipe.zcard(keys.LIVE)
+            pipe.zcard(keys.LEASES)
+            pipe.zcard(keys.ENDED)
+            pipe.zrange(keys.ENDED, 0, 0, withscores=True)
+            pipe.xlen(keys.OUTBOX)
+            pipe.xrange(keys.OUTBOX, min="-" if read is None else f"({read}", count=1)
+            pipe.zrange(keys.LEASES, "-inf", now_ms, byscore=True, offset=0, num=MOST_NAMED, withscores=True)
+            pipe.zcount(keys.LEASES, "-inf", now_ms)
+            meta, live, active, ended, oldest, length, unread, overdue, overdue_count = pipe.execute()
+        return QueueFacts(
+            epoch=epoch,
+            layout=meta.get("layout"),
+            now_ms=now_ms,
+            waiting=live - active - ended,
+            active=active,
+            ended=ended,
+            ended_since_ms=int(oldest[0][1]) if oldest else None,
+            outbox=OutboxFacts(length=length, unread_ms=_ms_of(unread[0][0]) if unread else None),
+            reaped_ms=_number(meta.get("reap")),
+            grace_until_ms=_number(meta.get("grace")),
+            overdue=tuple(int(job_id) for job_id, _ in overdue),
+            overdue_count=overdue_count,
+            overdue_since_ms=int(overdue[0][1]) if overdue else None,
+            devices=tuple(_devices(queue, client)),
+        )
+    finally:
+        queue.close()
+        client.close()
+
+
+def _ms_of(event_id: str) -> int:
+    return int(event_id.partition("-")[0])
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text else None
+
+
+def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
+    statuses = queue.devices()
+    with translated(queue.url):
+        facts = cast("dict[str, str]", client.hgetall(keys.FACTS))
+    for status in statuses:
+        told = json.loads(facts.get(status.device.uuid, "{}"))
+        yield DeviceFacts(
+            status=status,
+            version=told.get("version"),
+            clock_ahead_s=told.get("clock_ahead_s"),
+        )
+
+
+def standings(url: str, job_ids: Iterable[int]) -> dict[int, Standing] | None:
+    """Return where each of *job_ids* stands that the store knows, or None if the store was never opened.
+
+    Raises:
+        StoreUnreachable: it does not answer.
+        StoreNotReady: it answers, and says that it cannot serve.
+
+    """
+    client = connect(url)
+    try:
+        with translated(url):
+            wanted = list(job_ids)
+            pipe = client.pipeline(transaction=True)
+            pipe.exists(keys.EPOCH)
+            for job_id in wanted:
+                pipe.hmget(keys.job(job_id), "st", "tok")
+            opened, *answers = pipe.execute()
+    finally:
+        client.close()
+    if not opened:
+        return None
+    known = zip(wanted, answers, strict=True)
+    return {job_id: Standing(state=state, token=token or "") for job_id, (state, token) in known if state is not None}
