@@ -6,6 +6,7 @@ long as the machine is up, and the boot id tells one boot from the next (proc(5)
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import shutil
@@ -40,6 +41,46 @@ def start_time(pid: int) -> int | None:
         return None
     after_name = stat[stat.rindex(b")") + 2 :].split()  # the name may hold spaces and brackets
     return None if after_name[0] in {b"Z", b"X"} else int(after_name[19])
+
+
+def has_own_pids() -> bool:
+    """Return whether this process counts pids for itself, as in a container, and sees none of the machine's others."""
+    try:
+        # The machine's own pid namespace has this number on every Linux: PROC_PID_INIT_INO in linux/proc_ns.h.
+        return str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]"
+    except OSError:
+        return False
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether somebody holds a lock (flock) on *path*.
+
+    The kernel's table of locks is read, so that nobody who wants the lock in this moment finds it taken by us. Only
+    where that table does not show the locks of other containers, the lock is tried.
+    """
+    try:
+        inode = str(path.stat().st_ino)
+        locks = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return _try_locked(path)
+    if any(words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode for words in locks):
+        return True
+    return has_own_pids() and _try_locked(path)
+
+
+def _try_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(fd)
 
 
 def installed(command: str) -> str:
