@@ -123,6 +123,21 @@ def devices(spec: str | None, *, as_json: bool) -> None:
         click.echo(f"{device.index}  {device.uuid}  {format_bytes(device.total_bytes)}  {device.name}")
 
 
+@worker_commands.command()
+@click.option("--deep", is_flag=True, help="Also try what takes long, as gpuqueue doctor --deep.")
+@click.option("--fix", is_flag=True, help="Make the safe repairs, and tell each thing done, before looking.")
+def doctor(*, deep: bool, fix: bool) -> None:
+    """Examine what only this side can see; `gpuqueue doctor` asks it. One finding in JSON a line."""
+    from gpuqueue.finding import to_plain  # noqa: PLC0415 - only here
+    from workers.doctor import examination, repairs  # noqa: PLC0415 - only here
+
+    settings, _ = Settings.salvage()  # what is wrong with them is told on the other side
+    for what in repairs.repair(settings) if fix else ():
+        click.echo(json.dumps({"repair": what}))
+    for finding in examination.examine(settings, os.environ, deep=deep):
+        click.echo(json.dumps(to_plain(finding)))  # at once, since what comes next may hang
+
+
 def _stop_signal(parent: int | None) -> threading.Event:
     """Return an event that SIGTERM, Ctrl-C or the end of *parent* sets."""
     stopping = SteadyEvent()

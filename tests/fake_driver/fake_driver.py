@@ -30,7 +30,7 @@ SOURCES = {"libcuda.so.1": "fake_cuda.c", LIBRARY: "fake_nvml.c"}
 STATE_VARIABLE = "FAKE_GPU_STATE"
 
 # Error codes of NVML that tests switch on.
-NOT_SUPPORTED, DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, UNKNOWN = 3, 9, 15, 18, 999
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, GPU_IS_LOST, VERSION_MISMATCH, UNKNOWN = 3, 4, 9, 15, 18, 999
 
 # Questions that a GPU need not support (``gpus[0].unsupported``) and a driver need not know (``missing``).
 TEMPERATURE, TEMPERATURE_V, THRESHOLD, FIELDS, POWER, UTILISATION, REASONS = (1 << bit for bit in range(7))
@@ -70,6 +70,7 @@ class _Gpu(ctypes.Structure):
         ("reasons", ctypes.c_uint64),
         ("ecc", ctypes.c_uint64),
         ("accounting", ctypes.c_uint64),
+        ("persistence", ctypes.c_uint64),
     )
 
 
@@ -190,7 +191,7 @@ class FakeGpus:
             gpu.uuid, gpu.name = fake.uuid(index).encode(), f"Fake {total_bytes // _GIB}G".encode()
             gpu.total, gpu.reserved, gpu.context = total_bytes, reserved_bytes, context_bytes
             gpu.temperature, gpu.memory_temperature, gpu.gpu_max, gpu.slowdown = 40, 45, 83, 87
-            gpu.power_mw, gpu.parent, gpu.slot = 60_500, -1, -1
+            gpu.power_mw, gpu.parent, gpu.slot, gpu.persistence = 60_500, -1, -1, 1
             for other in range(len(sizes)):
                 fake.state.levels[index][other] = _SYSTEM if other != index else 0
         fake.state.gpu_count = len(sizes)

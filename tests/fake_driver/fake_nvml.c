@@ -80,6 +80,7 @@ static int text(int error, char *out, unsigned size, const char *from) {
     return error;
 }
 int nvmlSystemGetDriverVersion(char *out, unsigned size) { return text(ready(), out, size, "000.00"); }
+int nvmlSystemGetNVMLVersion(char *out, unsigned size) { return text(OK, out, size, "13.000.01"); } /* unopened, too */
 int nvmlSystemGetCudaDriverVersion(int *out) { return ready() ? ready() : (*out = 13000, OK); }
 int nvmlDeviceGetCount_v2(unsigned *out) { return number(ready(), out, state->gpu_count); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Gpu **out) {
@@ -182,6 +183,7 @@ int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int type, int counter, uint64_t *out) 
     return error;
 }
 int nvmlDeviceGetComputeMode(Gpu *gpu, unsigned *out) { return number(asked(gpu, MODE), out, gpu->compute_mode); }
+int nvmlDeviceGetPersistenceMode(Gpu *gpu, unsigned *out) { return number(on(gpu), out, gpu->persistence); }
 int nvmlDeviceGetAccountingMode(Gpu *gpu, unsigned *out) { return number(on(gpu), out, gpu->accounting); }
 int nvmlDeviceGetAccountingStats(Gpu *gpu, unsigned pid, Stats *out) {
     if (on(gpu)) return on(gpu);
@@ -240,7 +242,6 @@ ON_NO_CARD(nvmlDeviceGetFanSpeed)
 ON_NO_CARD(nvmlDeviceGetMaxClockInfo)
 ON_NO_CARD(nvmlDeviceGetPcieThroughput)
 ON_NO_CARD(nvmlDeviceGetPerformanceState)
-ON_NO_CARD(nvmlDeviceGetPersistenceMode)
 ON_NO_CARD(nvmlDeviceGetPowerManagementLimit)
 ON_NO_CARD(nvmlDeviceGetProcessUtilization)
 ON_NO_CARD(nvmlDeviceGetSerial)

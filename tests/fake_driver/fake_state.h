@@ -31,6 +31,7 @@ typedef struct {
     int32_t parent, slot; /* of an instance: the index of its card, and its place there; else -1 */
     uint64_t reasons, ecc;
     uint64_t accounting; /* whether the driver tells the accounts below; it always keeps them */
+    uint64_t persistence;
 } Gpu;
 typedef struct {
     uint32_t gpu, pid, flags, unused;

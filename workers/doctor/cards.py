@@ -1,0 +1,160 @@
+"""The devices that this machine would serve: do they answer, are they well, may several processes use them?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from gpuqueue.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Device, DeviceKind, Health, Reading, trouble_of
+from gpuqueue.errors import BadRequest
+from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
+from gpuqueue.look import Look, Unseen
+from gpuqueue.settings import Settings
+from gpuqueue.units import format_bytes
+from workers.devices.backend import DeviceBackend, DeviceTrouble
+from workers.devices.choose import choose
+from workers.devices.nvml_facts import DriverFacts
+
+#: How long a device may take to answer, in seconds.
+DEVICE_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """One device, and what it said: its memory and its health, or why it says neither."""
+
+    device: Device
+    reading: Reading | None = None
+    health: Health | None = None
+    trouble: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Return what people call it."""
+        return f"device {self.device.index}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """The devices, or why there are none to serve."""
+
+    settings: Settings
+    driver: DriverFacts
+    devices: tuple[Seen, ...] = ()
+    trouble: str | None = None
+
+    @property
+    def gpus(self) -> tuple[Seen, ...]:
+        """Return those that are GPUs."""
+        return tuple(each for each in self.devices if each.device.kind is DeviceKind.GPU)
+
+
+def facts_of(settings: Settings, driver: DriverFacts) -> Facts:
+    """Return what each device says. None of them waits for another."""
+    try:
+        backend = choose(settings.devices, settings.host)
+        looks = [(device, Look(partial(_ask, backend, device), DEVICE_S)) for device in backend.devices()]
+    except (BadRequest, DeviceTrouble) as error:
+        return Facts(settings=settings, driver=driver, trouble=str(error))
+    return Facts(settings=settings, driver=driver, devices=tuple(_seen(device, look) for device, look in looks))
+
+
+def _ask(backend: DeviceBackend, device: Device) -> tuple[Reading, Health]:
+    return backend.reading(device), backend.health(device)
+
+
+def _seen(device: Device, look: Look[tuple[Reading, Health]]) -> Seen:
+    try:
+        reading, health = look.seen()
+    except Unseen as why:
+        return Seen(device=device, trouble=str(why))
+    return Seen(device=device, reading=reading, health=health)
+
+
+def devices(facts: Facts) -> Iterator[Finding]:
+    """What would this machine serve, and does each device answer?"""
+    if facts.trouble is not None:
+        remedy = "mend the driver, or say what to serve with GPUQUEUE_DEVICES: auto, gpu, cpu or sim:4x24G"
+        yield problem(facts.trouble, remedy)
+    for each in facts.devices:
+        if each.trouble is not None or each.reading is None:
+            yield problem(f"{each.device.name}: {each.trouble}", "it takes no job until it answers", about=each.name)
+            continue
+        free, total = format_bytes(each.reading.free_bytes), format_bytes(each.reading.total_bytes)
+        yield ok(f"{each.device.name}, {free} of {total} free", about=each.name)
+    known = {each.device.index for each in facts.devices}
+    for card in facts.driver.cards:
+        if card.trouble is not None and card.index not in known and facts.settings.devices in {"auto", "gpu"}:
+            yield problem(
+                f"it is left out: {card.trouble}", "it serves nobody until it answers", about=f"card {card.index}"
+            )
+
+
+def health(facts: Facts) -> Iterator[Finding]:
+    """Is a device hot, slowed down, or losing bits?"""
+    looked = [each for each in facts.devices if each.health is not None]
+    found = [finding for each in looked for finding in _unwell(each, each.health or Health())]
+    yield from found
+    known = [each.health.temperature_c for each in looked if each.health and each.health.temperature_c is not None]
+    if known and not found:
+        yield ok(f"at most {max(known):.0f} °C, nothing slows a device down")
+
+
+def _unwell(each: Seen, health: Health) -> Iterator[Finding]:
+    trouble = trouble_of(health)
+    if trouble is not None and health.compute_mode != "prohibited":
+        yield warning(trouble, "it takes no new job until it has cooled down: fans, dust, air", about=each.name)
+    slowed = [word for word in health.throttled or () if word in {HARDWARE_SLOWDOWN, POWER_BRAKE}]
+    if slowed:
+        remedy = "nvidia-smi -q -d PERFORMANCE; power supply and cabling are the usual cause"
+        yield warning(f"something slows it down: {', '.join(slowed)}", remedy, about=each.name)
+    if health.ecc_uncorrected:
+        seen = f"{health.ecc_uncorrected} memory errors that could not be corrected, since the driver started"
+        yield warning(
+            seen, "nvidia-smi -q -d ECC,ROW_REMAPPER; reset the card when nothing runs on it", about=each.name
+        )
+
+
+def compute_mode(facts: Facts) -> Iterator[Finding]:
+    """May several processes use a GPU at a time?"""
+    bad = False
+    for each in facts.gpus:
+        mode = None if each.health is None else each.health.compute_mode
+        allow = f"sudo nvidia-smi -i {each.device.index} -c DEFAULT"
+        if mode == "prohibited":
+            bad = True
+            yield problem("its compute mode is prohibited: nothing may run on it", allow, about=each.name)
+        elif mode == "exclusive_process" and facts.settings.slots > 1:
+            bad = True
+            seen = "its compute mode lets in one process at a time: a second job on it would fail"
+            yield warning(seen, f"{allow}, or GPUQUEUE_SLOTS=1", about=each.name)
+    if facts.gpus and not bad:
+        yield ok("several processes may use a device")
+
+
+def persistence(facts: Facts) -> Findings:
+    """Does the driver stay ready when no process uses it?"""
+    off = [str(card.index) for card in facts.driver.cards if card.persistent is False]
+    if not facts.gpus or not any(card.persistent is not None for card in facts.driver.cards):
+        return ()
+    if off:
+        seen = f"persistence mode is off on card {', '.join(off)}: the first use after a pause takes seconds longer"
+        return note(seen, "sudo systemctl enable --now nvidia-persistenced, or sudo nvidia-smi -pm 1")
+    return ok("the driver stays ready")
+
+
+def mig(facts: Facts) -> Iterator[Finding]:
+    """Is a card divided, and has it parts?"""
+    for card in facts.driver.cards:
+        if card.divided and card.parts:
+            yield note(
+                f"divided (MIG) into {card.parts} parts: each is a device of its own", about=f"card {card.index}"
+            )
+        elif card.divided:
+            seen = "in MIG mode, and not divided: it serves nobody"
+            remedy = f"sudo nvidia-smi mig -i {card.index} -cgi …, or sudo nvidia-smi -i {card.index} -mig 0"
+            yield warning(seen, remedy, about=f"card {card.index}")
+
+
+CHECKS = (devices, health, compute_mode, persistence, mig)

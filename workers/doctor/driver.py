@@ -1,0 +1,139 @@
+"""The driver: does it answer, and if not, why not?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuqueue.finding import Finding, Findings, note, ok, problem
+from gpuqueue.settings import Settings
+from workers.devices.nvml_facts import DriverFacts, DriverState
+from workers.doctor.surroundings import Surroundings
+
+CONTAINER = "start the container with its devices: docker run --gpus all, or deploy.resources in compose"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """The driver, what is around it, and what this machine is told to serve."""
+
+    settings: Settings
+    driver: DriverFacts
+    around: Surroundings
+
+    @property
+    def wanted(self) -> bool:
+        """Return whether this machine serves GPUs, or would if it could."""
+        return self.settings.devices in {"auto", "gpu"}
+
+
+def driver(facts: Facts) -> Findings:
+    """Does the NVIDIA driver answer, and if not, why not?"""
+    found = _judged(facts.driver, facts.around)
+    if found.grade.is_well or facts.wanted:
+        return found
+    # Nobody here asked for a GPU: whoever serves the CPU need not mend a driver.
+    return note(f"{found.seen}; it is not asked for (devices = {facts.settings.devices})", found.remedy)
+
+
+def _judged(facts: DriverFacts, around: Surroundings) -> Finding:
+    judge = {
+        DriverState.WELL: _well,
+        DriverState.NO_LIBRARY: _no_library,
+        DriverState.NOT_LOADED: _not_loaded,
+        DriverState.MISMATCH: _mismatch,
+        DriverState.NO_PERMISSION: _no_permission,
+        DriverState.BROKEN: _broken,
+    }
+    return judge[facts.state](facts, around)
+
+
+def _well(facts: DriverFacts, around: Surroundings) -> Finding:
+    cuda = "" if facts.cuda is None else f", CUDA up to {facts.cuda[0]}.{facts.cuda[1]}"
+    seen = f"NVIDIA {facts.driver}, library {facts.library or 'of unknown version'}{cuda}, {_count(facts.count)}"
+    if facts.count:
+        return ok(seen)
+    if around.cards:
+        where = ", ".join(around.cards)
+        remedy = "dmesg tells why the driver does not take it (NVRM, Xid); it may need a newer driver, or a reset"
+        return problem(f"{seen}, but there is one on the bus ({where})", remedy)
+    return note(seen, "the driver is there, and no card")
+
+
+def _count(cards: int) -> str:
+    return "1 card" if cards == 1 else f"{cards} cards"
+
+
+def _no_library(_facts: DriverFacts, around: Surroundings) -> Finding:
+    if around.module is not None and around.container:
+        seen = f"this container has no driver library, and its host has the driver {around.module}"
+        return problem(seen, f"{CONTAINER}, with the NVIDIA Container Toolkit on the host")
+    if around.module is not None:
+        seen = f"the kernel has the driver {around.module}, and its library libnvidia-ml.so.1 is not installed"
+        return problem(
+            seen, "install the driver's libraries of the same version (libnvidia-compute, nvidia-driver-libs)"
+        )
+    if around.cards:
+        seen = f"there is an NVIDIA card ({', '.join(around.cards)}), and no driver for it"
+        return problem(seen, _install(around))
+    return note("no NVIDIA driver and no NVIDIA card: jobs run on the CPU")
+
+
+def _not_loaded(facts: DriverFacts, around: Surroundings) -> Finding:
+    library = f"the driver's library is there ({facts.library or 'of unknown version'})"
+    if around.container and around.module is not None and not around.nodes:
+        hidden = f" (NVIDIA_VISIBLE_DEVICES={around.visible})" if around.visible in {"", "void", "none"} else ""
+        return problem(f"{library}, and this container was given no device{hidden}: /dev has no nvidia0", CONTAINER)
+    if around.module is not None and not around.nodes:
+        seen = f"the driver {around.module} is loaded, and its device files are missing: /dev has no nvidia0"
+        return problem(seen, "sudo nvidia-modprobe -u -c=0 makes them, nvidia-smi as root does too")
+    if around.cards:
+        seen = f"{library}, and the kernel's part is not loaded"
+        return problem(seen, f"sudo modprobe nvidia, and see dmesg. {_install(around)}")
+    return note(f"{library}, and no NVIDIA card: jobs run on the CPU")
+
+
+def _install(around: Surroundings) -> str:
+    if around.nouveau:
+        return "nouveau holds the card: install NVIDIA's driver, keep nouveau from loading, reboot"
+    return "after a new kernel the module must be built again (dkms), and Secure Boot wants it signed; then reboot"
+
+
+def _mismatch(facts: DriverFacts, around: Surroundings) -> Finding:
+    seen = (
+        f"the kernel has the driver {around.module or 'of another version'}, the library is of "
+        f"{facts.library or 'another'}: the package was updated under the running kernel"
+    )
+    remedy = (
+        "jobs that run go on, new ones find no GPU: let them end, then reboot, or unload and load the nvidia modules"
+    )
+    return problem(seen, remedy)
+
+
+def _no_permission(_facts: DriverFacts, around: Surroundings) -> Finding:
+    closed = ", ".join(around.closed) or "/dev/nvidiactl"
+    return problem(f"this account may not open {closed}", f"ls -l {closed}: add the account to its group, log in anew")
+
+
+def _broken(facts: DriverFacts, around: Surroundings) -> Finding:
+    if around.closed:
+        return _no_permission(facts, around)
+    if around.container:
+        remedy = (
+            "start the container again: a systemctl daemon-reload on the host takes the devices from running "
+            "containers, unless they are named one by one (--device) or by CDI"
+        )
+        return problem(facts.words, remedy)
+    return problem(facts.words, "nvidia-smi and dmesg (NVRM, Xid) tell more; a reboot often helps")
+
+
+def device_files(facts: Facts) -> Findings:
+    """May this account open the device files?"""
+    if not facts.around.nodes:
+        return ()
+    if facts.around.closed:
+        closed = ", ".join(facts.around.closed)
+        return problem(f"this account may not open {closed}", "add it to the group that ls -l names, and log in anew")
+    return ok(f"{len(facts.around.nodes)} can be opened")
+
+
+CHECKS = (driver, device_files)

@@ -1,0 +1,80 @@
+"""Looks at this machine's side, all at once and each look with a limit, and yields what the checks find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from gpuqueue.finding import Check, Finding, examined, name_of, problem, unknown
+from gpuqueue.look import Look, Unseen
+from gpuqueue.settings import Settings
+from workers.devices.nvml_door import Session
+from workers.devices.nvml_facts import CardFacts, DriverFacts, DriverState, card_facts, driver_facts
+from workers.doctor import cards, driver, orphans, python, runs, sight
+from workers.doctor.surroundings import look_around
+
+T = TypeVar("T")
+
+#: How long the driver may take to open, a card to answer, all devices to answer, and any other look, in seconds.
+DRIVER_S, CARD_S, DEVICES_S, LOOK_S = 8.0, 4.0, 12.0, 8.0
+
+#: Each room with the checks that are made there.
+ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
+    "host": (*driver.CHECKS, *cards.CHECKS, *sight.CHECKS),
+    "python": python.CHECKS,
+    "runs": (*runs.CHECKS, *orphans.CHECKS),
+}
+
+
+def examine(settings: Settings, environ: Mapping[str, str], *, deep: bool) -> Iterator[Finding]:
+    """Yield all findings of this machine's side; those that no driver can delay come first."""
+    session = Session()
+    opening = Look(lambda: driver_facts(session), DRIVER_S)
+    live = Look(lambda: runs.facts_of(settings), LOOK_S)
+    outlived = Look(lambda: orphans.facts_of(settings), LOOK_S)
+    yield from _told("runs", live, runs.CHECKS)
+    yield from _told("runs", outlived, orphans.CHECKS)
+    try:
+        facts = _with_cards(session, opening.seen())
+    except Unseen as why:
+        seen, remedy = (
+            f"the NVIDIA driver hangs: {why}",
+            "dmesg (NVRM, Xid) tells which card; a reset or a reboot helps",
+        )
+        yield replace(problem(seen, remedy), room="host", check=name_of(driver.driver))
+        facts = DriverFacts(state=DriverState.BROKEN, words=str(why))
+    else:
+        yield from _host(settings, environ, facts)
+    python_s = LOOK_S + (python.DEEP_S if deep else 0.0)
+    yield from _told("python", Look(lambda: python.facts_of(environ, facts, deep=deep), python_s), python.CHECKS)
+
+
+def _with_cards(session: Session, facts: DriverFacts) -> DriverFacts:
+    """Return *facts* with what each card says; one that hangs is in trouble, and keeps no other."""
+    looks = [Look(partial(card_facts, session, index), CARD_S) for index in range(facts.count)]
+    found = []
+    for index, look in enumerate(looks):
+        try:
+            found.append(look.seen())
+        except Unseen as why:
+            found.append(CardFacts(index=index, trouble=f"it hangs: {why}"))
+    return replace(facts, cards=tuple(found))
+
+
+def _host(settings: Settings, environ: Mapping[str, str], facts: DriverFacts) -> Iterator[Finding]:
+    around = look_around(visible=environ.get("NVIDIA_VISIBLE_DEVICES"))
+    yield from examined("host", driver.Facts(settings=settings, driver=facts, around=around), driver.CHECKS)
+    served = Look(lambda: cards.facts_of(settings, facts), DEVICES_S)
+    yield from _told("host", served, cards.CHECKS)
+    seen = Look(lambda: sight.facts_of(served.seen().devices, settings.state_dir, environ), DEVICES_S)
+    yield from _told("host", seen, sight.CHECKS)
+
+
+def _told(room: str, look: Look[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:
+    try:
+        yield from examined(room, look.seen(), checks)
+    except Unseen as why:
+        name = name_of(next(iter(checks)))
+        yield replace(unknown(f"it could not be looked at: {why}"), room=room, check=name)

@@ -1,0 +1,170 @@
+"""The Python that jobs submitted from here would use, and the torch in it. Found out without importing torch.
+
+``deep`` imports it, in the environment that a job would find: that takes seconds, and tells what it really sees.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuqueue.finding import Findings, note, ok, problem, unknown, warning
+from gpuqueue.submission import interpreter as chosen
+from gpuqueue.submission import travelling
+from workers.devices.nvml_facts import DriverFacts
+
+#: How long an interpreter may take to tell where its torch is, and to import it, in seconds.
+ASK_S, DEEP_S = 5.0, 60.0
+#: Reads torch's own version file: to import it would take seconds.
+ASK = """
+import importlib.util, json, runpy, sys
+found = {"python": ".".join(map(str, sys.version_info[:3]))}
+spec = importlib.util.find_spec("torch")
+if spec is not None and spec.origin:
+    said = runpy.run_path(spec.origin.replace("__init__.py", "version.py"))
+    found.update(torch=said["__version__"], cuda=said.get("cuda"), hip=said.get("hip"))
+print(json.dumps(found))
+"""
+#: Lets torch open the driver as a job would; it makes no context on a card, so it takes no memory there.
+TRY = """
+import json, sys, warnings
+found = {"count": 0, "error": None}
+with warnings.catch_warnings(record=True) as said:
+    warnings.simplefilter("always")
+    import torch
+    found["count"] = torch.cuda.device_count()
+    try:
+        torch.cuda.init()
+    except Exception as error:
+        found["error"] = str(error) or type(error).__name__
+found["said"] = [str(each.message) for each in said]
+print(json.dumps(found))
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """The interpreter and its torch. ``failure`` says why it cannot be asked, ``trial`` is what torch saw, if tried."""
+
+    path: str
+    driver: DriverFacts
+    python: str | None = None
+    torch: str | None = None
+    cuda: str | None = None
+    failure: str | None = None
+    trial: Mapping[str, Any] | None = None
+    trial_failure: str | None = None
+
+    @property
+    def gpus(self) -> int:
+        """Return how many cards answer here."""
+        return sum(card.trouble is None for card in self.driver.cards)
+
+    @property
+    def undivided(self) -> tuple[str, ...]:
+        """Return the UUIDs of the cards that a program can use as a whole."""
+        return tuple(card.uuid for card in self.driver.cards if card.uuid is not None and not card.divided)
+
+
+# ---- looking ---------------------------------------------------------------------------------------------------------
+
+
+def facts_of(environ: Mapping[str, str], driver: DriverFacts, *, deep: bool) -> Facts:
+    """Return what the Python of *environ* tells of itself and of its torch."""
+    path = chosen(environ)
+    try:
+        found = _ask(path, ASK, travelling(environ), ASK_S)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return Facts(path=path, driver=driver, failure=_told(error))
+    facts = Facts(path=path, driver=driver, python=found["python"], torch=found.get("torch"), cuda=found.get("cuda"))
+    return _tried(facts, environ) if deep and facts.torch is not None else facts
+
+
+def _tried(facts: Facts, environ: Mapping[str, str]) -> Facts:
+    pinned = {"CUDA_VISIBLE_DEVICES": ",".join(facts.undivided), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    env = {**travelling(environ), **pinned}
+    try:
+        return replace(facts, trial=_ask(facts.path, TRY, env, DEEP_S))
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        return replace(facts, trial_failure=_told(error))
+
+
+def _ask(python: str, code: str, env: Mapping[str, str], limit_s: float) -> dict[str, Any]:
+    """Return what *code* prints last, as JSON.
+
+    Raises:
+        OSError: the interpreter cannot be started.
+        subprocess.SubprocessError: it failed, or took too long.
+        ValueError: it printed something else.
+
+    """
+    done = subprocess.run(
+        [python, "-c", code],
+        env=dict(env),
+        cwd="/",  # a file torch.py in the current directory would be taken for it
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=limit_s,
+        check=True,
+    )
+    answer: dict[str, Any] = json.loads(next(iter(done.stdout.splitlines()[-1:]), ""))
+    return answer
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, subprocess.TimeoutExpired):
+        return f"no answer within {error.timeout:g} s"
+    if isinstance(error, subprocess.CalledProcessError):
+        return next(iter(error.stderr.strip().splitlines()[-1:]), f"it ended with {error.returncode}")
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+# ---- judging ---------------------------------------------------------------------------------------------------------
+
+
+def interpreter(facts: Facts) -> Findings:
+    """Which Python would run a script that is submitted from here?"""
+    if facts.failure is not None:
+        seen = f"{facts.path} cannot be asked: {facts.failure}"
+        return warning(seen, "activate another environment, or say --python PATH at submit")
+    return ok(f"{facts.path}, Python {facts.python}")
+
+
+def torch(facts: Facts) -> Findings:
+    """Has it a torch that can use the GPUs here?"""
+    if facts.failure is not None:
+        return ()
+    if facts.torch is None:
+        return note("none in this Python", "activate the environment that has it before you submit, if jobs need it")
+    built = f"torch {facts.torch}" + (f" for CUDA {facts.cuda}" if facts.cuda else "")
+    if not facts.gpus:
+        return ok(f"{built}, and no GPU here")
+    if facts.cuda is None:
+        return warning(f"{built} is a build without CUDA: its jobs see no GPU", f"install a CUDA build in {facts.path}")
+    newest = facts.driver.cuda
+    if newest is not None and int(facts.cuda.split(".")[0]) > newest[0]:
+        seen = f"{built}, and the driver serves CUDA up to {newest[0]}.{newest[1]}: its jobs will likely see no GPU"
+        return warning(seen, "a newer driver, or a torch for an older CUDA; gpuqueue doctor --deep tries it")
+    return ok(built)
+
+
+def trial(facts: Facts) -> Findings:
+    """What does torch really see? Only with ``--deep``."""
+    if facts.trial_failure is not None:
+        return unknown(f"torch could not be tried: {facts.trial_failure}", f"{facts.path} -c 'import torch'")
+    if facts.trial is None:
+        return ()
+    count, error, there = facts.trial["count"], facts.trial["error"], len(facts.undivided)
+    if count == there and not (there and error):
+        return ok(f"it sees {count} of {there} GPUs")
+    said = error or next(iter(facts.trial["said"]), "it gives no reason")
+    seen = f"it sees {count} of {there} GPUs: {said.splitlines()[0]}"
+    return problem(seen, f"the jobs of {facts.path} have the same trouble: mend that environment or the driver")
+
+
+CHECKS = (interpreter, torch, trial)

@@ -1,0 +1,63 @@
+"""What may be mended on this machine without asking. Each repair looks anew, and says each thing it has done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from gpuqueue.errors import Unreachable
+from gpuqueue.settings import Settings
+from workers.doctor.runs import facts_of, links, tokens_over
+from workers.rundir import LIVE, RunDir
+
+
+def remove_dangling_links(settings: Settings) -> Iterator[str]:
+    """Remove the links below ``runs/live`` whose run directories are gone. A run's directory is made before its link.
+
+    Raises:
+        OSError: they cannot be removed.
+
+    """
+    for job_id, token in links(settings.runs_dir):
+        link = settings.runs_dir / LIVE / f"{job_id}.{token}"
+        if not os.path.lexists(settings.runs_dir / str(job_id) / token):
+            link.unlink(missing_ok=True)
+            yield f"removed {link}: its run directory is gone"
+
+
+def tidy_stale_directories(settings: Settings) -> Iterator[str]:
+    """Settle the runs that are over for certain and that nobody holds; their logs stay.
+
+    The lock of each is held meanwhile, and whether it is over is asked again under it.
+
+    Raises:
+        OSError: a directory cannot be tidied up.
+
+    """
+    for run in facts_of(settings).runs:
+        if not (run.is_left and run.over):
+            continue
+        directory = RunDir(run.directory.path)
+        fd = directory.try_lock()
+        if fd is None:
+            continue  # somebody came
+        try:
+            if run.token in tokens_over(settings, [(run.job_id, run.token)]):
+                directory.settle()
+                yield f"tidied up {directory.path}: job {run.job_id} has gone on without this run; its log stays"
+        except Unreachable:
+            continue  # nothing is certain any more
+        finally:
+            os.close(fd)
+
+
+REPAIRS = (remove_dangling_links, tidy_stale_directories)
+
+
+def repair(settings: Settings) -> Iterator[str]:
+    """Make every repair, and yield in words what each has done, or why it could not."""
+    for each in REPAIRS:
+        try:
+            yield from each(settings)
+        except OSError as error:
+            yield f"could not {each.__name__.replace('_', ' ')}: {error.strerror}: {error.filename}"

@@ -1,0 +1,234 @@
+"""The runs of this machine that nobody has settled: who answers for them, and which of them are long over."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuqueue.errors import Unreachable
+from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.process import is_locked
+from gpuqueue.queue.queue_facts import standings
+from gpuqueue.run import Record
+from gpuqueue.settings import Settings
+from gpuqueue.units import format_duration
+from workers.rundir import LIVE, RunDir
+
+#: A run that is younger than this may just be starting: its worker has not locked it yet, in seconds.
+YOUNG_S = 30.0
+#: Most runs that are named one by one.
+MOST_NAMED = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunFacts:
+    """A run that has a link below ``runs/live``: nobody has settled it yet."""
+
+    job_id: int
+    token: str
+    directory: RunDir
+    #: Whether its directory is there, and whether that says what the run holds.
+    there: bool
+    whole: bool
+    young: bool
+    #: The device whose worker answers for it, by UUID.
+    device: str | None
+    #: Whether a shim or a worker holds its lock, and for how long somebody has vouched for it.
+    attended: bool
+    vouched_s: float
+    #: Whether it is over for certain: the store knows nothing of the token, and the book says so.
+    over: bool
+
+    @property
+    def name(self) -> str:
+        """Return what people call it."""
+        return f"job {self.job_id}"
+
+    @property
+    def is_left(self) -> bool:
+        """Return whether nobody is there any more; a run that is just starting is not meant."""
+        return self.there and not self.attended and not self.young
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """The runs of this machine that nobody has settled."""
+
+    settings: Settings
+    runs: tuple[RunFacts, ...]
+    #: The devices whose workers hold their lock in our state directory.
+    served: frozenset[str]
+    #: Why store or book could not be asked, empty if that was not needed or both answered.
+    unasked: str
+
+
+# ---- looking ---------------------------------------------------------------------------------------------------------
+
+
+def facts_of(settings: Settings) -> Facts:
+    """Return what can be seen of the runs.
+
+    Raises:
+        OSError: the run directories cannot be looked at.
+
+    """
+    names = list(links(settings.runs_dir))
+    over, unasked = frozenset[str](), ""
+    try:
+        over = tokens_over(settings, names)
+    except Unreachable as error:
+        unasked = str(error)
+    runs = tuple(_look(settings.runs_dir, job_id, token, over=token in over) for job_id, token in names)
+    locks = settings.state_dir / "devices"
+    devices = {run.device for run in runs if run.device is not None}
+    return Facts(
+        settings=settings,
+        runs=runs,
+        served=frozenset(device for device in devices if is_locked(locks / f"{device}.lock")),
+        unasked=unasked,
+    )
+
+
+def links(runs: Path) -> Iterator[tuple[int, str]]:
+    """Yield job and token of each link below ``runs/live``, and nothing that somebody else put there."""
+    try:
+        entries = sorted((runs / LIVE).iterdir())
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        job_id, mark, token = entry.name.partition(".")
+        if mark and job_id.isdigit() and entry.is_symlink():
+            yield int(job_id), token
+
+
+def tokens_over(settings: Settings, names: Iterable[tuple[int, str]]) -> frozenset[str]:
+    """Return the tokens of the runs that are over for certain: not the store's any more, and the book tells as much.
+
+    A store that has lost its data knows no token; the run directories are all that is left of those runs then, and
+    must stay until the queue is rebuilt. So the store's word alone is not enough.
+
+    Raises:
+        Unreachable: store or book does not answer.
+
+    """
+    pairs = list(names)
+    known = standings(settings.redis_url, {job_id for job_id, _ in pairs}) if pairs else {}
+    if known is None:
+        return frozenset()
+    unknown_there = [(job_id, token) for job_id, token in pairs if job_id not in known or known[job_id].token != token]
+    if not unknown_there:
+        return frozenset()
+    from gpuqueue.book.book import Book  # noqa: PLC0415 - sqlalchemy, and on a healthy machine nobody asks
+
+    book = Book(settings.database_url)
+    try:
+        return frozenset(token for job_id, token in unknown_there if _is_over(book.get(job_id), token))
+    finally:
+        book.close()
+
+
+def _is_over(record: Record | None, token: str) -> bool:
+    """Return whether the book knows how the run ended, or that the job has gone on without it."""
+    if record is None:
+        return False
+    attempt = int(token.partition(".")[0])
+    told = any(run.token == token and run.ending is not None for run in record.runs)
+    return told or record.job.state.is_end or any(run.attempt > attempt for run in record.runs)
+
+
+def _look(runs: Path, job_id: int, token: str, *, over: bool) -> RunFacts:
+    directory = RunDir(runs / str(job_id) / token)
+    held = directory.held()
+    return RunFacts(
+        job_id=job_id,
+        token=token,
+        directory=directory,
+        there=directory.path.is_dir(),
+        whole=held is not None,
+        young=_age_s(directory.path) < YOUNG_S,
+        device=None if held is None else held.devices[0].uuid,
+        attended=is_locked(directory.path / "lock"),
+        vouched_s=_vouched_until_s(directory.path) - time.monotonic(),
+        over=over,
+    )
+
+
+def _age_s(path: Path) -> float:
+    """Return how long ago something was last put into the directory; without one, for ever."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except OSError:
+        return float("inf")
+
+
+def _vouched_until_s(path: Path) -> float:
+    try:
+        return float((path / "beat").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0.0
+
+
+# ---- judging ---------------------------------------------------------------------------------------------------------
+
+
+def dangling_links(facts: Facts) -> Findings:
+    """Is there a link to a run whose directory is gone?"""
+    gone = [f"{run.job_id}.{run.token}" for run in facts.runs if not run.there]
+    if not gone:
+        return ok("none")
+    seen = f"{len(gone)} links below {facts.settings.runs_dir / LIVE} lead nowhere: {', '.join(gone[:MOST_NAMED])}"
+    return warning(seen, "gpuqueue doctor --fix removes them", fixable=True)
+
+
+def without_a_worker(facts: Facts) -> Iterator[Finding]:
+    """Does a job run that no worker vouches for?"""
+    alone = [run for run in facts.runs if run.there and run.attended and run.device not in facts.served]
+    for run in alone:
+        if run.vouched_s <= 0:
+            yield problem("its shim ends it now: nobody has vouched for it in time", "gpuqueue up", about=run.name)
+            continue
+        seen = f"it runs without a worker, and is ended in {format_duration(run.vouched_s)} unless one comes"
+        if run.vouched_s > facts.settings.shim_grace_s:
+            yield note(
+                seen, "it was left alone (gpuqueue down --leave-jobs); gpuqueue up takes it over", about=run.name
+            )
+        else:
+            yield warning(seen, "gpuqueue up", about=run.name)
+    if not alone:
+        attended = sum(run.attended for run in facts.runs)
+        yield ok(f"{attended} live, each with its worker" if attended else "none is live")
+
+
+def unsettled(facts: Facts) -> Iterator[Finding]:
+    """Has a run ended, and nobody has told the queue?"""
+    left = [run for run in facts.runs if run.is_left and not run.over]
+    for run in left:
+        if run.device in facts.served:
+            yield note("it has ended, and its worker is about to tell the queue", about=run.name)
+        elif not run.whole:
+            seen = f"nobody can adopt it: {run.directory.path / 'claim'} is missing or damaged"
+            yield warning(
+                seen, "the queue takes it back when its lease ends; then gpuqueue doctor --fix", about=run.name
+            )
+        elif facts.unasked:
+            seen = f"it has ended; whether the queue knows cannot be seen: {facts.unasked}"
+            yield unknown(seen, "gpuqueue up", about=run.name)
+        else:
+            yield warning("it has ended, and nobody has told the queue", "gpuqueue up: its worker does", about=run.name)
+    if not left:
+        yield ok("every end was told")
+
+
+def stale_directories(facts: Facts) -> Findings:
+    """Does a run directory lie about that nobody needs any more?"""
+    stale = [run for run in facts.runs if run.is_left and run.over]
+    if not stale:
+        return ok("none")
+    jobs = ", ".join(str(run.job_id) for run in stale[:MOST_NAMED])
+    seen = f"{len(stale)} runs are over and were never tidied up: job {jobs}"
+    return warning(seen, "gpuqueue doctor --fix does; their logs stay", fixable=True)
+
+
+CHECKS = (dangling_links, without_a_worker, unsettled, stale_directories)
