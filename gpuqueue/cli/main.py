@@ -30,6 +30,7 @@ COMMANDS = {
     "up": ("gpuqueue.cli.machine", "Start all that this machine needs."),
     "status": ("gpuqueue.cli.machine", "Tell what runs here."),
     "down": ("gpuqueue.cli.machine", "Let the running jobs end, then stop all of it."),
+    "doctor": ("gpuqueue.cli.doctor", "Tell what is wrong on this site, and what to do about it."),
     "db": ("gpuqueue.cli.machine", "Look after the history's tables."),
 }
 

@@ -18,11 +18,16 @@ from factories import make_device, make_spec
 
 from gpuqueue import codec
 from gpuqueue.book.tables import metadata
+from gpuqueue.cli.doctor import MARKS
+from gpuqueue.cli.doctor import _plain as doctor_plain
 from gpuqueue.cli.history import CSV_COLUMNS
 from gpuqueue.cli.machine import _device_plain, status
 from gpuqueue.cli.main import commands
 from gpuqueue.device import Peak, Timeline
+from gpuqueue.doctor.examination import EXIT_CODES, ORDER
+from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.finding import Grade, name_of, ok, to_plain
 from gpuqueue.job import TRANSITIONS, Job, JobState, WaitReason
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, source
@@ -31,6 +36,7 @@ from gpuqueue.settings import _READERS, PREFIX, Settings
 from gpuqueue.submission import LEFT_OUT, OURS, OURS_THAT_TRAVEL
 from workers.cli import worker_commands
 from workers.devices.backend import DeviceTrouble
+from workers.doctor.examination import ROOMS as THEIR_ROOMS
 from workers.environment import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,7 +129,8 @@ def test_every_exit_code_is_described() -> None:
     assert issubclass(DeviceTrouble, GpuQueueError)  # the tree is whole only with the workers' part imported
     table = sections(REFERENCE / "commands.md")["Exit codes"]
 
-    assert {0, 130, 141} | codes(GpuQueueError) == {int(code) for code in first_words(table)}
+    of_doctor = set(EXIT_CODES.values())
+    assert {0, 130, 141} | of_doctor | codes(GpuQueueError) == {int(code) for code in first_words(table)}
 
 
 def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,12 +202,34 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         "A timeline": list(codec.timeline_to_plain(Timeline(step_s=1.0, bytes=())) or ()),
         "A device (gpus)": list(device),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
+        "Doctor": list(doctor_plain([], Grade.OK, None)),
+        "A finding": list(to_plain(ok("as it should be"))),
         "CSV": list(CSV_COLUMNS),
     }
 
     described = {head: first_words(text) for head, text in sections(REFERENCE / "json.md").items()}
 
     assert expected == described
+
+
+def test_every_check_and_grade_of_doctor_is_described() -> None:
+    """docs/reference/doctor.md names each room's checks, both sides', and how the grades become exit codes."""
+    page = REFERENCE / "doctor.md"
+    checks = {room: [name_of(check) for check in found] for room, found in {**OUR_ROOMS, **THEIR_ROOMS}.items()}
+    table = rows(page.read_text())
+    codes = {
+        word: int(row[1].strip("`"))
+        for row in table
+        for word in re.findall(r"`(\w+)`", row[0])
+        if len(row) == 2 and row[1].strip("`").isdigit()
+    }
+
+    assert set(ORDER) == set(checks)
+    assert checks == {head: first_words(text) for head, text in sections(page).items() if head in checks}
+    assert {str(grade): code for grade, code in EXIT_CODES.items()} == codes
+    assert {str(grade): f"`{marks[0]}`" for grade, marks in MARKS.items()} == {
+        row[0].strip("`"): row[1] for row in table if len(row) == 3
+    }
 
 
 def test_every_table_and_column_is_described() -> None:

@@ -15,6 +15,7 @@ from gpuqueue.units import format_bytes
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.devices.choose import choose
 from workers.devices.nvml_facts import DriverFacts
+from workers.doctor.driver import asks_for_gpus
 
 #: How long a device may take to answer, in seconds.
 DEVICE_S = 5.0
@@ -85,7 +86,7 @@ def devices(facts: Facts) -> Iterator[Finding]:
         yield ok(f"{each.device.name}, {free} of {total} free", about=each.name)
     known = {each.device.index for each in facts.devices}
     for card in facts.driver.cards:
-        if card.trouble is not None and card.index not in known and facts.settings.devices in {"auto", "gpu"}:
+        if card.trouble is not None and card.index not in known and asks_for_gpus(facts.settings):
             yield problem(
                 f"it is left out: {card.trouble}", "it serves nobody until it answers", about=f"card {card.index}"
             )

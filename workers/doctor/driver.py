@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuqueue.finding import Finding, Findings, note, ok, problem
 from gpuqueue.settings import Settings
+from workers.devices.choose import BESIDE
 from workers.devices.nvml_facts import DriverFacts, DriverState
 from workers.doctor.surroundings import Surroundings
 
@@ -23,7 +24,12 @@ class Facts:
     @property
     def wanted(self) -> bool:
         """Return whether this machine serves GPUs, or would if it could."""
-        return self.settings.devices in {"auto", "gpu"}
+        return asks_for_gpus(self.settings)
+
+
+def asks_for_gpus(settings: Settings) -> bool:
+    """Return whether GPUs are served where there are any."""
+    return settings.devices.removesuffix(BESIDE) in {"auto", "gpu"}
 
 
 def driver(facts: Facts) -> Findings:

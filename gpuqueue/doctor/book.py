@@ -1,0 +1,116 @@
+"""The book: is it there, has it this version's tables, can it be written, is it whole?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuqueue.address import without_password
+from gpuqueue.book.facts import BookFacts, book_facts
+from gpuqueue.doctor.state import FULL_BYTES, LOW_BYTES, free_bytes
+from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.look import Unseen
+from gpuqueue.settings import Settings
+from gpuqueue.units import format_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """The book, and what is free on the disk of its file, if it has one here."""
+
+    book: BookFacts
+    free_bytes: int | None
+
+
+def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
+    """Return what can be seen of the book.
+
+    Raises:
+        BookUnreachable: it does not answer, or there is none.
+
+    """
+    book = book_facts(settings.database_url, integrity_s=integrity_s)
+    return Facts(book=book, free_bytes=None if book.path is None else free_bytes(book.path.parent))
+
+
+def away(settings: Settings, why: Unseen) -> Finding:
+    """Return why the book does not serve, and what to do."""
+    words = str(why)
+    head, mark, remedy = words.partition(": run ")  # our own errors end in what to do
+    if mark:
+        return problem(head, remedy)
+    if "malformed" in words:  # SQLite's word for a damaged file
+        return problem(words, _recover(settings.database_url.partition(":///")[2]))
+    remedy = "bring it back, or set GPUQUEUE_DATABASE_URL right. Jobs go on, and their history waits in the store"
+    if why.cause is None:
+        words = f"the book at {without_password(settings.database_url)} does not answer: {words}"
+    return problem(words, remedy)
+
+
+def answers(facts: Facts) -> Findings:
+    """Is it there?"""
+    size = "" if facts.book.size_bytes is None else f", {format_bytes(facts.book.size_bytes)}"
+    return ok(f"{facts.book.product} at {facts.book.where}{size}")
+
+
+def tables(facts: Facts) -> Findings:
+    """Has it the tables of this version?"""
+    has, wanted = facts.book.revision, facts.book.wanted
+    if has is None:
+        return problem("it has no tables yet", "gpuqueue up, or gpuqueue db upgrade")
+    if has < wanted:
+        return problem(f"its tables are older ({has}) than this gpuqueue ({wanted})", "gpuqueue db upgrade")
+    if has > wanted:
+        return problem(f"its tables are newer ({has}) than this gpuqueue ({wanted})", "upgrade gpuqueue here")
+    return ok(f"revision {has}")
+
+
+def writing(facts: Facts) -> Findings:
+    """Can it be written?"""
+    if facts.book.refusal is None:
+        return ok("it can be written")
+    remedy = "the recorder must be able to write it; jobs go on, and their history waits in the store"
+    return problem(f"it cannot be written: {facts.book.refusal}", remedy)
+
+
+def integrity(facts: Facts) -> Findings:
+    """Is its file whole?"""
+    if facts.book.path is None:
+        return ()
+    if facts.book.damage is None:
+        return note("too large to be looked through now", "gpuqueue doctor --deep takes the time")
+    if facts.book.damage:
+        seen = f"its file is damaged: {facts.book.damage.splitlines()[0]}"
+        return problem(seen, _recover(str(facts.book.path)))
+    return ok("its file is whole")
+
+
+def _recover(path: str) -> str:
+    return f"gpuqueue down --leave-jobs, keep a copy, then: sqlite3 {path} .recover | sqlite3 {path}.new"
+
+
+def disk(facts: Facts) -> Findings:
+    """Is there room on the disk of its file?"""
+    if facts.free_bytes is None:
+        return ()
+    seen = f"{format_bytes(facts.free_bytes)} free"
+    if facts.free_bytes < FULL_BYTES:
+        return problem(seen, "free some space: the history waits in the store's memory meanwhile")
+    if facts.free_bytes < LOW_BYTES:
+        return warning(seen, "free some space")
+    return ok(seen)
+
+
+def lost_jobs(facts: Facts) -> Findings:
+    """Does a job wait for a person because its runs were lost again and again?"""
+    if facts.book.revision != facts.book.wanted or facts.book.damage:
+        return unknown("its tables cannot be read")
+    if not facts.book.lost_too_often:
+        return ok("none waits for a person")
+    jobs = [str(job_id) for job_id in facts.book.lost_too_often]
+    return warning(
+        f"job {', '.join(jobs)} was lost too often and is held",
+        f"gpuqueue show {jobs[0]} tells each loss; when the cause is gone, gpuqueue release {' '.join(jobs)}",
+    )
+
+
+CHECKS = (answers, tables, writing, integrity, disk, lost_jobs)

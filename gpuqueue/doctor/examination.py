@@ -1,0 +1,178 @@
+"""Looks at the whole site, all at once and each look with a limit, and yields what the checks find, room by room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from gpuqueue.doctor import book, machines, processes, queue, state, store, values
+from gpuqueue.event import Cursor
+from gpuqueue.finding import Check, Finding, Grade, examined, name_of, problem, unknown
+from gpuqueue.look import Look, Unseen
+from gpuqueue.process import is_locked
+from gpuqueue.queue.queue_facts import QueueFacts, queue_facts
+
+T = TypeVar("T")
+
+#: How long a look may take, in seconds. The store's and the database's own limits are 5 and 10 s.
+LOOK_S = 10.0
+#: How long the book's file is looked through for damage, in seconds: in passing, and in a deep look.
+INTEGRITY_S, DEEP_INTEGRITY_S = 1.0, 600.0
+
+#: Exit code by the worst grade. 1 and 2 of monitoring plugins are taken in ours; docs/reference/commands.md translates.
+EXIT_CODES: Mapping[Grade, int] = {
+    Grade.OK: 0,
+    Grade.NOTE: 0,
+    Grade.UNKNOWN: 6,
+    Grade.WARNING: 6,
+    Grade.PROBLEM: 1,
+}
+
+#: Our rooms, with the checks that are made there. The machines' side has three more; see workers.doctor.examination.
+ROOMS: Mapping[str, Sequence[Callable[..., object]]] = {
+    "settings": values.CHECKS,
+    "state": state.CHECKS,
+    "store": store.CHECKS,
+    "queue": queue.CHECKS,
+    "book": book.CHECKS,
+    "processes": processes.CHECKS,
+}
+#: All rooms, in the order in which they are told: from the ground up.
+ORDER = ("settings", "state", "host", "python", "store", "queue", "book", "processes", "runs")
+
+
+def examine(environ: Mapping[str, str], *, deep: bool = False) -> Iterator[tuple[str, list[Finding]]]:
+    """Yield each room with what was found there, in order, as soon as it is known."""
+    try:
+        facts = Look(lambda: values.facts_of(environ), LOOK_S).seen()
+    except Unseen as why:  # nobody knows where anything else is
+        seen, remedy = f"the settings cannot be looked at: {why}", "is the disk of the home directory there?"
+        yield "settings", [replace(problem(seen, remedy), room="settings", check=name_of(values.file))]
+        return
+    yield from _Examination(facts, values.outside_of_jobs(environ), deep=deep).rooms()
+
+
+class _Examination:
+    """One look at the site. The looks go out when it is made; the rooms are told as they come back."""
+
+    def __init__(self, facts: values.Facts, environ: Mapping[str, str], *, deep: bool) -> None:
+        self._values, settings = facts, facts.settings
+        integrity_s = DEEP_INTEGRITY_S if deep else INTEGRITY_S
+        machines_s = machines.ASK_S + (machines.DEEP_S if deep else 0.0) + 1.0
+        self._settings = settings
+        self._machines = Look(lambda: machines.ask(environ, deep=deep), machines_s)
+        self._store = Look(lambda: store.store_facts(settings), LOOK_S)
+        self._book = Look(lambda: book.facts_of(settings, integrity_s=integrity_s), LOOK_S + integrity_s)
+        self._state = Look(lambda: state.state_facts(settings), LOOK_S)
+        self._processes = Look(lambda: processes.process_facts(settings, environ), LOOK_S)
+        self._moving = Look(lambda: is_locked(settings.state_dir / "up.lock"), LOOK_S)
+        self._queue: QueueFacts | Unseen | None = None
+
+    def rooms(self) -> Iterator[tuple[str, list[Finding]]]:
+        """Yield each room as soon as it is known."""
+        told: Mapping[str, Callable[[], Iterator[Finding]]] = {
+            "settings": lambda: examined("settings", self._values, values.CHECKS),
+            "state": self._tell_state,
+            "host": lambda: self._tell_machines("host"),
+            "python": lambda: self._tell_machines("python"),
+            "store": self._tell_store,
+            "queue": self._tell_queue,
+            "book": self._tell_book,
+            "processes": self._tell_processes,
+            "runs": lambda: self._tell_machines("runs"),
+        }
+        for room in ORDER:
+            yield room, list(told[room]())
+
+    def _tell_state(self) -> Iterator[Finding]:
+        try:
+            facts = self._state.seen()
+        except Unseen as why:
+            yield _blind("state", state.CHECKS, f"{self._settings.state_dir} cannot be looked at: {why}")
+        else:
+            yield from examined("state", facts, state.checks_of(facts))
+
+    def _tell_machines(self, room: str) -> Iterator[Finding]:
+        try:
+            yield from self._machines.seen().of(room)
+        except Unseen as why:
+            yield replace(machines.absent(str(why)), room=room, check="machines")
+
+    def _tell_store(self) -> Iterator[Finding]:
+        try:
+            facts = self._store.seen()
+        except Unseen as why:
+            yield replace(store.away(self._settings, why), room="store", check=name_of(store.answers))
+        else:
+            yield from examined("store", facts, store.CHECKS)
+
+    def _tell_queue(self) -> Iterator[Finding]:
+        found = self._queue_facts()
+        if isinstance(found, Unseen):
+            yield _blind("queue", queue.CHECKS, f"what lies in the store cannot be seen: {found}")
+            return
+        facts = queue.Facts(
+            settings=self._settings,
+            queue=found,
+            moving=_or(self._moving, instead=False),
+            host_runs=self._host_runs(),
+        )
+        yield from examined("queue", facts, queue.CHECKS)
+
+    def _tell_book(self) -> Iterator[Finding]:
+        try:
+            facts = self._book.seen()
+        except Unseen as why:
+            yield replace(book.away(self._settings, why), room="book", check=name_of(book.answers))
+        else:
+            yield from examined("book", facts, book.CHECKS)
+
+    def _tell_processes(self) -> Iterator[Finding]:
+        try:
+            facts = self._processes.seen()
+        except Unseen as why:
+            yield _blind("processes", processes.CHECKS, f"they cannot be looked at: {why}")
+            return
+        found = self._queue_facts()
+        yield from examined(
+            "processes", facts.with_queue(None if isinstance(found, Unseen) else found), processes.CHECKS
+        )
+
+    def _queue_facts(self) -> QueueFacts | Unseen:
+        """Return what lies in the store, or why that cannot be seen; asked once the store is known to answer."""
+        if self._queue is None:
+            try:
+                self._store.seen()
+            except Unseen:
+                self._queue = Unseen("the store does not answer")
+                return self._queue
+            try:
+                cursor = self._cursor()
+                self._queue = Look(lambda: queue_facts(self._settings.redis_url, cursor), LOOK_S).seen()
+            except Unseen as why:
+                self._queue = why
+        return self._queue
+
+    def _cursor(self) -> Cursor | None:
+        try:
+            return self._book.seen().book.cursor
+        except Unseen:
+            return None
+
+    def _host_runs(self) -> bool:
+        try:
+            return self._processes.seen().host is not None
+        except Unseen:
+            return False
+
+
+def _or(look: Look[T], *, instead: T) -> T:
+    try:
+        return look.seen()
+    except Unseen:
+        return instead
+
+
+def _blind(room: str, checks: Sequence[Check[T]], seen: str) -> Finding:
+    return replace(unknown(seen, "mend what is told above first"), room=room, check=name_of(checks[0]))

@@ -1,0 +1,213 @@
+"""What lies in the store: was it opened, do leases end, are devices served, does the book take over?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from gpuqueue.doctor.store import SKEW_S
+from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
+from gpuqueue.queue import keys
+from gpuqueue.queue.drains import Drain, DrainOrigin
+from gpuqueue.queue.lease import SILENT_BEATS
+from gpuqueue.queue.queue_facts import DeviceFacts, QueueFacts
+from gpuqueue.settings import Settings
+from gpuqueue.units import format_duration
+from gpuqueue.version import VERSION
+
+#: A recorder that is so far behind is slow, and one that is so far behind is not there, in seconds.
+BEHIND_S, LOST_S = 30.0, 600.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What lies in the store, and what else one must know to judge it."""
+
+    settings: Settings
+    queue: QueueFacts
+    #: Whether an ``up`` or ``down`` is at work on this machine, and whether its workers are kept alive.
+    moving: bool
+    host_runs: bool
+
+    def ago_s(self, ms: int) -> float:
+        """Return how long ago *ms* was, on the store's clock."""
+        return (self.queue.now_ms - ms) / 1000
+
+
+def opened(facts: Facts) -> Findings:
+    """Was the store made ready, and by a gpuqueue whose layout this one knows?"""
+    if facts.queue.epoch is None:
+        return problem("the store was never opened for gpuqueue", "gpuqueue up")
+    if facts.queue.layout != keys.LAYOUT:
+        seen = f"its layout is {facts.queue.layout or 'unknown'}, and this gpuqueue knows {keys.LAYOUT}"
+        return problem(seen, "use the gpuqueue that its workers have")
+    return ok(f"epoch {facts.queue.epoch}, layout {facts.queue.layout}")
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
+
+
+def devices(facts: Facts) -> Iterator[Finding]:
+    """Is each device served, and does it take jobs?"""
+    silent_s = SILENT_BEATS * facts.settings.beat_s
+    silent = [each for each in facts.queue.devices if each.status.seen_s_ago > silent_s]
+    closed = [each for each in facts.queue.devices if each.status.trouble is not None and each not in silent]
+    drained = [each for each in facts.queue.devices if each.status.drains and each not in silent]
+    well = len(facts.queue.devices) - len({each.name for each in (*silent, *closed, *drained)})
+    yield (
+        ok(f"{well} of {len(facts.queue.devices)} take jobs")
+        if facts.queue.devices
+        else note("nobody has announced one")
+    )
+    for each in silent:
+        yield _silent(facts, each)
+    for each in closed:
+        seen, remedy = f"it takes no new job: {each.status.trouble}", "it comes back by itself once that is over"
+        yield warning(seen, remedy, about=each.name)
+    for each in drained:
+        yield from (_drained(facts, each, drain) for drain in each.status.drains)
+
+
+def _silent(facts: Facts, device: DeviceFacts) -> Finding:
+    here = device.status.host == facts.settings.host
+    seen = f"its worker has been silent for {format_duration(device.status.seen_s_ago)}"
+    remedy = "gpuqueue up" if here else f"on {device.status.host}: gpuqueue doctor, gpuqueue up"
+    if is_down(device):
+        return note(f"{seen}: its machine was taken down", "gpuqueue up there takes it back", about=device.name)
+    if not device.status.jobs:
+        return warning(seen, remedy, about=device.name)
+    jobs = ", ".join(str(job_id) for job_id in device.status.jobs)
+    return problem(f"{seen}, and it holds job {jobs}", remedy, about=device.name)
+
+
+def _drained(facts: Facts, device: DeviceFacts, drain: Drain) -> Finding:
+    since = "" if drain.at is None else f", since {drain.at:%Y-%m-%d %H:%M} UTC"
+    seen = f"it takes no new job: drained {drain}{since}" + (f": {drain.why}" if drain.why else "")
+    index = device.status.device.index
+    if drain.origin is DrainOrigin.DEATHS:
+        remedy = f"look at those jobs' logs and at nvidia-smi; then gpuqueue resume {device.status.host}:{index}"
+        return warning(seen, remedy, about=device.name)
+    if drain.origin is DrainOrigin.PERSON:
+        return note(seen, f"gpuqueue resume {device.status.host}:{index}, once its reason is gone", about=device.name)
+    if device.status.host != facts.settings.host:
+        return note(seen, about=device.name)
+    if facts.moving:
+        return note(f"{seen}; a down is at work", about=device.name)
+    if not facts.host_runs:
+        return note(seen, "gpuqueue up takes it back", about=device.name)
+    remedy = "gpuqueue doctor --fix lets it take jobs again, as gpuqueue up would"
+    return warning(f"{seen}; but no down is at work, it was killed", remedy, about=device.name, fixable=True)
+
+
+def is_down(device: DeviceFacts) -> bool:
+    """Return whether a ``gpuqueue down`` keeps the device from new jobs."""
+    return any(drain.origin is DrainOrigin.DOWN for drain in device.status.drains)
+
+
+def versions(facts: Facts) -> Findings:
+    """Are the workers of other machines of this version?"""
+    others: dict[str, set[str]] = {}
+    for each in facts.queue.devices:
+        if each.version not in {None, VERSION} and each.status.host != facts.settings.host:
+            others.setdefault(str(each.version), set()).add(each.status.host)
+    if not others:
+        return ok(f"all of {VERSION}")
+    told = "; ".join(f"{version} on {', '.join(sorted(hosts))}" for version, hosts in sorted(others.items()))
+    return warning(f"this is {VERSION}, and there are workers of {told}", "bring all machines to one version")
+
+
+def clocks(facts: Facts) -> Findings:
+    """Is it the same time on the machines of the devices as in the store?"""
+    skewed = {
+        each.status.host: each.clock_ahead_s
+        for each in facts.queue.devices
+        if each.clock_ahead_s is not None and abs(each.clock_ahead_s) > SKEW_S
+    }
+    if not skewed:
+        return ok("they agree")
+    remedy = "synchronise the clocks (chrony, ntp): times in its logs do not match the history"
+    return (warning(_skew(ahead_s), remedy, about=host) for host, ahead_s in sorted(skewed.items()))
+
+
+def _skew(ahead_s: float) -> str:
+    which = "ahead of" if ahead_s > 0 else "behind"
+    return f"its clock was {abs(ahead_s):.1f} s {which} the store's when its workers started"
+
+
+# ---- jobs ------------------------------------------------------------------------------------------------------------
+
+
+def waiting(facts: Facts) -> Findings:
+    """Is there anybody to run what waits?"""
+    jobs = f"{facts.queue.waiting} waiting, {facts.queue.active} active"
+    if facts.queue.waiting and not facts.queue.devices:
+        return warning(f"{jobs}, and no worker has announced a device", "gpuqueue up, on a machine that shall run them")
+    return ok(jobs)
+
+
+def leases(facts: Facts) -> Findings:
+    """Does what nobody answers for come back?"""
+    queue = facts.queue
+    if queue.overdue_since_ms is None:
+        return ok("none is overdue")
+    jobs = ", ".join(str(job_id) for job_id in queue.overdue)
+    more = " and others" if queue.overdue_count > len(queue.overdue) else ""
+    late_s = facts.ago_s(queue.overdue_since_ms)
+    seen = f"nobody vouches for job {jobs}{more} any more, since {format_duration(late_s)}"
+    if queue.grace_until_ms is not None and queue.grace_until_ms > queue.now_ms:
+        left_s = -facts.ago_s(queue.grace_until_ms)
+        return note(f"{seen}; as nobody could have known, they have another {format_duration(left_s)}")
+    if late_s <= 2 * facts.settings.beat_s:
+        return ok("some are about to be taken back")
+    return problem(f"{seen}, and nobody takes it back", "gpuqueue up: every worker and recorder does")
+
+
+def reaper(facts: Facts) -> Findings:
+    """Does somebody look for leases that nobody renews?"""
+    if facts.queue.reaped_ms is None:
+        return ok("nothing ran yet")
+    ago_s = facts.ago_s(facts.queue.reaped_ms)
+    seen = f"looked {format_duration(ago_s)} ago"
+    if ago_s > SILENT_BEATS * facts.settings.beat_s and facts.queue.active:
+        return warning(f"{seen}: nobody looks for leases that expired", "gpuqueue up: every worker and recorder does")
+    return ok(seen)
+
+
+# ---- the way into the book -------------------------------------------------------------------------------------------
+
+
+def outbox(facts: Facts) -> Findings:
+    """Does the book follow?"""
+    box = facts.queue.outbox
+    if box.unread_ms is None:
+        return ok("the book has all")
+    late_s = facts.ago_s(box.unread_ms)
+    seen = f"{box.length} events wait for the book, the oldest for {format_duration(late_s)}"
+    if late_s <= BEHIND_S:
+        return ok(seen)
+    remedy = "nothing is lost. Is a recorder running (gpuqueue up)? Its log is recorder.log"
+    return problem(seen, remedy) if late_s > LOST_S else warning(seen, remedy)
+
+
+def ended(facts: Facts) -> Findings:
+    """Does the store forget what the book has?"""
+    if facts.queue.ended_since_ms is None:
+        return ok("the store has forgotten what the book has")
+    late_s = facts.ago_s(facts.queue.ended_since_ms)
+    seen = f"{facts.queue.ended} ended jobs lie in the store, the oldest for {format_duration(late_s)}"
+    if late_s <= BEHIND_S:
+        return ok(seen)
+    return warning(seen, "they take up its memory until the book has them: is a recorder running?")
+
+
+CHECKS: tuple[Callable[[Facts], Findings], ...] = (
+    opened,
+    devices,
+    versions,
+    clocks,
+    waiting,
+    leases,
+    reaper,
+    outbox,
+    ended,
+)

@@ -1,0 +1,72 @@
+"""What may be mended without asking anybody. What is not safe for certain is only told, with the command for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from gpuqueue.doctor import machines
+from gpuqueue.doctor.queue import is_down
+from gpuqueue.doctor.values import outside_of_jobs
+from gpuqueue.embedded.machine import Machine
+from gpuqueue.errors import GpuQueueError, Refused
+from gpuqueue.look import Look, Unseen
+from gpuqueue.queue.queue_facts import queue_facts
+from gpuqueue.settings import Settings
+
+#: How long the repairs on our side may take, in seconds.
+REPAIR_S = 15.0
+
+
+def repair(environ: Mapping[str, str]) -> Iterator[str]:
+    """Make the safe repairs, and yield in words each thing that was done, or why it could not be."""
+    environ = outside_of_jobs(environ)
+    settings, faults = Settings.salvage(environ)
+    if faults:  # nobody knows which site is meant
+        yield f"nothing was repaired: {faults[0]}"
+        return
+    try:
+        owner = Look(lambda: settings.state_dir.stat().st_uid, REPAIR_S).seen()
+    except Unseen as why:
+        yield f"nothing was repaired: {why}"
+        return
+    if owner != os.getuid():  # what we made there would be in the way of whom it belongs to
+        yield f"nothing was repaired: {settings.state_dir} is not this account's; gpuqueue doctor tells whose it is"
+        return
+    try:
+        yield from Look(lambda: resume_after_a_killed_down(settings), REPAIR_S).seen()
+    except Unseen as why:
+        yield f"devices were left as they are: {why}"
+    try:
+        answer = machines.ask(environ, deep=False, fix=True)
+    except GpuQueueError as error:
+        yield f"runs were left as they are: {error}"
+    else:
+        yield from answer.repairs
+
+
+def resume_after_a_killed_down(settings: Settings) -> list[str]:
+    """Let this machine's devices take jobs again that were drained by a ``down`` that was killed.
+
+    As ``gpuqueue up`` would; only while the workers are kept alive and neither an ``up`` nor a ``down`` is at work.
+    What a person drained stays so. Returns in words what was done.
+
+    Raises:
+        StoreUnreachable: the store does not answer.
+        StoreNotReady: it says that it cannot serve.
+
+    """
+    machine = Machine(settings)
+    if machine.host_running() is None:
+        return []
+    try:
+        with machine.alone():
+            here = [each for each in queue_facts(settings.redis_url).devices if each.status.host == settings.host]
+            drained = [each.status.device for each in here if is_down(each)]
+            machine.resume()
+            return [
+                f"device {device.index} ({device.uuid}) is no longer drained for a down that was killed"
+                for device in drained
+            ]
+    except Refused:
+        return []  # a down is at work

@@ -1,0 +1,237 @@
+"""The state directory: is it ours and only ours, on a disk that keeps locks, and is there room?"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuqueue.finding import Check, Findings, note, ok, problem, warning
+from gpuqueue.settings import Settings
+from gpuqueue.units import GIB, MIB, format_bytes
+
+#: Below this much free disk something will fail soon; below that it fails now.
+LOW_BYTES = GIB
+FULL_BYTES = 100 * MIB
+#: Fewer free inodes than this are few: each run needs about ten files.
+LOW_FILES = 10_000
+#: Logs of our own processes that are larger than this tell the same thing again and again.
+LARGE_LOGS_BYTES = GIB
+#: Jobs' logs that are larger than this are worth a thought.
+LARGE_RUNS_BYTES = 20 * GIB
+#: How long to add up the jobs' logs, in seconds; a site with a million runs gets a lower bound.
+ADD_UP_S = 0.5
+#: File systems over a network: locks may be missing there, sockets always are, and a server that is away hangs all.
+NETWORK = re.compile(r"nfs|cifs|smb|afs|ceph|lustre|gpfs|beegfs|glusterfs|sshfs|9p")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateFacts:
+    """The state directory as it is. Where it is not there (or is none), only its path is known."""
+
+    path: Path
+    #: ``absent``, ``no directory`` or ``directory``.
+    kind: str
+    owner: int = 0
+    mode: int = 0
+    #: What lies in it and others may read, with its mode; a directory that is closed itself covers all of it.
+    readable: tuple[str, ...] = ()
+    writable: bool = True
+    filesystem: str | None = None
+    free_bytes: int | None = None
+    free_files: int | None = None
+    #: Of our own processes, and of the jobs; the second may be a lower bound.
+    log_bytes: int = 0
+    run_log_bytes: int = 0
+    added_up: bool = True
+
+
+# ---- looking ---------------------------------------------------------------------------------------------------------
+
+
+def state_facts(settings: Settings) -> StateFacts:
+    """Return what can be seen of the state directory.
+
+    Raises:
+        OSError: it cannot be looked at.
+
+    """
+    path = settings.state_dir
+    if not os.path.lexists(path):
+        return StateFacts(path=path, kind="absent")
+    if not path.is_dir():
+        return StateFacts(path=path, kind="no directory")
+    about, disk = path.stat(), os.statvfs(path)
+    run_log_bytes, added_up = _run_logs(settings.runs_dir)
+    return StateFacts(
+        path=path,
+        kind="directory",
+        owner=about.st_uid,
+        mode=stat.S_IMODE(about.st_mode),
+        readable=tuple(_readable(path)),
+        writable=os.access(path, os.W_OK | os.X_OK) and not disk.f_flag & os.ST_RDONLY,
+        filesystem=filesystem_of(path),
+        free_bytes=disk.f_bavail * disk.f_frsize,
+        free_files=disk.f_favail if disk.f_files else None,  # some file systems make inodes as they need them
+        log_bytes=sum(size for _, size in _files(settings.logs_dir)),
+        run_log_bytes=run_log_bytes,
+        added_up=added_up,
+    )
+
+
+def free_bytes(path: Path) -> int:
+    """Return what is free for us on the disk of *path*.
+
+    Raises:
+        OSError: it cannot be looked at.
+
+    """
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize
+
+
+def _readable(path: Path) -> Iterator[str]:
+    for entry in sorted(os.scandir(path), key=lambda each: each.name):
+        mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
+        if mode & 0o044 and not entry.is_symlink():
+            yield f"{entry.name} ({mode:04o})"
+
+
+def _files(directory: Path) -> Iterator[tuple[str, int]]:
+    try:
+        entries = list(os.scandir(directory))
+    except OSError:
+        return
+    for entry in entries:
+        if entry.is_file(follow_symlinks=False):
+            yield entry.name, entry.stat(follow_symlinks=False).st_size
+
+
+def _run_logs(runs: Path) -> tuple[int, bool]:
+    """Return the size of the jobs' logs, and whether that is all of them."""
+    deadline_s = time.monotonic() + ADD_UP_S
+    total_bytes = 0
+    for job in _directories(runs):
+        for run in _directories(Path(job)):
+            total_bytes += sum(size for name, size in _files(Path(run)) if name == "log")
+        if time.monotonic() > deadline_s:
+            return total_bytes, False
+    return total_bytes, True
+
+
+def _directories(path: Path) -> list[str]:
+    try:
+        return [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str | None:
+    """Return the kind of file system that *path* is on, as the kernel's table of mounts (proc(5)) names it."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return None
+    real = path.resolve()
+    best: tuple[int, str] | None = None
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        point = Path(re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields.split()[4]))
+        if real.is_relative_to(point) and (best is None or len(point.parts) >= best[0]):  # a later mount hides one
+            best = (len(point.parts), rest.split()[0])
+    return best[1] if best else None
+
+
+# ---- judging ---------------------------------------------------------------------------------------------------------
+
+
+def directory(facts: StateFacts) -> Findings:
+    """Is it there, and whose is it?"""
+    if facts.kind == "absent":
+        return note(f"{facts.path} is not there yet", "gpuqueue up makes it, on a machine that shall run jobs")
+    if facts.kind == "no directory":
+        return problem(f"{facts.path} is no directory", "move it away, or set GPUQUEUE_STATE_DIR to another place")
+    if facts.owner == os.getuid():
+        return ok(f"{facts.path}")
+    owner = _name_of(facts.owner)
+    seen = f"{facts.path} belongs to {owner}, and you are {_name_of(os.getuid())}"
+    if os.getuid() == 0:
+        return note(seen, f"what root starts here would be root's: use sudo -u {owner}")
+    return warning(seen, f"use sudo -u {owner}, or set GPUQUEUE_STATE_DIR to a place of your own")
+
+
+def modes(facts: StateFacts) -> Findings:
+    """May others read the jobs' environments and logs, or put something in their place?"""
+    if facts.mode & 0o022:
+        seen = f"others may write into it ({facts.mode:04o}), and so run programs as {_name_of(facts.owner)}"
+        return problem(seen, f"chmod go-w {facts.path}")
+    if facts.mode & 0o055 and facts.readable:
+        seen = f"others may read in it ({facts.mode:04o}): {', '.join(facts.readable)}"
+        return warning(seen, f"chmod 700 {facts.path}: the environments of jobs, and in them secrets, lie there")
+    return ok(f"{facts.mode:04o}")
+
+
+def writing(facts: StateFacts) -> Findings:
+    """Can anything be written there?"""
+    if facts.writable:
+        return ok("it can be written")
+    return problem(
+        "it cannot be written", f"mount it for writing, or give this account the right to: ls -ld {facts.path}"
+    )
+
+
+def disk(facts: StateFacts) -> Findings:
+    """Is there room?"""
+    if facts.free_bytes is None:
+        return ()
+    free = f"{format_bytes(facts.free_bytes)} free"
+    remedy = f"free some space on the disk of {facts.path}: jobs' logs and the store's data go there"
+    if facts.free_bytes < FULL_BYTES or facts.free_files == 0:
+        return problem(free if facts.free_files else f"{free}, but no inode", remedy)
+    if facts.free_bytes < LOW_BYTES:
+        return warning(free, remedy)
+    if facts.free_files is not None and facts.free_files < LOW_FILES:
+        return warning(f"{free}, but only {facts.free_files} inodes", remedy)
+    return ok(free)
+
+
+def filesystem(facts: StateFacts) -> Findings:
+    """Is it on this machine's own disk?"""
+    kind = facts.filesystem or "of unknown kind"
+    if NETWORK.search(kind):
+        return warning(
+            f"it is on a network disk ({kind}): locks and sockets may not work, and a server that is away stops all",
+            "set GPUQUEUE_STATE_DIR to a local disk, and let no job run meanwhile",
+        )
+    return ok(kind)
+
+
+def logs(facts: StateFacts) -> Findings:
+    """How much room do the logs take?"""
+    more = "" if facts.added_up else "more than "
+    seen = f"our own {format_bytes(facts.log_bytes)}, the jobs' {more}{format_bytes(facts.run_log_bytes)}"
+    if facts.log_bytes > LARGE_LOGS_BYTES:
+        return warning(seen, f"look into {facts.path / 'log'} what is said so often; truncate -s 0 empties a file")
+    if facts.run_log_bytes > LARGE_RUNS_BYTES:
+        return note(seen, "GPUQUEUE_KEEP_LOGS deletes them sooner, GPUQUEUE_LOG_LIMIT keeps each smaller")
+    return ok(seen)
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+CHECKS = (directory, modes, writing, disk, filesystem, logs)
+
+
+def checks_of(facts: StateFacts) -> tuple[Check[StateFacts], ...]:
+    """Return the checks that make sense: a directory that is not there has no modes."""
+    return CHECKS if facts.kind == "directory" else (directory,)

@@ -1,0 +1,192 @@
+"""The store: is it there, is it fit to be trusted with jobs, and has it room?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuqueue.address import without_password
+from gpuqueue.doctor.state import FULL_BYTES, LOW_BYTES, free_bytes
+from gpuqueue.errors import StoreNotReady
+from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.look import Unseen
+from gpuqueue.process import ProcessIdentity
+from gpuqueue.queue.safety import is_too_old, may_evict
+from gpuqueue.queue.server_facts import ServerFacts, server_facts
+from gpuqueue.settings import Settings
+from gpuqueue.units import format_bytes
+
+#: Shares of its limit (or of the machine's memory) above which the store is nearly full, and as good as full.
+NEARLY_FULL, FULL = 0.8, 0.95
+#: Clocks that differ by more than this make the history hard to read, in seconds.
+SKEW_S = 5.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreFacts:
+    """The store that answers."""
+
+    settings: Settings
+    server: ServerFacts
+    #: Free on the disk of its data, where that is ours to look at; the disk is in another room if it is the same.
+    free_bytes: int | None
+
+
+# ---- looking ---------------------------------------------------------------------------------------------------------
+
+
+def store_facts(settings: Settings) -> StoreFacts:
+    """Return what can be seen of the store.
+
+    Raises:
+        StoreUnreachable: it does not answer.
+        StoreNotReady: it answers, and says that it cannot serve.
+
+    """
+    server = server_facts(settings.redis_url)
+    return StoreFacts(settings=settings, server=server, free_bytes=_free_bytes(settings, server))
+
+
+def _free_bytes(settings: Settings, server: ServerFacts) -> int | None:
+    """Return what is free for its data: on a unix socket the store is on this machine, and its directory ours."""
+    if server.directory is None or not settings.redis_url.startswith("unix://"):
+        return None
+    try:
+        return free_bytes(Path(server.directory))
+    except OSError:
+        return None
+
+
+def away(settings: Settings, why: Unseen) -> Finding:
+    """Return why the store does not serve, and what to do."""
+    if isinstance(why.cause, StoreNotReady):
+        seen, _, remedy = str(why).partition(": ")  # our own words: what is wrong, then what to do
+        return problem(seen, remedy or "it is there, and its log tells more")
+    if settings.embedded:
+        return _embedded_away(settings)
+    seen = str(why)  # our own words, which name the address
+    reason = None if why.cause is None else why.cause.__cause__
+    if why.cause is None or reason is not None:
+        seen = f"the store at {without_password(settings.redis_url)} does not answer: {reason or why}"
+    return problem(
+        seen, "start it there, or set GPUQUEUE_REDIS_URL right. Running jobs go on until their grace is over"
+    )
+
+
+def _embedded_away(settings: Settings) -> Finding:
+    try:
+        text = (settings.state_dir / "store" / "pid").read_text(encoding="ascii")
+        server = ProcessIdentity.parse(text)
+    except OSError:
+        server = None
+    if server is not None and server.alive():
+        seen = f"the store (pid {server.pid}) runs and does not answer: it reads its data, or hangs"
+        return problem(seen, f"wait a moment; then see {settings.logs_dir / 'store.log'}")
+    return problem(f"no store runs at {settings.socket_path}", "gpuqueue up")
+
+
+# ---- judging ---------------------------------------------------------------------------------------------------------
+
+
+def answers(facts: StoreFacts) -> Findings:
+    """Is it there, and new enough?"""
+    server = facts.server
+    seen = f"{server.product} at {without_password(facts.settings.redis_url)}"
+    if is_too_old(server):
+        return problem(seen, "Redis 6.2 or newer, or any Valkey, is needed")
+    if server.loading:
+        return problem(f"{seen} is still loading its data", "wait a moment")
+    if server.replica:
+        return problem(f"{seen} is a replica", "point GPUQUEUE_REDIS_URL at the primary")
+    return ok(seen)
+
+
+def persistence(facts: StoreFacts) -> Findings:
+    """Does it keep what it has acknowledged?"""
+    server = facts.server
+    if server.append_only is False:
+        seen = "it keeps no log of its writes (appendonly no): when it ends, jobs that were acknowledged are lost"
+        return problem(seen, "set appendonly yes, there and in its configuration file")
+    if server.append_only is None or server.fsync is None:
+        hidden = "appendonly" if server.append_only is None else "appendfsync"
+        return note(f"its access rules hide {hidden}", "whoever runs it must see to appendonly yes, appendfsync always")
+    if server.fsync == "always":
+        return ok("each write is on the disk before it is acknowledged (appendfsync always)")
+    if server.fsync == "everysec":
+        seen = "a power cut can take the jobs of the last second (appendfsync everysec)"
+        return note(seen, "appendfsync always keeps them, for a fraction of a millisecond a submit")
+    return warning(
+        f"a power cut can take the jobs of half a minute (appendfsync {server.fsync})", "set appendfsync always"
+    )
+
+
+def writes(facts: StoreFacts) -> Findings:
+    """Did its last writes to the disk succeed?"""
+    if facts.server.failed_writes:
+        seen = f"it could not write {' and '.join(facts.server.failed_writes)} to its disk"
+        return problem(seen, f"free some space in {facts.server.directory or 'its directory'}, and see its log")
+    return ok("the last ones succeeded")
+
+
+def eviction(facts: StoreFacts) -> Findings:
+    """Would it rather forget jobs than refuse new ones?"""
+    server = facts.server
+    if server.evicted:
+        seen = f"it has evicted {server.evicted} keys since it started: jobs may be missing"
+        return problem(seen, "set maxmemory-policy noeviction; compare gpuqueue queue with what was submitted")
+    if may_evict(server):
+        seen = f"it would forget jobs when memory runs out (maxmemory-policy {server.policy})"
+        if server.limit_bytes is None:
+            return warning(f"{seen}; it has no limit yet", "set maxmemory-policy noeviction")
+        return problem(seen, "set maxmemory-policy noeviction")
+    if server.policy is None:
+        return note("its access rules hide maxmemory-policy", "whoever runs it must see to noeviction")
+    return ok(f"maxmemory-policy {server.policy}")
+
+
+def memory(facts: StoreFacts) -> Findings:
+    """Is there room for more jobs?"""
+    server = facts.server
+    if server.used_bytes is None:
+        return unknown("it does not tell how much memory it uses")
+    limit_bytes, whose = server.limit_bytes, "its maxmemory"
+    if limit_bytes is None:
+        limit_bytes, whose = server.system_bytes, "its machine's memory"
+    used = f"{format_bytes(server.used_bytes)} used"
+    if limit_bytes is None:
+        return ok(used)
+    seen = f"{used} of {format_bytes(limit_bytes)}, {whose}"
+    share = server.used_bytes / limit_bytes
+    if share > FULL:
+        return problem(seen, "raise the limit; is the recorder writing? Ended jobs stay until the book has them")
+    if share > NEARLY_FULL:
+        return warning(seen, "raise the limit soon; is the recorder writing?")
+    return ok(seen)
+
+
+def disk(facts: StoreFacts) -> Findings:
+    """Is there room on the disk of its data?"""
+    if facts.free_bytes is None:
+        return ()
+    seen = f"{format_bytes(facts.free_bytes)} free in {facts.server.directory}"
+    if facts.free_bytes < FULL_BYTES:
+        return problem(seen, "free some space: a store that cannot write takes no job")
+    if facts.free_bytes < LOW_BYTES:
+        return warning(seen, "free some space")
+    return ok(seen)
+
+
+def clock(facts: StoreFacts) -> Findings:
+    """Is it the same time there as here?"""
+    ahead_s, error_s = facts.server.clock_ahead_s, facts.server.clock_error_s
+    if abs(ahead_s) - error_s <= SKEW_S:
+        return ok("as ours")
+    which = "ahead of" if ahead_s > 0 else "behind"
+    return warning(
+        f"it is {abs(ahead_s):.1f} s {which} this machine's",
+        "synchronise the clocks (chrony, ntp). No job is in danger, leases are judged on the store's clock; "
+        "but times in logs and history do not match",
+    )
+
+
+CHECKS = (answers, persistence, writes, eviction, memory, disk, clock)

@@ -1,0 +1,103 @@
+"""The settings: can they be read, where does each come from, and is something meant to be one that is none?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuqueue.address import without_password
+from gpuqueue.errors import BadRequest
+from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
+from gpuqueue.settings import PREFIX, Settings, key_of, settings_file, variable_of
+from gpuqueue.units import format_bytes, format_duration
+
+#: What a job finds beside its settings; see docs/reference/submit.md. One of them is called like a setting.
+IN_A_JOB = frozenset(
+    f"{PREFIX}{name}" for name in ("JOB_ID", "ATTEMPT", "TOKEN", "RUN_DIR", "MEM_BYTES", "DEVICES", "CHANGED")
+)
+#: What docker-compose.yml takes from the shell that it is started in.
+OF_COMPOSE = frozenset(f"{PREFIX}{name}" for name in ("EXTRA_PIP", "SHM_SIZE", "USER_ID", "WORK"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Facts:
+    """What could be read of the settings, and what could not."""
+
+    settings: Settings
+    faults: tuple[BadRequest, ...]
+    environ: Mapping[str, str]
+    #: The settings file; why it cannot be read, if so.
+    path: Path
+    there: bool
+    closed: str | None
+
+
+def outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return *environ* without what a job finds in it, and would be taken for settings."""
+    inside = f"{PREFIX}TOKEN" in environ
+    return {name: value for name, value in environ.items() if not (inside and name in IN_A_JOB)}
+
+
+def facts_of(environ: Mapping[str, str]) -> Facts:
+    """Return the settings of *environ*, whatever is wrong with them."""
+    settings, faults = Settings.salvage(outside_of_jobs(environ))
+    path = settings_file(environ)
+    there, closed = True, None
+    try:
+        with path.open("rb") as file:
+            file.read(1)
+    except FileNotFoundError:
+        there = False
+    except OSError as error:
+        closed = error.strerror or str(error)
+    return Facts(settings=settings, faults=faults, environ=environ, path=path, there=there, closed=closed)
+
+
+def file(facts: Facts) -> Findings:
+    """Is there a settings file, and can it be read?"""
+    if facts.closed is not None:
+        seen = f"{facts.path} cannot be read ({facts.closed}): nothing in it holds here"
+        return warning(seen, f"let this account read it, or leave it out: {PREFIX}CONFIG=/dev/null")
+    return ok(f"{facts.path}" if facts.there else f"none at {facts.path}")
+
+
+def reading(facts: Facts) -> Findings:
+    """Can every value be read?"""
+    if not facts.faults:
+        return ok("every value can be read")
+    remedy = "docs/reference/settings.md; until then every command is refused, and this report shows defaults instead"
+    return (problem(str(fault), remedy) for fault in facts.faults)
+
+
+def variables(facts: Facts) -> Findings:
+    """Is there a variable that looks like a setting and is none?"""
+    known = {variable_of(name) for name in facts.settings.origins} | {f"{PREFIX}CONFIG"} | IN_A_JOB | OF_COMPOSE
+    unknown = sorted(name for name in facts.environ if name.startswith(PREFIX) and name not in known)
+    if unknown:
+        return warning(f"{', '.join(unknown)} is no setting and does nothing", "see docs/reference/settings.md")
+    if f"{PREFIX}TOKEN" in facts.environ:
+        return note(f"this is the inside of job {facts.environ.get(f'{PREFIX}JOB_ID', '?')}")
+    return ok("none is misspelt")
+
+
+def values(facts: Facts) -> Iterator[Finding]:
+    """What holds here, and where does each value come from?"""
+    for name, origin in facts.settings.origins.items():
+        yield ok(f"{_shown(name, getattr(facts.settings, name))} ({origin})", about=key_of(name))
+
+
+def _shown(name: str, value: object) -> str:
+    """Return *value* as one would type it, without a secret."""
+    if value is None or value == "":
+        return "none" if value is None else "empty"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if name.endswith("_bytes") and isinstance(value, int):
+        return format_bytes(value) if value else "0"
+    if name.endswith("_s") and isinstance(value, float):
+        return format_duration(value)
+    return without_password(str(value)) if name.endswith("_url") else str(value)
+
+
+CHECKS = (file, reading, variables, values)
