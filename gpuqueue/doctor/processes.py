@@ -16,11 +16,8 @@ from gpuqueue.queue.queue_facts import DeviceFacts, QueueFacts
 from gpuqueue.settings import Settings, settings_file, variable_of
 from gpuqueue.version import VERSION
 
-#: Settings that hold only from the next start of the workers on; the address of the store is everybody's.
-OF_THE_HOST = (
-    *("redis_url", "database_url", "host", "devices", "pool", "headroom_bytes", "slots", "lease_s", "beat_s"),
-    *("poll_s", "kill_grace_s", "loss_limit", "cap"),
-)
+#: Settings that the workers do not look at; all others hold for them from their next start on.
+NOT_OF_WORKERS = frozenset({"state_dir", "default_mem_bytes", "default_device"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,9 +173,9 @@ def settings(facts: ProcessFacts) -> Findings:
         return unknown("the environment of the host process may not be seen", "ask as its account, or as root")
     theirs, _ = Settings.salvage(facts.environ)
     here = facts.settings
-    names = [name for name in OF_THE_HOST if getattr(theirs, name) != getattr(here, name)]
+    names = [name for name in here.origins.keys() - NOT_OF_WORKERS if getattr(theirs, name) != getattr(here, name)]
     if names:
-        variables = ", ".join(variable_of(name) for name in names)
+        variables = ", ".join(sorted(variable_of(name) for name in names))
         return note(f"the workers were started with other values: {variables}", restart)
     return ok("the workers have the same")
 

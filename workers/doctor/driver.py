@@ -81,7 +81,7 @@ def _no_library(_facts: DriverFacts, around: Surroundings) -> Finding:
     if around.cards:
         seen = f"there is an NVIDIA card ({', '.join(around.cards)}), and no driver for it"
         return problem(seen, _install(around))
-    return note("no NVIDIA driver and no NVIDIA card: jobs run on the CPU")
+    return note("no NVIDIA driver and no NVIDIA card")
 
 
 def _not_loaded(facts: DriverFacts, around: Surroundings) -> Finding:
@@ -95,7 +95,7 @@ def _not_loaded(facts: DriverFacts, around: Surroundings) -> Finding:
     if around.cards:
         seen = f"{library}, and the kernel's part is not loaded"
         return problem(seen, f"sudo modprobe nvidia, and see dmesg. {_install(around)}")
-    return note(f"{library}, and no NVIDIA card: jobs run on the CPU")
+    return note(f"{library}, and no NVIDIA card")
 
 
 def _install(around: Surroundings) -> str:
