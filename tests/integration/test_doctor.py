@@ -18,6 +18,8 @@ import pytest
 from bounded import until
 from site_of_one import BIN
 
+from gpuqueue.doctor import examination
+from gpuqueue.finding import Grade
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -173,6 +175,20 @@ def test_a_store_that_never_answers_is_not_waited_for_for_ever(home: Home) -> No
         mute.listen(16)
 
         assert "problem" == home.bad()["store answers"]
+
+
+def test_settings_that_hang_are_told_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a network disk whose server is away; without them nobody knows where anything else is."""
+    monkeypatch.setattr(examination, "LOOK_S", 0.2)
+    config = tmp_path / "config.toml"
+    os.mkfifo(config)
+
+    found = list(examination.examine({"GPUQUEUE_CONFIG": str(config), "GPUQUEUE_STATE_DIR": str(tmp_path)}))
+
+    ((room, (finding,)),) = found
+    assert ("settings", Grade.PROBLEM) == (room, finding.grade)
+    assert "cannot be looked at: no answer within" in finding.seen
+    os.close(os.open(config, os.O_WRONLY))  # whoever still reads it may go
 
 
 def test_no_password_is_shown(home: Home) -> None:

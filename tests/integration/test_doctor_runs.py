@@ -247,6 +247,20 @@ def test_a_run_that_the_store_knows_is_left_alone(site: Site) -> None:
     assert {("unsettled", Grade.WARNING, "job 1")} == bad(site)
 
 
+def test_what_the_store_calls_current_is_never_over(site: Site) -> None:
+    """Whatever a book says that belongs to another store, with the same ids for other jobs."""
+    end_in_book(site, 1)
+    connect(site.settings.redis_url).flushall()
+    site.queue.open(0)
+    serve(site.queue)
+    site.queue.submit(make_spec())
+    make_run(site, 1, must_claim(site.queue).token)
+    before = everything(site)
+
+    assert [] == mended(site)
+    assert before == everything(site)
+
+
 def test_a_claim_that_nobody_can_read_is_told(site: Site) -> None:
     """A power cut may have left half of it; no worker can adopt such a run."""
     serve(site.queue)
