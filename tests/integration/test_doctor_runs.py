@@ -141,6 +141,19 @@ def test_a_link_that_leads_nowhere_is_removed_and_nothing_else(site: Site) -> No
     assert [] == mended(site)
 
 
+def test_the_command_for_people_mends_both_sides_and_looks_again(site: Site) -> None:
+    """What was mended is told, and not found any more."""
+    (make_run(site, 5, "1.aa").path).rename(site.settings.state_dir / "away")
+    before = site.cli("doctor", check=False).stdout
+
+    after = site.cli("doctor", "--fix", check=False).stdout
+
+    assert "1 lead nowhere: 5.1.aa" in before
+    assert "repair: removed" in after
+    assert "dangling links      none" in after
+    assert "repair: there was nothing to mend" in site.cli("doctor", "--fix", check=False).stdout
+
+
 def test_a_run_that_is_over_for_certain_is_tidied_up(site: Site) -> None:
     """The store has forgotten the job and the book tells its end; the log stays."""
     token = end_in_book(site, 1)

@@ -178,7 +178,7 @@ def dangling_links(facts: Facts) -> Findings:
     gone = [f"{run.job_id}.{run.token}" for run in facts.runs if not run.there]
     if not gone:
         return ok("none")
-    seen = f"{len(gone)} links below {facts.settings.runs_dir / LIVE} lead nowhere: {', '.join(gone[:MOST_NAMED])}"
+    seen = f"in {facts.settings.runs_dir / LIVE} {len(gone)} lead nowhere: {', '.join(gone[:MOST_NAMED])}"
     return warning(seen, "gpuqueue doctor --fix removes them", fixable=True)
 
 
