@@ -43,6 +43,7 @@ class Site:
         """Submit, claim and start a job."""
         self.queue.submit(make_spec(account=account, requeue=requeue))
         claimed = must_claim(self.queue, lease_s=lease_s)
+        assert account == claimed.spec.account
         self.queue.started(claimed.job_id, claimed.token, lease_s=lease_s, log_path="/l", devices=())
         return claimed
 
@@ -225,13 +226,14 @@ def test_a_lost_run_is_no_present_either(site: Site) -> None:
     """Nobody knows how long it took; by a clock that was set back it took less than nothing."""
     done = site.start(account=ADA)
     site.finish(done, took_s=600.0)
-    lost = site.start(account=ADA)
+    lost = site.start(account=ADA, requeue=False)
     site.set(-DAY_S)
     site.queue.lose(lost.job_id, lost.token, loss_limit=3, detail="gone")
     bob = site.start(account=BOB)
     site.finish(bob, took_s=300.0)
 
-    site.queue.submit(make_spec(account=BOB))
+    for account in (ADA, BOB):
+        site.queue.submit(make_spec(account=account))
     assert "bob" == must_claim(site.queue).spec.account.name
 
 
