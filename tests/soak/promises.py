@@ -98,10 +98,21 @@ class Judge:
         """Judge a start: it may use the headroom, should a stranger have come meanwhile.
 
         Of two that were claimed at the same time the one that looks later must see the other: so each is judged
-        beside those that looked before it, and all that run have looked.
+        beside those that looked before it, and all that run have looked. A run that is over needs nothing any more,
+        though its lease is there until its worker has told its end.
         """
-        before = {run: lease for run, lease in self._leases[uuid].items() if self._looks.get(run[1], 0) <= from_ns}
-        self._judge(event, uuid, before, self._room(uuid, from_ns, at_ns), from_ns, at_ns)
+        card = self._cards[uuid].index
+        beside = {
+            run: lease
+            for run, lease in self._leases[uuid].items()
+            if self._looks.get(run[1], 0) <= from_ns and not self._is_over(run, card, at_ns)
+        }
+        self._judge(event, uuid, beside, self._room(uuid, from_ns, at_ns), from_ns, at_ns)
+
+    def _is_over(self, run: Run, card: int, at_ns: int) -> bool:
+        """Return whether the run had taken its last step: the one that gives everything back, if it was not killed."""
+        level = self._truth.runs.get((run, card))
+        return level is not None and level.at_ns[-1] <= at_ns
 
     def _is_gone(self, event: Event, run: Run, card: int, at_ns: int) -> None:
         """See that nothing of a run takes or gives memory after its lease was given back."""

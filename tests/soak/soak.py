@@ -58,7 +58,7 @@ class Soak:
     ) -> None:
         self._wanted, self._hold_ms = claims, hold_ms
         self._rng = Random(seed)  # noqa: S311 - a draw that can be had again, no secret
-        self._job, self._looks = directory / "job", directory / "looks"
+        self._job, self._looks, self._record = directory / "job", directory / "looks", directory / "record"
         self._looks.touch()
         compile_job(self._job)
         self.fake = FakeGpus.create(
@@ -92,6 +92,7 @@ class Soak:
         took_s = time.monotonic() - began
         self._strangers.leave()
         self._turn()
+        self._record.write_text("\n".join(" ".join(map(str, change)) for change in self.changes))
         for worker in self._workers:
             self.site.end(worker)
         self.site.start_recorder()

@@ -102,6 +102,10 @@ def test_of_two_starts_the_one_that_looked_later_must_see_the_other() -> None:
     assert 1 == len(both)
     assert "started of job 2" in both[0]
 
+    owners = {PROCESS: (1, "1.01")}
+    record = [step(1.95, STRANGER, 3), step(2.22, PROCESS, 12), step(2.25, PROCESS, 0)]
+    assert [] == judged(truth_of(record, owners), *claims, first, second, looks=looks).violations, "the first is over"
+
 
 def test_memory_that_a_run_takes_after_its_end_is_seen() -> None:
     """And a claim of what is claimed already, and what was lost."""
