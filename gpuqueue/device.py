@@ -137,7 +137,7 @@ class Peak:
     """The most memory that a run held on one device, with the evidence for the figure.
 
     ``samples`` counts the looks, ``na_samples`` those in which the driver would not say, ``interval_s``
-    is the time between two looks once the run was settled. ``shared`` is true when some other process
+    is the mean time between two looks. ``shared`` is true when some other process
     was on the device at any look, None when nobody looked.
     """
 

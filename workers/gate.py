@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import pwd
+import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -54,6 +55,8 @@ class Gate:
         #: Where starts that failed are told to; what it says closes the device.
         self.ground = Ground(settings.runs_dir, clock)
         self._strangers = Strangers()
+        #: The claimer, the beats and the sampler look, each in a thread of its own.
+        self._looking = threading.Lock()
         self._health_due_s = 0.0
         self._unwell: str | None = None
         self._unwell_until_s = 0.0
@@ -62,21 +65,27 @@ class Gate:
 
     def look(self) -> Offer:
         """Return what the device is and what it may promise now: nothing, with the reason, where it is in trouble."""
+        with self._looking:
+            return self._look()
+
+    def _look(self) -> Offer:
         try:
             reading = self._backend.reading(self._device)
             trouble = self._trouble() or self.ground.trouble()
-            return self._open(reading) if trouble is None else self._closed(trouble)
+            offer = self._open(reading)
+            return offer if trouble is None else replace(offer, slots=0, trouble=trouble)
         except DeviceTrouble as error:
-            return self._closed(str(error))
+            return self._blind(str(error))
         except OSError as error:  # no descriptor left, a disk that cannot be read: a beat must go out all the same
-            return self._closed(in_words(error))
+            return self._blind(in_words(error))
 
     def _open(self, reading: Reading) -> Offer:
         here = self._here(self._device.uuid)
         pids = pids_by_run(self._device, reading, {run.token: run.shim for run in here})
         ours = frozenset[int]().union(*pids.values())
         strangers = self._strangers.note(reading.processes, ours, self._clock.monotonic_s())
-        described = tuple(_stranger(pid, held) for pid, held in sorted(strangers.items()))
+        untold = {pid: None for pid, held in reading.processes.items() if held is None and pid not in ours}
+        described = tuple(_stranger(pid, held) for pid, held in sorted({**untold, **strangers}.items()))
         observed = self._observed(reading, here, pids)
         self._note_neighbours(reading, here, pids.keys(), observed, described)
         return Offer(
@@ -205,14 +214,14 @@ class Gate:
         except DeviceTrouble:
             return True
 
-    def _closed(self, trouble: str) -> Offer:
-        """Return the offer of a device that promises nothing: unknown memory is not free memory."""
+    def _blind(self, trouble: str) -> Offer:
+        """Return the offer of a device that gives no reading: unknown memory is not free memory."""
         return Offer(
             device=self._device,
             host=self._settings.host,
             headroom_bytes=self._headroom_bytes,
-            foreign_bytes=self._device.total_bytes,
-            slots=self._settings.slots,
+            foreign_bytes=None,
+            slots=0,
             pool=self._settings.pool,
             trouble=trouble,
         )
@@ -261,7 +270,7 @@ class Gate:
         return promised
 
 
-def _stranger(pid: int, held: int) -> Stranger:
+def _stranger(pid: int, held: int | None) -> Stranger:
     """Return what can be told of the process *pid*; of another namespace or gone already it is nothing."""
     process = Path(f"/proc/{pid}")
     try:

@@ -16,8 +16,8 @@ _ABSURD = 2**60
 class InsideReport:
     """The figures of torch's allocators in a run.
 
-    The bytes are the largest sum over processes that lived at the same time: exact for one process, and possibly
-    too high for several, since their peaks need not have met.
+    The bytes are those of the process with the most: exact for one process, and a lower bound for several, since
+    nobody knows whether their peaks have met.
     """
 
     torch_allocated_bytes: int
@@ -55,8 +55,6 @@ class _OnDevice:
 class _Told:
     """What one process told."""
 
-    began_s: float
-    ended_s: float
     out_of_memory: bool
     devices: tuple[_OnDevice, ...]
 
@@ -69,25 +67,13 @@ def read_reports(run_dir: Path) -> InsideReport | None:
     devices = [device for each in told for device in each.devices]
     places = {device.place for device in devices}
     return InsideReport(
-        torch_allocated_bytes=_most(told, [sum(device.allocated for device in each.devices) for each in told]),
-        torch_reserved_bytes=_most(told, [sum(device.reserved for device in each.devices) for each in told]),
+        torch_allocated_bytes=max(sum(device.allocated for device in each.devices) for each in told),
+        torch_reserved_bytes=max(sum(device.reserved for device in each.devices) for each in told),
         ooms=sum(device.ooms for device in devices),
         alloc_retries=sum(device.retries for device in devices),
         out_of_memory=any(each.out_of_memory for each in told),
-        reserved_on={place: _most(told, [_reserved(each, place) for each in told]) for place in places},
+        reserved_on={place: max(_reserved(each, place) for each in told) for place in places},
         ooms_on={place: sum(device.ooms for device in devices if device.place == place) for place in places},
-    )
-
-
-def _most(told: Sequence[_Told], figures: Sequence[int]) -> int:
-    """Return the largest sum of the *figures* of processes that lived at the same time.
-
-    It is reached at the beginning of one of them, whichever began last.
-    """
-    pairs = list(zip(told, figures, strict=True))
-    return max(
-        sum(figure for each, figure in pairs if each.began_s <= last.began_s < each.ended_s or each is last)
-        for last in told
     )
 
 
@@ -99,8 +85,6 @@ def _read(path: Path) -> _Told | None:
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
         return _Told(
-            began_s=float(plain["began_s"]),
-            ended_s=float(plain["ended_s"]),
             out_of_memory=plain["out_of_memory"] is True,
             devices=tuple(_on_device(each) for each in plain["devices"]),
         )

@@ -37,6 +37,8 @@ class LiveRun:
     notes: deque[str] = field(default_factory=deque)
     neighbours: Neighbours = field(init=False)
     _shim: ProcessIdentity | None = None
+    #: The sampler, the claimer and the beats all look, each in a thread of its own.
+    _noting: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.neighbours = Neighbours(self.held.job_id)
@@ -50,6 +52,11 @@ class LiveRun:
         if self._shim is None:
             self._shim = self.directory.shim()
         return self._shim
+
+    @property
+    def in_excess(self) -> bool:
+        """Return whether something speaks for ending the run because it holds too much, and it was not asked yet."""
+        return any(meter.excess and not meter.ended for meter in list(self.meters.values()))
 
     def has(self, uuid: str) -> bool:
         """Return whether the run holds the device *uuid*."""
@@ -65,14 +72,15 @@ class LiveRun:
     def note(self, uuid: str, reading: Reading, used_bytes: int | None, pids: frozenset[int], now_s: float) -> None:
         """Take note of one look at the device *uuid*: what the run's processes *pids* hold there."""
         meter = self.meter(uuid)
-        meter.note(
-            used_bytes,
-            at_s=now_s - self.since_s,
-            # One of ours that ended right after the reading can be asked nothing any more: it is no neighbour.
-            shared=bool(reading.processes.keys() - pids - meter.pids),
-            device_bytes=reading.used_bytes,
-            pids=pids,
-        )
+        with self._noting:
+            meter.note(
+                used_bytes,
+                at_s=now_s - self.since_s,
+                # One of ours that ended right after the reading can be asked nothing any more: it is no neighbour.
+                shared=bool(reading.processes.keys() - pids - meter.pids),
+                device_bytes=reading.used_bytes,
+                pids=pids,
+            )
 
     def note_at_once(self, held: Sequence[int | None]) -> None:
         """Take note of what the run holds on each of its devices in one moment; None where nobody can say."""
@@ -98,7 +106,8 @@ class LiveRun:
 
     def figures(self) -> dict[str, Any]:
         """Return all figures so far as plain values, for the worker that may have to go on from here."""
-        devices = {uuid: meter.to_plain() for uuid, meter in list(self.meters.items())}
+        with self._noting:
+            devices = {uuid: meter.to_plain() for uuid, meter in self.meters.items()}
         return {"since_s": self.since_s, "at_once_bytes": self.at_once_bytes, "devices": devices}
 
     def resume(self, plain: Mapping[str, Any]) -> None:

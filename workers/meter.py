@@ -28,9 +28,12 @@ class Meter:
         #: What was used of the device right before the run started, and the most of it that it added since.
         self.before_bytes: int | None = None
         self.delta_bytes: int | None = None
-        #: For the watchdog: samples in a row with too much, and whether the job was told.
-        self.excesses = 0
+        #: For the watchdog: how much speaks for an end, whether the job was told of its excess, and asked to end.
+        self.excess = 0
         self.warned = False
+        self.ended = False
+        self._first_s: float | None = None
+        self._last_s: float | None = None
         self._first_memory_s: float | None = None
         self._utilisation = _Mean()
         self._temperature_max_c: float | None = None
@@ -49,6 +52,8 @@ class Meter:
             pids: The run's processes on the device.
 
         """
+        self._first_s = at_s if self._first_s is None else self._first_s
+        self._last_s = at_s
         self.shared = bool(self.shared) or shared
         self.pids.update(list(pids)[: MOST_PIDS - len(self.pids)])
         if self.before_bytes is not None:
@@ -62,6 +67,14 @@ class Meter:
         self._trace.note(at_s, used_bytes)
         if used_bytes and self._first_memory_s is None:
             self._first_memory_s = at_s
+
+    @property
+    def interval_s(self) -> float | None:
+        """Return the mean time between two looks; None for less than two."""
+        looks = self.samples + self.na_samples
+        if self._first_s is None or self._last_s is None or looks < 2:  # noqa: PLR2004 - there is nothing between
+            return None
+        return round(max(0.0, self._last_s - self._first_s) / (looks - 1), 3)
 
     def note_health(self, health: Health) -> None:
         """Take note of how the device is; called at most once a second, so that the mean is one over time."""
@@ -93,6 +106,8 @@ class Meter:
             "pids": sorted(self.pids),
             "before_bytes": self.before_bytes,
             "delta_bytes": self.delta_bytes,
+            "first_s": self._first_s,
+            "last_s": self._last_s,
             "first_memory_s": self._first_memory_s,
             "utilisation": self._utilisation.to_plain(),
             "temperature_max_c": self._temperature_max_c,
@@ -112,6 +127,7 @@ class Meter:
         meter.before_bytes = plain.get("before_bytes")
         meter.delta_bytes = plain.get("delta_bytes")
         meter.warned = plain.get("warned", False)
+        meter._first_s, meter._last_s = plain.get("first_s"), plain.get("last_s")
         meter._first_memory_s = plain.get("first_memory_s")
         meter._temperature_max_c = plain.get("temperature_max_c")
         if "utilisation" in plain:

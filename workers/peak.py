@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuqueue.device import Peak, PeakSource
-from workers.meter import INTERVAL_S, Meter
+from workers.meter import Meter
 
 #: A device on which no process of the run was seen held nothing of it, if there was time to look.
 ENOUGH_SAMPLES = 10
@@ -46,7 +46,7 @@ def peak_of(
         figures.append((max(accounted.values()), PeakSource.NVML_ACCOUNTING))
     if torch_bytes:
         figures.append((torch_bytes, PeakSource.TORCH))
-    if not figures and meter.delta_bytes is not None and meter.na_samples and not meter.shared:
+    if meter.delta_bytes is not None and meter.na_samples and not meter.shared:
         figures.append((max(0, meter.delta_bytes), PeakSource.DEVICE_DELTA))
     if not figures:
         return Peak.unknown(na_samples=meter.na_samples)
@@ -56,14 +56,19 @@ def peak_of(
         source=source,
         samples=meter.samples,
         na_samples=meter.na_samples,
-        interval_s=INTERVAL_S,
+        interval_s=meter.interval_s,
         shared=meter.shared,
     )
 
 
 def _sampled(meter: Meter) -> int | None:
-    """Return the largest sample. A few looks that saw nothing, before a short run took its memory, say nothing."""
-    return None if meter.peak_bytes == 0 and meter.samples < ENOUGH_SAMPLES else meter.peak_bytes
+    """Return the largest sample.
+
+    Looks that saw nothing say nothing where they were few, before a short run took its memory, or where the driver
+    would not say what was there later.
+    """
+    nothing = meter.peak_bytes == 0 and (meter.samples < ENOUGH_SAMPLES or meter.na_samples > 0)
+    return None if nothing else meter.peak_bytes
 
 
 def _exact(source: PeakSource, meter: Meter) -> bool:

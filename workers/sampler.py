@@ -46,6 +46,8 @@ class Sampler:
         self._clock = clock
         self._devices = {device.uuid: device for device in backend.devices()}
         self._health_due_s: dict[str, float] = {}
+        #: What was said of each device that gives no reading: once, not ten times a second.
+        self._said: dict[str, str] = {}
 
     def loop(self, stopping: threading.Event) -> None:
         """Sample until *stopping* is set; a new run is looked at without waiting for the next turn."""
@@ -55,8 +57,10 @@ class Sampler:
 
     def _pause_s(self) -> float:
         now = self._clock.monotonic_s()
-        young = any(now - run.since_s < YOUNG_S for run in self._runs.all())
-        return YOUNG_INTERVAL_S if young else INTERVAL_S
+        runs = self._runs.all()
+        # A job that has just taken too much is looked at again at once: every second counts for its neighbours.
+        soon = any(now - run.since_s < YOUNG_S or run.in_excess for run in runs)
+        return YOUNG_INTERVAL_S if soon else INTERVAL_S
 
     # ---- look ----------------------------------------------------------------------------------------------------
 
@@ -107,10 +111,14 @@ class Sampler:
 
     def _read(self, device: Device) -> Reading | None:
         try:
-            return self._backend.reading(device)
+            reading = self._backend.reading(device)
         except DeviceTrouble as trouble:
-            log.warning("no reading of %s: %s", device.uuid, trouble)
+            if self._said.get(device.uuid) != str(trouble):
+                log.warning("no reading of %s: %s", device.uuid, trouble)
+            self._said[device.uuid] = str(trouble)
             return None
+        self._said.pop(device.uuid, None)
+        return reading
 
     # ---- tell ----------------------------------------------------------------------------------------------------
 
@@ -141,6 +149,8 @@ class Sampler:
             alone = len(run.held.devices) == 1  # else nobody knows on which of them
             return peak_of(meter, source, kernel_bytes=max_rss_bytes if alone else None)
         torch_bytes = report.reserved(device.uuid, position) if report is not None else None
+        if torch_bytes is not None and torch_bytes > (device.total_bytes or torch_bytes):
+            torch_bytes = None  # the job can write into the report what it likes
         return peak_of(meter, source, accounted=self._accounted(device.uuid, meter.pids), torch_bytes=torch_bytes)
 
     def _accounted(self, uuid: str, pids: set[int]) -> dict[int, int]:

@@ -52,6 +52,8 @@ PR_SET_CHILD_SUBREAPER = 36
 LOOK_S = 1.0
 #: What is left of the tree after the first process has ended by itself gets this long between TERM and KILL.
 LEFTOVER_GRACE_S = 2.0
+#: So long may a job that was ended for taking too much memory go on holding it.
+EXCESS_GRACE_S = 1.0
 #: Why a run must not start any more; its claim may be another's.
 TOO_LATE = "started too late: the claim may be another's"
 #: What a host can be short of. A job that could not start for that has not failed.
@@ -218,9 +220,15 @@ def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float]) ->
 
 
 def grace_of(kind: str, spec: dict[str, Any]) -> float:
-    """Return the seconds between TERM and KILL. A run that may soon be another's has less: it must be gone by then."""
+    """Return the seconds between TERM and KILL.
+
+    A run that may soon be another's has less: it must be gone by then. One that took too much memory has hardly any:
+    it holds it at the cost of others.
+    """
     if kind == "exited":
         return LEFTOVER_GRACE_S
+    if kind == "out_of_memory":
+        return min(EXCESS_GRACE_S, float(spec["kill_grace_s"]))
     grace_s: float = spec["kill_grace_s"]
     fence_s: float | None = spec.get("fence_grace_s")  # an older worker knew none
     return min(grace_s, fence_s) if kind == "lost" and fence_s is not None else grace_s

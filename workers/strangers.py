@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 #: How long a stranger's peak is held against the device, in seconds: a notebook that has just freed its
 #: memory between two cells will want it back, and must not find our job there.
 REMEMBER_S = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Peak:
-    bytes: int
-    at_s: float
 
 
 class Strangers:
@@ -21,7 +15,8 @@ class Strangers:
 
     def __init__(self, remember_s: float = REMEMBER_S) -> None:
         self._remember_s = remember_s
-        self._peaks: dict[int, _Peak] = {}
+        #: Of each stranger the looks that still count, by time: each holds less than the one before it.
+        self._looks: dict[int, deque[tuple[float, int]]] = {}
 
     def note(self, processes: Mapping[int, int | None], ours: Collection[int], now_s: float) -> dict[int, int]:
         """Take a look at the device and return what each stranger must be counted with, in bytes.
@@ -30,13 +25,17 @@ class Strangers:
         in the device's used bytes all the same.
         """
         held = {pid: used for pid, used in processes.items() if pid not in ours and used is not None}
-        self._peaks = {pid: self._later(self._peaks.get(pid), used, now_s) for pid, used in held.items()}
-        return {pid: peak.bytes for pid, peak in self._peaks.items()}
+        self._looks = {pid: self._with(self._looks.get(pid, deque()), used, now_s) for pid, used in held.items()}
+        return {pid: looks[0][1] for pid, looks in self._looks.items()}
 
-    def _later(self, before: _Peak | None, used: int, now_s: float) -> _Peak:
-        if before is None or used >= before.bytes or now_s - before.at_s > self._remember_s:
-            return _Peak(used, now_s)
-        return before
+    def _with(self, looks: deque[tuple[float, int]], used: int, now_s: float) -> deque[tuple[float, int]]:
+        """Add a look: what is smaller and older than it can be the largest never more, what is too old neither."""
+        while looks and looks[-1][1] <= used:
+            looks.pop()
+        looks.append((now_s, used))
+        while now_s - looks[0][0] > self._remember_s:
+            looks.popleft()
+        return looks
 
 
 def foreign_bytes(
@@ -59,6 +58,8 @@ def foreign_bytes(
     """
     known = sum(held for held in processes.values() if held is not None)
     unnamed = max(0, used - known)  # the driver's own, contexts of dead processes, and whatever is not told
-    if any(pid in ours and held is None for pid, held in processes.items()):
+    untold = {pid for pid, held in processes.items() if held is None}
+    if untold and untold <= set(ours):
         unnamed = max(0, unnamed - leased)  # ours is among it, and stands in the ledger already
+    # With an untold stranger beside it nobody can say whose it is: then all of it counts.
     return unnamed + sum(strangers.values())

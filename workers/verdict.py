@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from workers.inside_report import InsideReport
 TAIL_BYTES = 64 * 1024
 #: What programs print when a device's memory is full.
 _FULL = re.compile(
-    rb"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|torch\.OutOfMemoryError"
-    rb"|XlaRuntimeError: RESOURCE_EXHAUSTED|cupy\.cuda\.memory\.OutOfMemoryError"
+    rb"CUDA out of memory|CUDA error: out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
+    rb"|torch\.OutOfMemoryError|c10::OutOfMemoryError|cupy\.cuda\.memory\.OutOfMemoryError"
+    rb"|(Xla|Jax)RuntimeError: RESOURCE_EXHAUSTED|ResourceExhaustedError.*OOM when allocating"
 )
 
 
@@ -31,8 +33,8 @@ def judged(
 ) -> Ending:
     """Return *ending*, or OUT_OF_MEMORY if the job failed by itself and says that the device's memory was full.
 
-    Its processes say so (*report*), or the end of its log does. A run that ended well, or that a signal or
-    gpuqueue ended, is left as it is, whatever it printed; one that the watchdog ended gets the figures. The
+    Its processes say so (*report*), or the end of its log does. A run that ended well, or that gpuqueue or somebody
+    else's signal ended, is left as it is, whatever it printed; one that the watchdog ended gets the figures. The
     *circumstances* are what was free, and who else was there.
     """
     detail = f"asked {format_bytes(asked_bytes)}"
@@ -42,11 +44,19 @@ def judged(
         detail += f", {circumstances}"
     if ending.kind is EndingKind.OUT_OF_MEMORY:  # the watchdog ended it
         return replace(ending, detail=detail)
-    if ending.kind is not EndingKind.EXITED or ending.exit_code == 0:
+    if not _failed_by_itself(ending):
         return ending
     if not (report is not None and report.out_of_memory) and not says_out_of_memory(log_tail):
         return ending
-    return Ending.stopped(EndingKind.OUT_OF_MEMORY, ending.exit_code, detail)
+    status = ending.exit_code if ending.signal is None else -ending.signal
+    return Ending.stopped(EndingKind.OUT_OF_MEMORY, status, detail)
+
+
+def _failed_by_itself(ending: Ending) -> bool:
+    """Return whether the program itself gave up: C++ does that by SIGABRT where nobody catches its exception."""
+    if ending.kind is EndingKind.SIGNALLED:
+        return ending.signal == signal.SIGABRT
+    return ending.kind is EndingKind.EXITED and ending.exit_code != 0
 
 
 def says_out_of_memory(log_tail: bytes) -> bool:

@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 #: CUDA's own memory comes on top of what a framework was capped at, and differs from card to card.
 TOLERANCE = 0.05
 TOLERANCE_BYTES = 256 * MIB
-#: Samples in a row that must show the excess: one alone may be a process on its way out.
-SAMPLES = 2
+#: A sample with too much counts 2, one without takes 1 back: at this sum the job is ended.
+ENOUGH = 4
 
 
 class Excess(Enum):
@@ -71,17 +71,22 @@ class Watchdog:
             not_taken = self._not_taken_bytes(device, reading)
             found = excess(used_bytes, lease_bytes, free_bytes=reading.free_bytes, promised_bytes=not_taken)
         meter = run.meter(device.uuid)
-        meter.excesses = meter.excesses + 1 if found is Excess.END else 0
+        # One sample alone may be a process on its way out; a job that goes up and down must not slip through.
+        meter.excess = meter.excess + 2 if found is Excess.END else max(0, meter.excess - 1)
         if found is not Excess.NONE and not meter.warned:
             meter.warned = True
             limit = format_bytes(limit_bytes(lease_bytes))
             self._tell(run, f"it holds {format_bytes(used_bytes)} on {device.uuid}, more than the "
                             f"{format_bytes(lease_bytes)} it asked for; above {limit} it is ended")  # fmt: skip
-        if meter.excesses == SAMPLES:
+        if meter.excess >= ENOUGH and not meter.ended:
+            try:
+                run.directory.ask_end(EndingKind.OUT_OF_MEMORY)
+            except OSError as error:
+                log.warning("%s: its end cannot be asked for, it is tried again: %s", run, error)
+                return
+            meter.ended = True
             self._tell(run, f"ended: it holds {format_bytes(used_bytes)} on {device.uuid} and asked for "
                             f"{format_bytes(lease_bytes)}; give it more with --mem")  # fmt: skip
-            with contextlib.suppress(OSError):
-                run.directory.ask_end(EndingKind.OUT_OF_MEMORY)
 
     def _not_taken_bytes(self, device: Device, reading: Reading) -> int:
         """Return what was promised to anybody and is not taken yet; 0 where the host lets nobody look around now."""

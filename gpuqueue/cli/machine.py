@@ -218,8 +218,7 @@ def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
             short(each.device.name, 32),
             format_bytes(each.device.total_bytes),
             format_bytes(each.promised_bytes),
-            # A closed device promises nothing; what others hold there is not known, or does not matter.
-            "-" if each.trouble is not None else format_bytes(each.foreign_bytes),
+            format_bytes(each.foreign_bytes),
             format_bytes(each.free_bytes),
             " ".join(str(job_id) for job_id in each.jobs) or "-",
             _condition(each, settings),
@@ -236,7 +235,7 @@ def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
         for stranger in each.strangers:
             who = f"{plain(stranger.user or 'somebody')}, pid {stranger.pid}"
             what = short(stranger.command or "cannot be seen", 60)
-            held = format_bytes(stranger.held_bytes)
+            held = "unknown" if stranger.held_bytes is None else format_bytes(stranger.held_bytes)
             yield f"stranger on {each.host} device {render.device_label(each.device)}: {held}  {who}  {what}"
 
 

@@ -138,7 +138,7 @@ class JobQueue:
             device,
             worker,
             _ms(lease_s),
-            offer.foreign_bytes,
+            offer.counted_bytes,
             nonce,
             int(gpus_here),
             *pairs,
@@ -162,7 +162,7 @@ class JobQueue:
             offer.device.uuid,
             offer.device.total_bytes,
             offer.headroom_bytes,
-            offer.foreign_bytes,
+            offer.counted_bytes,
             offer.slots,
             offer.pool,
             kind_word(offer.device),
@@ -178,7 +178,9 @@ class JobQueue:
 
     def _tell_seen(self, offer: Offer) -> None:
         """Tell who else is on the device and what is wrong with it, when that has changed."""
-        seen = json.dumps({"trouble": offer.trouble, "strangers": [asdict(each) for each in offer.strangers]})
+        strangers = [asdict(each) for each in offer.strangers]
+        blind = offer.foreign_bytes is None
+        seen = json.dumps({"trouble": offer.trouble, "blind": blind, "strangers": strangers})
         if self._seen.get(offer.device.uuid) != seen:
             self._redis.hset(keys.SEEN, offer.device.uuid, seen)
             self._seen[offer.device.uuid] = seen

@@ -28,10 +28,10 @@ class Claim:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stranger:
-    """A process on a device that the queue did not start. User and command are None where they cannot be seen."""
+    """A process on a device that the queue did not start. What cannot be seen of it is None."""
 
     pid: int
-    held_bytes: int
+    held_bytes: int | None
     user: str | None
     command: str | None
 
@@ -40,20 +40,25 @@ class Stranger:
 class Offer:
     """What a worker tells of its device with each beat: the device, and how much of it can be promised.
 
-    ``foreign_bytes`` is what everybody but our runs holds, ``observed`` what each of our runs held in the same look,
-    by job id (bytes of two moments would hide growth from each other); ``trouble`` is why the device promises
-    nothing now.
+    ``foreign_bytes`` is what everybody but our runs holds (None: the device gives no reading), ``observed`` what each
+    of our runs held in the same look, by job id (bytes of two moments would hide growth from each other);
+    ``trouble`` is why the device promises nothing now: then it has no slots.
     """
 
     device: Device
     host: str
     headroom_bytes: int
-    foreign_bytes: int
+    foreign_bytes: int | None
     slots: int
     pool: str = ""
     observed: Mapping[int, int] = field(default_factory=dict)
     strangers: tuple[Stranger, ...] = ()
     trouble: str | None = None
+
+    @property
+    def counted_bytes(self) -> int:
+        """Return what is to be taken off the device: unknown memory is not free memory."""
+        return self.device.total_bytes if self.foreign_bytes is None else self.foreign_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +117,7 @@ class DeviceStatus:
     worker: str
     worker_pid: int
     headroom_bytes: int
-    foreign_bytes: int
+    foreign_bytes: int | None
     promised_bytes: int
     jobs: tuple[int, ...]
     slots: int
@@ -130,4 +135,6 @@ class DeviceStatus:
     @property
     def free_bytes(self) -> int:
         """Return what a new job could be promised now."""
+        if self.trouble is not None or self.foreign_bytes is None:
+            return 0
         return max(0, self.device.total_bytes - self.headroom_bytes - self.foreign_bytes - self.promised_bytes)

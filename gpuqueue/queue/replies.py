@@ -107,7 +107,7 @@ def device_status(
         worker=plain["worker"],
         worker_pid=plain["pid"],
         headroom_bytes=int(headroom),
-        foreign_bytes=int(foreign),
+        foreign_bytes=None if look.get("blind") else int(foreign),
         promised_bytes=promised,
         jobs=tuple(sorted(int(job_id) for job_id in leases)),
         slots=int(slots),

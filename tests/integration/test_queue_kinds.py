@@ -105,7 +105,9 @@ def test_a_gpu_that_takes_nothing_is_still_waited_for(queue: JobQueue, store_url
     assert claim(queue, "cpu-nodeA") is None
     assert JobState.QUEUED is queue.get(job.id).state  # type: ignore[union-attr]
     queue.withdraw("nodeA", "GPU-0")
-    assert job.id == must_claim(queue, "cpu-nodeA").job_id
+    assert claim(queue, "cpu-nodeA") is None  # it was promised a GPU when it was submitted; that stands
+    later = queue.submit(make_spec())
+    assert later.id == must_claim(queue, "cpu-nodeA").job_id
 
 
 def test_a_gpu_of_another_host_is_waited_for(queue: JobQueue) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -206,3 +207,16 @@ def test_a_settled_run_keeps_only_its_log(shims: Any) -> None:
 
     assert ["log"] == [entry.name for entry in shim.directory.path.iterdir()]
     assert [] == list(unsettled(runs))
+
+
+def test_a_job_that_took_too_much_is_not_waited_for(shims: Any, tmp_path: Path) -> None:
+    """It ignores TERM, and the grace of a minute was spent at the cost of its neighbours."""
+    ready = tmp_path / "ready"
+    stubborn = f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
+    shim = shims("sh", "-c", stubborn, kill_grace_s=60.0)
+    until(ready.exists, what="the job ignores TERM")
+
+    shim.directory.ask_end(EndingKind.OUT_OF_MEMORY)
+
+    ending = shim.ended().ending  # within half the grace
+    assert (EndingKind.OUT_OF_MEMORY, 9) == (ending.kind, ending.signal)

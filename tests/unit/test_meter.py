@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gpuqueue.device import Activity, Health, Peak, PeakSource
-from workers.meter import INTERVAL_S, Meter
+from workers.meter import Meter
 from workers.peak import ENOUGH_SAMPLES, peak_of
 
 NVML = PeakSource.NVML_SAMPLED
@@ -25,7 +25,7 @@ def test_the_peak_is_the_largest_sample_with_its_evidence() -> None:
     meter = meter_of(1, 9, None)
     meter.note(4, at_s=3.0, shared=True, device_bytes=0)
 
-    expected = Peak(bytes=9, source=NVML, samples=3, na_samples=1, interval_s=INTERVAL_S, shared=True)
+    expected = Peak(bytes=9, source=NVML, samples=3, na_samples=1, interval_s=1.0, shared=True)
     assert expected == peak_of(meter, NVML)
     assert 4 == meter.observed_bytes
 
@@ -69,6 +69,24 @@ def test_the_largest_figure_is_told_with_its_source(
     peak = peak_of(meter_of(*samples), NVML, accounted=accounted, torch_bytes=torch, kernel_bytes=kernel)
 
     assert (figure, source) == (peak.bytes, peak.source)
+
+
+def test_looks_from_before_the_driver_fell_silent_are_no_peak_of_zero() -> None:
+    """A run imports for seconds, then takes memory that the driver will not tell: its peak is unknown, and not 0."""
+    imports = [0] * (3 * ENOUGH_SAMPLES)
+    assert PeakSource.NONE is peak_of(meter_of(*imports, None, shared=True), NVML).source
+
+    alone = peak_of(meter_of(*imports, None, before=10, device=40), NVML)
+    assert (30, PeakSource.DEVICE_DELTA) == (alone.bytes, alone.source)
+
+
+def test_the_interval_is_what_it_was() -> None:
+    """The mean time between two looks, whatever the pace was meant to be."""
+    meter = Meter()
+    for at_s in (0.0, 0.1, 0.2, 0.3, 1.3):
+        meter.note(5, at_s=at_s, shared=False, device_bytes=5)
+
+    assert 0.325 == peak_of(meter, NVML).interval_s
 
 
 def test_of_several_processes_the_drivers_maxima_are_a_lower_bound() -> None:
@@ -120,4 +138,4 @@ def test_figures_of_an_older_worker_are_taken_over() -> None:
     """An upgrade under a running job: version 0.1.0 kept only these."""
     meter = Meter.from_plain({"peak_bytes": 9, "samples": 2, "na_samples": 1, "shared": False})
 
-    assert Peak(bytes=9, source=NVML, samples=2, na_samples=1, interval_s=1.0, shared=False) == peak_of(meter, NVML)
+    assert Peak(bytes=9, source=NVML, samples=2, na_samples=1, interval_s=None, shared=False) == peak_of(meter, NVML)

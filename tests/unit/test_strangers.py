@@ -17,6 +17,16 @@ def test_a_notebook_is_remembered_at_its_peak_for_a_while() -> None:
     assert [10, 10, 10, 3] == counted
 
 
+def test_the_largest_of_the_last_minutes_is_remembered_and_not_the_last_record() -> None:
+    """A notebook that took 20 once and 15 since may want 15 again, though its 20 are forgotten by now."""
+    strangers = Strangers(remember_s=300)
+    looks = ((0, 20), (100, 15), (299, 15), (301, 1), (598, 2), (600, 1))
+
+    counted = [strangers.note({7: used}, (), now_s)[7] for now_s, used in looks]
+
+    assert [20, 20, 20, 15, 15, 2] == counted
+
+
 def test_a_stranger_that_is_gone_is_forgotten_at_once() -> None:
     """Dead processes want nothing back; a later one with the same pid starts anew."""
     strangers = Strangers()
@@ -54,6 +64,11 @@ def test_memory_of_ours_that_the_driver_does_not_tell_is_not_counted_twice() -> 
     """It is in the used bytes and in the ledger: the lease is taken off once."""
     assert 8 == foreign(processes={1: None, 2: 5}, leased=12)
     assert 5 == foreign(processes={1: None, 2: 5}, leased=15)
+
+
+def test_beside_a_stranger_that_is_not_told_either_nothing_is_taken_for_ours() -> None:
+    """Nobody can say whose the memory is: the card promises less than it could, and never more than it has."""
+    assert 20 == foreign(processes={1: None, 2: None}, strangers={}, leased=12)
 
 
 @given(

@@ -29,6 +29,9 @@ def verdict(ending: Ending = FAILED, report: InsideReport | None = None, log: by
         "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
         "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
         "thrust: cudaErrorMemoryAllocation: out of memory",
+        "RuntimeError: CUDA error: out of memory",
+        "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory",
+        "ResourceExhaustedError: Graph execution error: OOM when allocating tensor with shape[4,4] on GPU_0_bfc",
     ],
 )
 def test_a_log_that_says_so_makes_it_out_of_memory(line: str) -> None:
@@ -37,6 +40,16 @@ def test_a_log_that_says_so_makes_it_out_of_memory(line: str) -> None:
 
     assert (EndingKind.OUT_OF_MEMORY, 1) == (ending.kind, ending.exit_code)
     assert "out of memory: asked 6G, peak 5.9G" == str(ending)
+
+
+def test_a_program_that_gives_up_by_sigabrt_ran_out_all_the_same() -> None:
+    """C++ ends so where nobody catches its exception. Another signal is somebody else's."""
+    log = b"terminate called after throwing an instance of 'c10::OutOfMemoryError'"
+
+    ending = verdict(Ending.from_status(-6), log=log)
+
+    assert (EndingKind.OUT_OF_MEMORY, 6) == (ending.kind, ending.signal)
+    assert EndingKind.SIGNALLED is verdict(Ending.from_status(-11), log=log).kind
 
 
 def test_a_process_that_died_of_it_needs_no_log() -> None:

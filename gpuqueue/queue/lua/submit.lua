@@ -49,6 +49,10 @@ local known_id, known_ts = string.match(call('GET', key2('idem', nonce)) or '', 
 if known_id then return {'queued', known_id, known_ts, verdict == 'queued' and why or ''} end
 if verdict == 'impossible' then return {verdict, why, figure} end
 
+-- What does not say, while a GPU is known, is meant for a GPU: it must not find itself on a CPU because the last GPU
+-- was withdrawn while it waited.
+if wish == '' and gpus_known() then shape = shape .. ':gpu' end
+
 local id = string.format('%.0f', call('INCR', P .. 'seq'))
 local now = now_ms()
 local stamp = string.format('%.0f', now)
