@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gpuqueue import checks
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, BookUnreachable, JobNotFound, Refused, StoreUnreachable, WaitTimeout
 from gpuqueue.job import Job, JobSpec, JobState, Level
@@ -29,7 +30,7 @@ from gpuqueue.logs import LogTail
 from gpuqueue.run import Record
 from gpuqueue.settings import Settings
 from gpuqueue.submission import command_of, current_account, current_umask, name_of, travelling, working_directory
-from gpuqueue.units import format_duration, parse_bytes, parse_duration
+from gpuqueue.units import format_duration, parse_bytes
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from gpuqueue.queue.jobqueue import JobQueue
     from gpuqueue.queue.lease import DeviceStatus
 
-#: Largest id that either store can hold.
-MAX_ID = 2**53
 #: Longest time between two looks while waiting for an end, in seconds. The doorbell usually rings before.
 LOOK_S = 1.0
 #: How long an ended job may take to reach the book before we answer without it, in seconds.
@@ -134,17 +133,23 @@ class Client:
             Impossible: no known device could ever run it.
 
         """
-        command_line, script, chosen = command_of(command, args, cwd=working_directory(cwd), python=python)
+        directory = working_directory(checks.path_or_none("cwd", cwd))
+        command_line, script, chosen = command_of(
+            command if isinstance(command, str) else checks.words("command", command),
+            checks.words("args", args),
+            cwd=directory,
+            python=checks.path_or_none("python", python),
+        )
         spec = JobSpec(
             argv=command_line,
-            cwd=str(working_directory(cwd)),
-            env={**travelling(os.environ), **(env or {})},
+            cwd=str(directory),
+            env={**travelling(os.environ), **checks.environment(env)},
             account=current_account(self.settings.host),
             mem_bytes=self._mem_bytes(mem),
             gpus=gpus,
             device=self.settings.default_device if device is None else DeviceWish.parse(device),
-            time_limit_s=parse_duration(time_limit) if isinstance(time_limit, str) else time_limit,
-            name=name or name_of(command_line, script),
+            time_limit_s=checks.time_limit(time_limit),
+            name=name_of(command_line, script) if name is None or name == "" else name,
             level=level,
             pool=pool,
             requeue=requeue,
@@ -181,7 +186,7 @@ class Client:
             JobNotFound: nobody knows it.
 
         """
-        job = self.queue.get(job_id)
+        job = self.queue.get(checks.job_id(job_id))
         return job if job is not None else self.show(job_id).job
 
     def show(self, job_id: int) -> Record:
@@ -193,9 +198,7 @@ class Client:
             JobNotFound: nobody knows it.
 
         """
-        if not 0 < job_id <= MAX_ID:
-            raise JobNotFound(f"there is no job {job_id}: ids are numbers from 1 up")
-        job = self.queue.get(job_id)
+        job = self.queue.get(checks.job_id(job_id))
         record = self.book.get(job_id)
         if job is not None:
             return Record(job=job) if record is None else replace(record, job=job)
@@ -205,19 +208,20 @@ class Client:
 
     def jobs(self, *, user: str | None = None, limit: int | None = None) -> list[Job]:
         """Return the jobs that have not ended (of *user*), in the order of their ids, at most *limit* of them."""
-        return list(islice(self._live(user), limit))
+        most = None if limit is None else checks.count("limit", limit)
+        return list(islice(self._live(checks.text_or_none("user", user)), most))
 
     def _live(self, user: str | None) -> Iterator[Job]:
-        after = 0
-        while page := self.queue.live(after=after):
-            after = page[-1].id
+        after: int | None = 0
+        while after is not None:
+            page, after = self.queue.page(after=after)
             for job in page:
                 if not job.state.is_end and user in {None, job.spec.account.name}:
                     yield job
 
     def story(self, job_id: int) -> tuple[Event, ...]:
         """Return every step of the job that the book has, in order."""
-        return self.book.events(job_id)
+        return self.book.events(checks.job_id(job_id))
 
     def devices(self) -> list[DeviceStatus]:
         """Return every device that workers announced."""
@@ -243,31 +247,37 @@ class Client:
         from gpuqueue.book.queries import HistoryQuery  # noqa: PLC0415 - as in book
 
         query = HistoryQuery(
-            user=user,
-            name=name,
-            states=tuple(states),
-            since=since,
-            until=until,
-            device=device,
-            limit=limit,
-            before_id=before_id,
+            user=checks.text_or_none("user", user),
+            name=checks.text_or_none("name", name),
+            states=checks.states(states),
+            since=checks.moment_or_none("since", since),
+            until=checks.moment_or_none("until", until),
+            device=checks.text_or_none("device", device),
+            limit=checks.count("limit", limit),
+            before_id=None if before_id is None else checks.job_id(before_id),
         )
         return self.book.history(query)
 
     # ---- wait ----------------------------------------------------------------------------------------------------
 
-    def wait(self, job_id: int, *, timeout_s: float | None = None) -> Record:
+    def wait(self, job_id: int, *, timeout_s: float | None = None, held: Callable[[Job], None] | None = None) -> Record:
         """Wait until the job has ended and return it with its runs.
+
+        A held job waits for a person, perhaps for the one who waits here: *held* is called with the job each time it
+        becomes held.
 
         Raises:
             JobNotFound: nobody knows it.
             WaitTimeout: it has not ended after *timeout_s*; it goes on.
 
         """
+        checks.seconds_or_none("timeout_s", timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        notice = _HeldNotice(held)
         for job in self.watch(job_id):
             if job.state.is_end:
                 return self._recorded(job)
+            notice.look(job)
             if deadline is not None and time.monotonic() >= deadline:
                 raise WaitTimeout(f"job {job_id} is still {job.state} after {timeout_s:g} s: it goes on")
         raise AssertionError("watch ends only with an ended job")  # pragma: no cover
@@ -317,7 +327,7 @@ class Client:
             Refused: it has ended already.
 
         """
-        state = self.queue.cancel(job_id) or self.show(job_id).job.state
+        state = self.queue.cancel(checks.job_id(job_id)) or self.show(job_id).job.state
         if state.is_end and state is not JobState.CANCELLED:
             raise Refused(f"job {job_id} has {state} already")
         return state
@@ -330,7 +340,7 @@ class Client:
             Refused: it does not wait (any more).
 
         """
-        return self._moved(job_id, self.queue.hold(job_id), JobState.HELD, "hold")
+        return self._moved(job_id, self.queue.hold(checks.job_id(job_id)), JobState.HELD, "hold")
 
     def release(self, job_id: int) -> JobState:
         """Let a held job be started again.
@@ -340,7 +350,7 @@ class Client:
             Refused: it is not held.
 
         """
-        return self._moved(job_id, self.queue.release(job_id), JobState.QUEUED, "release")
+        return self._moved(job_id, self.queue.release(checks.job_id(job_id)), JobState.QUEUED, "release")
 
     def _moved(self, job_id: int, state: JobState | None, wanted: JobState, verb: str) -> JobState:
         state = state or self.show(job_id).job.state
@@ -425,10 +435,13 @@ class Client:
             raise Refused(f"the log of job {record.job.id} lies on host {run.host}: {run.log_path}")
         return Path(run.log_path)
 
-    def follow(self, job_id: int, tail: LogTail | None = None) -> Iterator[bytes]:
+    def follow(
+        self, job_id: int, tail: LogTail | None = None, *, held: Callable[[Job], None] | None = None
+    ) -> Iterator[bytes]:
         """Yield the job's output as it is written, from its beginning, over all its runs, up to its end.
 
-        With the *tail* of an earlier call it goes on where that one was left.
+        With the *tail* of an earlier call it goes on where that one was left. *held* is called with the job each time
+        it becomes held.
 
         Raises:
             JobNotFound: nobody knows it.
@@ -439,11 +452,14 @@ class Client:
         from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
 
         tail = tail or LogTail()
+        notice = _HeldNotice(held)
         with Doorbell(self.settings.redis_url, keys.END) as bell:
             while True:
-                ended = self.get(job_id).state.is_end  # asked before reading: what was written by then is read
+                job = self.get(job_id)
+                ended = job.state.is_end  # asked before reading: what was written by then is read
                 if ended:
-                    self._recorded(self.get(job_id))  # where the log is stands in the book; wait for that a little
+                    self._recorded(job)  # where the log is stands in the book; wait for that a little
+                notice.look(job)
                 tail.turn_to(self._log_path_of(self.show(job_id)))
                 yield from tail.rest()
                 if ended:
@@ -465,3 +481,18 @@ def _is_gone(path: Path) -> bool:
     except OSError:  # it may not be looked at: whoever opens it says so
         return False
     return False
+
+
+class _HeldNotice:
+    """Calls *tell* once each time that a job becomes held."""
+
+    def __init__(self, tell: Callable[[Job], None] | None) -> None:
+        self._tell = tell
+        self._was_held = False
+
+    def look(self, job: Job) -> None:
+        """Take note of where the job stands."""
+        is_held = job.state is JobState.HELD
+        if is_held and not self._was_held and self._tell is not None:
+            self._tell(job)
+        self._was_held = is_held

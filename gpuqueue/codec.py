@@ -2,19 +2,23 @@
 
 Every payload carries ``v``, the format's version. Payloads of older versions load for ever (the files
 under ``tests/golden`` hold us to it), unknown keys are ignored, so that an older reader survives a newer
-writer. The text is pure ASCII: file names and arguments that are no valid UTF-8 travel as escaped
-surrogates, as Python itself carries them, and come out unchanged.
+writer. A payload may also be damaged, or too new: whatever it holds, a reader here returns a value or raises
+:class:`~gpuqueue.errors.Unreadable`, and nothing else. The text is pure ASCII: file names and arguments that are no
+valid UTF-8 travel as escaped surrogates, as Python itself carries them, and come out unchanged.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, Unreadable
+from gpuqueue.exec_limits import refuse_what_no_process_takes
+from gpuqueue.fields import Fields, loaded
 from gpuqueue.job import Account, Job, JobSpec, Level
 from gpuqueue.run import Ended, Ending, EndingKind, Record, Run, RunDevice
 
@@ -29,13 +33,28 @@ def _dump(plain: Plain) -> str:
     return json.dumps(plain, separators=(",", ":"), ensure_ascii=True)
 
 
-def encode_spec(spec: JobSpec) -> str:
-    """Return *spec* as text.
+@contextmanager
+def _meaning(what: str) -> Iterator[None]:
+    """Let values that no value of ours can have (an unknown word, a peak without a source) be one error.
 
     Raises:
-        BadRequest: it is larger than MAX_SPEC_BYTES.
+        Unreadable: instead of ValueError and BadRequest.
 
     """
+    try:
+        yield
+    except (ValueError, BadRequest) as error:
+        raise Unreadable(f"{what} cannot be read: {error}") from error
+
+
+def encode_spec(spec: JobSpec) -> str:
+    """Return *spec* as text: the door to the queue for every submitter.
+
+    Raises:
+        BadRequest: it is larger than MAX_SPEC_BYTES, or no process could be given its command or environment.
+
+    """
+    refuse_what_no_process_takes(spec.argv, spec.env, spec.cwd)
     text = _dump(
         {
             "v": VERSION,
@@ -59,36 +78,65 @@ def encode_spec(spec: JobSpec) -> str:
         }
     )
     if len(text) > MAX_SPEC_BYTES:
+        env_bytes = len(_dump(dict(spec.env)))
+        remedy = (
+            "submit from a smaller environment (env -i), or put large values into a file"
+            if env_bytes > MAX_SPEC_BYTES // 2
+            else "put large inputs into a file"
+        )
         raise BadRequest(
-            f"the job's command and environment take {len(text)} bytes, at most {MAX_SPEC_BYTES} are taken: "
-            "put large inputs into a file"
+            f"the job's command and environment take {len(text)} bytes, at most {MAX_SPEC_BYTES} are taken: {remedy}"
         )
     return text
 
 
-def decode_spec(text: str) -> JobSpec:
-    """Return the spec that *text* holds."""
-    plain = json.loads(text)
-    account = plain["account"]
-    return JobSpec(
-        argv=tuple(plain["argv"]),
-        cwd=plain["cwd"],
-        env=plain["env"],
-        account=Account(name=account["name"], uid=account["uid"], host=account["host"]),
-        mem_bytes=plain["mem_bytes"],
-        gpus=plain.get("gpus", 1),
-        device=DeviceWish(plain["device"]) if plain.get("device") else None,
-        time_limit_s=plain.get("time_limit_s"),
-        name=plain["name"],
-        level=Level(plain.get("level", Level.NORMAL)),
-        pool=plain.get("pool", ""),
-        requeue=plain.get("requeue", True),
-        cap=plain.get("cap", True),
-        umask=plain.get("umask", 0o022),
-        script=plain.get("script"),
-        interpreter=plain.get("interpreter"),
-        snapshot=plain.get("snapshot"),
-    )
+def decode_spec(text: object) -> JobSpec:
+    """Return the spec that *text* holds.
+
+    Raises:
+        Unreadable: it holds none that this version knows.
+
+    """
+    what = "a job's request"
+    plain = loaded(text, what)
+    account, env = plain.below("account", "a job's account"), plain.below("env", "a job's environment")
+    with _meaning(what):
+        return JobSpec(
+            argv=plain.texts("argv"),
+            cwd=plain.text("cwd"),
+            env={name: env.text(name) for name in env},
+            account=Account(name=account.text("name"), uid=account.whole("uid"), host=account.text("host")),
+            mem_bytes=plain.whole("mem_bytes"),
+            gpus=plain.whole("gpus", 1),
+            device=DeviceWish(plain.text("device")) if plain.has("device") else None,
+            time_limit_s=plain.number_or_none("time_limit_s"),
+            name=plain.text("name"),
+            level=Level(plain.whole("level", Level.NORMAL.value)),
+            pool=plain.text("pool", ""),
+            requeue=plain.flag("requeue", default=True),
+            cap=plain.flag("cap", default=True),
+            umask=plain.whole("umask", 0o022),
+            script=plain.text_or_none("script"),
+            interpreter=plain.text_or_none("interpreter"),
+            snapshot=plain.text_or_none("snapshot"),
+        )
+
+
+#: The name and the command of a job whose request nobody can read.
+UNREADABLE = "(unreadable)"
+
+
+def stand_in(*, user: str, mem_bytes: int, **known: Any) -> JobSpec:
+    """Return what is shown of a request that cannot be read: the job is there all the same, and must be seen.
+
+    Raises:
+        Unreadable: not even that makes sense.
+
+    """
+    account = Account(name=user, uid=known.pop("uid", 0), host=known.pop("host", ""))
+    defaults = {"argv": (UNREADABLE,), "cwd": "/", "name": UNREADABLE}
+    with _meaning("a job's request"):
+        return JobSpec(**{**defaults, **known, "account": account, "mem_bytes": mem_bytes})
 
 
 def device_to_plain(device: Device) -> Plain:
@@ -104,17 +152,20 @@ def device_to_plain(device: Device) -> Plain:
     }
 
 
-def device_from_plain(plain: Mapping[str, Any]) -> Device:
+def device_from_plain(plain: object) -> Device:
     """Return the device that *plain* describes."""
-    return Device(
-        uuid=plain["uuid"],
-        index=plain["index"],
-        name=plain["name"],
-        kind=DeviceKind(plain["kind"]),
-        total_bytes=plain["total_bytes"],
-        pci_bus=plain.get("pci_bus"),
-        mig_parent=plain.get("mig_parent"),
-    )
+    what = "a device"
+    fields = Fields(plain, what)
+    with _meaning(what):
+        return Device(
+            uuid=fields.text("uuid"),
+            index=fields.whole("index"),
+            name=fields.text("name"),
+            kind=DeviceKind(fields.text("kind")),
+            total_bytes=fields.whole("total_bytes"),
+            pci_bus=fields.text_or_none("pci_bus"),
+            mig_parent=fields.text_or_none("mig_parent"),
+        )
 
 
 def peak_to_plain(peak: Peak) -> Plain:
@@ -129,16 +180,19 @@ def peak_to_plain(peak: Peak) -> Plain:
     }
 
 
-def peak_from_plain(plain: Mapping[str, Any]) -> Peak:
+def peak_from_plain(plain: object) -> Peak:
     """Return the peak that *plain* describes."""
-    return Peak(
-        bytes=plain["bytes"],
-        source=PeakSource(plain["source"]),
-        samples=plain["samples"],
-        na_samples=plain["na_samples"],
-        interval_s=plain.get("interval_s"),
-        shared=plain.get("shared"),
-    )
+    what = "a peak"
+    fields = Fields(plain, what)
+    with _meaning(what):
+        return Peak(
+            bytes=fields.whole_or_none("bytes"),
+            source=PeakSource(fields.text("source")),
+            samples=fields.whole("samples"),
+            na_samples=fields.whole("na_samples"),
+            interval_s=fields.number_or_none("interval_s"),
+            shared=fields.flag_or_none("shared"),
+        )
 
 
 def activity_to_plain(activity: Activity) -> Plain:
@@ -151,13 +205,14 @@ def activity_to_plain(activity: Activity) -> Plain:
     }
 
 
-def activity_from_plain(plain: Mapping[str, Any]) -> Activity:
+def activity_from_plain(plain: object) -> Activity:
     """Return the activity that *plain* describes."""
+    fields = Fields(plain, "an activity")
     return Activity(
-        first_memory_s=plain.get("first_memory_s"),
-        utilisation_mean=plain.get("utilisation_mean"),
-        utilisation_max=plain.get("utilisation_max"),
-        temperature_max_c=plain.get("temperature_max_c"),
+        first_memory_s=fields.number_or_none("first_memory_s"),
+        utilisation_mean=fields.number_or_none("utilisation_mean"),
+        utilisation_max=fields.number_or_none("utilisation_max"),
+        temperature_max_c=fields.number_or_none("temperature_max_c"),
     )
 
 
@@ -166,9 +221,12 @@ def timeline_to_plain(timeline: Timeline | None) -> Plain | None:
     return None if timeline is None else {"step_s": timeline.step_s, "bytes": list(timeline.bytes)}
 
 
-def timeline_from_plain(plain: Mapping[str, Any] | None) -> Timeline | None:
+def timeline_from_plain(plain: object) -> Timeline | None:
     """Return the timeline that *plain* describes."""
-    return None if plain is None else Timeline(step_s=plain["step_s"], bytes=tuple(plain["bytes"]))
+    if plain is None:
+        return None
+    fields = Fields(plain, "a timeline")
+    return Timeline(step_s=fields.number("step_s"), bytes=fields.wholes_or_none("bytes"))
 
 
 def ending_to_plain(ending: Ending) -> Plain:
@@ -181,14 +239,17 @@ def ending_to_plain(ending: Ending) -> Plain:
     }
 
 
-def ending_from_plain(plain: Mapping[str, Any]) -> Ending:
+def ending_from_plain(plain: object) -> Ending:
     """Return the ending that *plain* describes."""
-    return Ending(
-        kind=EndingKind(plain["kind"]),
-        exit_code=plain.get("exit_code"),
-        signal=plain.get("signal"),
-        detail=plain.get("detail", ""),
-    )
+    what = "an ending"
+    fields = Fields(plain, what)
+    with _meaning(what):
+        return Ending(
+            kind=EndingKind(fields.text("kind")),
+            exit_code=fields.whole_or_none("exit_code"),
+            signal=fields.whole_or_none("signal"),
+            detail=fields.text("detail", ""),
+        )
 
 
 def run_device_to_plain(device: RunDevice) -> Plain:
@@ -206,19 +267,22 @@ def run_device_to_plain(device: RunDevice) -> Plain:
     }
 
 
-def run_device_from_plain(plain: Mapping[str, Any]) -> RunDevice:
+def run_device_from_plain(plain: object) -> RunDevice:
     """Return the run's device that *plain* describes."""
-    return RunDevice(
-        uuid=plain["uuid"],
-        lease_bytes=plain["lease_bytes"],
-        index=plain.get("index"),
-        name=plain.get("name"),
-        kind=DeviceKind(plain["kind"]) if plain.get("kind") else None,
-        total_bytes=plain.get("total_bytes"),
-        peak=peak_from_plain(plain["peak"]),
-        activity=activity_from_plain(plain.get("activity", {})),
-        timeline=timeline_from_plain(plain.get("timeline")),
-    )
+    what = "a run's device"
+    fields = Fields(plain, what)
+    with _meaning(what):
+        return RunDevice(
+            uuid=fields.text("uuid"),
+            lease_bytes=fields.whole("lease_bytes"),
+            index=fields.whole_or_none("index"),
+            name=fields.text_or_none("name"),
+            kind=DeviceKind(fields.text("kind")) if fields.has("kind") else None,
+            total_bytes=fields.whole_or_none("total_bytes"),
+            peak=peak_from_plain(fields.plain("peak")),
+            activity=activity_from_plain(fields.plain("activity", {})),
+            timeline=timeline_from_plain(fields.plain("timeline")),
+        )
 
 
 def encode_started(*, log_path: str, devices: tuple[RunDevice, ...]) -> str:
@@ -245,20 +309,30 @@ def encode_ended(
     )
 
 
-def decode_started(text: str) -> tuple[str, tuple[RunDevice, ...]]:
-    """Return the log's path and the devices that :func:`encode_started` wrote."""
-    plain = json.loads(text)
-    return plain["log_path"], tuple(run_device_from_plain(each) for each in plain["devices"])
+def decode_started(text: object) -> tuple[str, tuple[RunDevice, ...]]:
+    """Return the log's path and the devices that :func:`encode_started` wrote.
+
+    Raises:
+        Unreadable: it wrote no such thing.
+
+    """
+    plain = loaded(text, "what a worker told of a start")
+    return plain.text("log_path"), tuple(run_device_from_plain(each) for each in plain.each("devices"))
 
 
-def decode_ended(text: str) -> Ended:
-    """Return what :func:`encode_ended` wrote."""
-    plain = json.loads(text)
+def decode_ended(text: object) -> Ended:
+    """Return what :func:`encode_ended` wrote.
+
+    Raises:
+        Unreadable: it wrote no such thing.
+
+    """
+    plain = loaded(text, "what a worker told of an end")
     return Ended(
-        ending=ending_from_plain(plain["ending"]),
-        duration_s=plain["duration_s"],
-        devices=tuple(run_device_from_plain(each) for each in plain["devices"]),
-        peak_at_once_bytes=plain.get("peak_at_once_bytes"),
+        ending=ending_from_plain(plain.plain("ending")),
+        duration_s=plain.number_or_none("duration_s"),
+        devices=tuple(run_device_from_plain(each) for each in plain.each("devices")),
+        peak_at_once_bytes=plain.whole_or_none("peak_at_once_bytes"),
     )
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 from types import MappingProxyType
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.words import brief
 
 
 class DeviceKind(str, Enum):
@@ -40,17 +41,16 @@ class DeviceWish(str, Enum):
         return self.value
 
     @classmethod
-    def parse(cls, text: str) -> DeviceWish:
+    def parse(cls, text: object) -> DeviceWish:
         """Return the wish that *text* names.
 
         Raises:
             BadRequest: it names none.
 
         """
-        try:
-            return cls(text)
-        except ValueError:
-            raise BadRequest(f"{text!r} is no kind of device: say {', '.join(cls)}") from None
+        if not isinstance(text, str) or text not in list(cls):
+            raise BadRequest(f"{brief(text)} is no kind of device: say {', '.join(cls)}")
+        return cls(text)
 
 
 def suits(wish: DeviceWish | None, kind: DeviceKind, *, gpus_known: bool) -> bool:

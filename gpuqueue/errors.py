@@ -12,6 +12,7 @@
     │   │   └── StoreLoading   Redis still reads its data and will be there soon
     │   └── BookUnreachable    the SQL database
     ├── Refused             understood, but not allowed in this state     exit 5
+    ├── Unreadable          what is kept somewhere makes no sense         exit 1
     └── WaitTimeout         the job has not ended in the time given       exit 124
 
 The message says what is wrong and what to do next, in one line.
@@ -69,6 +70,10 @@ class Refused(GpuQueueError):
     """The request is clear, but the job's state does not allow it."""
 
     exit_code = 5
+
+
+class Unreadable(GpuQueueError):
+    """What a store, a book or a file holds is damaged, or of a version that this one does not know."""
 
 
 class WaitTimeout(GpuQueueError):

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest
 from gpuqueue.units import MAX_BYTES, MAX_S, MIB, format_bytes
+from gpuqueue.words import brief
 
 
 class JobState(str, Enum):
@@ -169,6 +170,15 @@ _KEY_WORD = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
 #: Longest job name, in characters.
 MAX_NAME = 128
 
+#: What a field may be, and how messages say it. A bool is an int for Python and for nobody else.
+_WHOLE = ((int,), "a whole number")
+_SECONDS_OR_NONE = ((int, float, type(None)), "a number of seconds")
+_TEXT = ((str,), "text")
+_TEXT_OR_NONE = ((str, type(None)), "text")
+_FLAG = ((bool,), "true or false")
+_WORDS = ((tuple,), "a tuple of words")
+_MAPPING = ((Mapping,), "a mapping of names to values")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobSpec:
@@ -212,20 +222,19 @@ class JobSpec:
         if not self.argv or not self.argv[0]:
             raise BadRequest("there is no command to run: name a script, or put a command after --")
         if not 0 < self.mem_bytes <= MAX_BYTES:
-            raise BadRequest(
-                f"a job cannot ask for {self.mem_bytes} bytes of memory: give a size above 0, at most 1024T"
-            )
+            asked = brief(self.mem_bytes)
+            raise BadRequest(f"a job cannot ask for {asked} bytes of memory: give a size above 0, at most 1024T")
         self._check_devices()
         if self.time_limit_s is not None and not 0 < self.time_limit_s <= MAX_S:
             raise BadRequest("a time limit must be above 0 and at most ten years")
         if not self.name or len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
-            raise BadRequest(f"the working directory {self.cwd!r} is not absolute")
+            raise BadRequest(f"the working directory {brief(self.cwd)} is not absolute")
         for what, word in (("user", self.account.name), ("pool", self.pool or "x")):
             if not _KEY_WORD.fullmatch(word):
-                raise BadRequest(f"{word!r} is no usable {what} name: letters, digits and _ . @ + - only")
-        texts = (*self.argv, self.cwd, self.name, *self.env, *self.env.values())
+                raise BadRequest(f"{brief(word)} is no usable {what} name: letters, digits and _ . @ + - only")
+        texts = (*self.argv, self.cwd, self.name, self.account.host, *self.env, *self.env.values())
         if any("\0" in text for text in texts):
             raise BadRequest(
                 "an argument, the environment or a path holds a NUL character, which no process can be given"
@@ -233,28 +242,42 @@ class JobSpec:
 
     def _check_devices(self) -> None:
         if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - no host has more
-            raise BadRequest(f"a job cannot ask for {self.gpus} devices: give a number from 1 to 64")
+            raise BadRequest(f"a job cannot ask for {brief(self.gpus)} devices: give a number from 1 to 64")
         if self.device is DeviceWish.CPU and self.gpus > 1:
             raise BadRequest(f"a host serves its CPU as one device, not as {self.gpus}: leave out --gpus")
 
     def _check_types(self) -> None:
         """Refuse what a program, unlike the command line, could hand in: a float for a size, a number for a name."""
-        whole = {"mem": self.mem_bytes, "gpus": self.gpus, "umask": self.umask}
-        for what, value in whole.items():
-            if type(value) is not int:
-                raise BadRequest(f"{what} must be a whole number, not {value!r}")
-        if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
-            raise BadRequest(f"{self.umask:o} is no umask: it has three octal digits")
-        if self.time_limit_s is not None and not isinstance(self.time_limit_s, (int, float)):
-            raise BadRequest(f"the time limit must be a number of seconds, not {self.time_limit_s!r}")
-        texts = {"name": self.name, "cwd": self.cwd, "pool": self.pool, "account": self.account.name}
-        for what, text in texts.items():
-            if not isinstance(text, str):
-                raise BadRequest(f"{what} must be text, not {text!r}")
+        if not isinstance(self.account, Account):
+            raise BadRequest(f"the account must be an Account, not {brief(self.account)}")
+        for what, value, wanted in (
+            ("mem", self.mem_bytes, _WHOLE),
+            ("gpus", self.gpus, _WHOLE),
+            ("the time limit", self.time_limit_s, _SECONDS_OR_NONE),
+            ("name", self.name, _TEXT),
+            ("cwd", self.cwd, _TEXT),
+            ("pool", self.pool, _TEXT),
+            ("the account's name", self.account.name, _TEXT),
+            ("the account's uid", self.account.uid, _WHOLE),
+            ("the account's host", self.account.host, _TEXT),
+            ("umask", self.umask, _WHOLE),
+            ("requeue", self.requeue, _FLAG),
+            ("cap", self.cap, _FLAG),
+            ("script", self.script, _TEXT_OR_NONE),
+            ("interpreter", self.interpreter, _TEXT_OR_NONE),
+            ("snapshot", self.snapshot, _TEXT_OR_NONE),
+            ("the command", self.argv, _WORDS),
+            ("the environment", self.env, _MAPPING),
+        ):
+            kinds, words = wanted
+            if not isinstance(value, kinds) or (isinstance(value, bool) and wanted is not _FLAG):
+                raise BadRequest(f"{what} must be {words}, not {brief(value)}")
         if not isinstance(self.level, Level):
-            raise BadRequest(f"the level must be one of {', '.join(map(str, Level))}, not {self.level!r}")
+            raise BadRequest(f"the level must be one of {', '.join(map(str, Level))}, not {brief(self.level)}")
         if self.device is not None and not isinstance(self.device, DeviceWish):
-            raise BadRequest(f"the device must be one of {', '.join(DeviceWish)}, not {self.device!r}")
+            raise BadRequest(f"the device must be one of {', '.join(DeviceWish)}, not {brief(self.device)}")
+        if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
+            raise BadRequest(f"{brief(self.umask)} is no umask: it has three octal digits")
         if not all(isinstance(text, str) for text in (*self.argv, *self.env, *self.env.values())):
             raise BadRequest("every argument, and every variable of the environment, must be text")
 

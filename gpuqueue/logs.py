@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuqueue.errors import Refused
+from gpuqueue.errors import Refused, Unreadable
+from gpuqueue.regular_file import open_regular
 
 #: Most of a log that is read at once.
 CHUNK_BYTES = 256 * 1024
@@ -29,18 +30,21 @@ class LogTail:
         """Yield what was written since the last time. What is gone by now is told in a line of our own.
 
         Raises:
-            Refused: the log belongs to somebody else.
+            Refused: the log belongs to somebody else, or is none.
 
         """
         if self.path is None:
             return
         try:
-            with self.path.open("rb", buffering=0) as log:
+            with os.fdopen(open_regular(self.path), "rb", buffering=0) as log:
                 yield from self._rest(log.fileno())
         except FileNotFoundError:
             return  # the run has written nothing yet
         except PermissionError:
             raise Refused(f"you may not read {self.path}: it belongs to the account that runs the jobs") from None
+        except (OSError, Unreadable) as error:
+            why = getattr(error, "strerror", None) or error
+            raise Refused(f"the log {self.path} cannot be read: {why}. Has the job put something else there?") from None
 
     def _rest(self, log: int) -> Iterator[bytes]:
         size, came_from = os.fstat(log).st_size, self._offset
@@ -64,7 +68,7 @@ class LogTail:
 def last_bytes(path: Path, most: int) -> bytes:
     """Return at most the last *most* bytes of a log, without its holes; empty if it cannot be read."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with os.fdopen(open_regular(path), "rb", buffering=0) as file:
             log = file.fileno()
             offset = max(0, os.fstat(log).st_size - most)
             found = bytearray()
@@ -76,7 +80,7 @@ def last_bytes(path: Path, most: int) -> bytes:
                     break
                 offset = end
             return bytes(found)
-    except OSError:
+    except (OSError, Unreadable):
         return b""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import select
 import shutil
 import signal
@@ -137,6 +138,10 @@ class DetachedProcess:
         return self.returncode
 
 
+#: A pid and a start time, as we write them: a damaged file may hold digits of any script, and any number of them.
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
     """One process, for ever: never a later one that was given the same pid."""
@@ -155,7 +160,7 @@ class ProcessIdentity:
     def parse(cls, text: str) -> ProcessIdentity | None:
         """Return the identity that ``str()`` wrote, or None if *text* is damaged."""
         words = text.split()
-        if len(words) != 3 or not (words[0].isdigit() and words[1].isdigit()):  # noqa: PLR2004 - the three fields
+        if len(words) != 3 or not all(_NUMBER.fullmatch(word) for word in words[:2]):  # noqa: PLR2004 - three fields
             return None
         return cls(int(words[0]), int(words[1]), words[2])
 
@@ -170,7 +175,7 @@ class ProcessIdentity:
         """Return a pidfd of exactly this process, or None if it is gone. The caller closes it."""
         try:
             fd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
+        except (ProcessLookupError, OverflowError, ValueError):
             return None
         if self.alive():
             return fd

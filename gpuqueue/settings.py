@@ -20,6 +20,7 @@ from typing import Any
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest
 from gpuqueue.units import parse_bytes, parse_duration
+from gpuqueue.words import brief
 
 PREFIX = "GPUQUEUE_"
 #: So many beats must fit into a lease: some may be late or get lost.
@@ -28,6 +29,10 @@ BEATS_IN_A_LEASE = 5
 LEAST_LOG_LIMIT_BYTES = 2**20
 #: A unix socket's path may have about 107 bytes; below this we never come near it.
 _MAX_SOCKET_PATH = 90
+#: Largest settings file that is read, in bytes: there is not that much to set.
+_MAX_FILE_BYTES = 1024 * 1024
+#: Largest number that is taken for a count.
+MOST = 1000
 
 
 class OnPartition(str, Enum):
@@ -199,11 +204,11 @@ def _read_values(
         if variable_of(name) in environ:
             raw, origin = environ[variable_of(name)], f"environment {variable_of(name)}"
         elif key_of(name) in from_file:
-            raw, origin = str(from_file[key_of(name)]), f"file {path}"
+            raw, origin = from_file[key_of(name)], f"file {path}"
         else:
             continue
         try:
-            values[name] = read(raw)
+            values[name] = read(str(raw))
             origins[name] = origin
         except (BadRequest, ValueError) as error:
             faults.append(BadRequest(f"setting {key_of(name)} ({origin}): {error}"))
@@ -224,10 +229,18 @@ def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str
     return {
         "redis_url": f"unix://{socket_path}",
         "database_url": f"sqlite:///{state_dir / 'book.db'}",
-        "host": socket.gethostname(),
+        "host": values.get("host") or _own_name(faults),
         **values,
         "state_dir": state_dir,
     }
+
+
+def _own_name(faults: list[BadRequest]) -> str:
+    try:
+        return _host(socket.gethostname())
+    except BadRequest as error:
+        faults.append(BadRequest(f"this machine's name cannot stand for it: {error}. Set GPUQUEUE_HOST"))
+        return "unnamed"
 
 
 def _default_state_dir() -> Path:
@@ -239,40 +252,45 @@ def _default_state_dir() -> Path:
 def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
     path = settings_file(environ)
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         if environ.get(PREFIX + "CONFIG"):
             raise BadRequest(f"cannot read the settings file {path}: {error.strerror}") from error
         return {}
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"the settings file {path} is not TOML: it is no text in UTF-8") from error
+    except ValueError as error:
+        raise BadRequest(f"{brief(str(path))} is no path of a settings file: {error}") from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise BadRequest(f"the settings file {path} is larger than {_MAX_FILE_BYTES} bytes: is it the right file?")
     if sys.version_info >= (3, 11):
         import tomllib as toml  # noqa: PLC0415 - only where there is a file
     else:
         import tomli as toml  # noqa: PLC0415 - as above
     try:
-        parsed: dict[str, Any] = toml.loads(text)
-    except toml.TOMLDecodeError as error:
-        raise BadRequest(f"the settings file {path} is not TOML: {error}") from error
+        parsed: dict[str, Any] = toml.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the settings file {path} is not TOML: it is no text in UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the settings file {path} is not TOML: {brief(str(error))}") from error
     return parsed
 
 
 def _host(raw: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", raw):
-        raise BadRequest(f"{raw!r} is no host name")
+        raise BadRequest(f"{brief(raw)} is no host name")
     return raw
 
 
 def _pool(raw: str) -> str:
     if raw and not re.fullmatch(r"[A-Za-z0-9_.@+-]{1,64}", raw):
-        raise BadRequest(f"{raw!r} is no pool name: letters, digits and _ . @ + - only")
+        raise BadRequest(f"{brief(raw)} is no pool name: letters, digits and _ . @ + - only")
     return raw
 
 
 def _positive(raw: str) -> int:
-    number = int(raw) if raw.isdigit() else 0
-    if number < 1:
-        raise BadRequest(f"{raw!r} is no number above 0")
+    number = int(raw) if re.fullmatch(r"[0-9]{1,9}", raw) else 0
+    if not 1 <= number <= MOST:
+        raise BadRequest(f"{brief(raw)} is no whole number from 1 to {MOST}")
     return number
 
 
@@ -295,7 +313,7 @@ def _duration_or_none(raw: str) -> float | None:
 
 def _flag(raw: str) -> bool:
     if raw.lower() not in {"true", "false"}:
-        raise BadRequest(f"{raw!r} is neither true nor false")
+        raise BadRequest(f"{brief(raw)} is neither true nor false")
     return raw.lower() == "true"
 
 
@@ -307,13 +325,16 @@ def _on_partition(raw: str) -> OnPartition:
 
 
 def _directory(raw: str) -> Path:
-    path = Path(raw).expanduser()
+    try:
+        path = Path(raw).expanduser()
+    except RuntimeError as error:
+        raise BadRequest(f"{brief(raw)}: there is no such home directory") from error
     if not path.is_absolute():
-        raise BadRequest(f"{raw!r} is not absolute: other processes, elsewhere, must find the same place")
+        raise BadRequest(f"{brief(raw)} is not absolute: other processes, elsewhere, must find the same place")
     bad = [char for char in str(path) if char in "%?#;" or not char.isprintable()]
     if bad:
         raise BadRequest(
-            f"{raw!r} has a {bad[0]!r} in it, which cannot stand in the addresses made of it: choose another"
+            f"{brief(raw)} has a {bad[0]!r} in it, which cannot stand in the addresses made of it: choose another"
         )
     return path
 

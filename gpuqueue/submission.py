@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pwd
 import shutil
@@ -10,7 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, Unreadable
+from gpuqueue.fields import loaded
 from gpuqueue.job import MAX_NAME, Account
 
 #: Variables that do not travel: the queue's own addresses hold passwords, the rest is the worker's to set or
@@ -53,19 +53,34 @@ def travelling(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in _unchanged(environ).items()
-        if name not in LEFT_OUT and (not name.startswith(OURS) or name in OURS_THAT_TRAVEL)
+        # A name that is empty (an entry "=x" of the environment) cannot be given to any process by name.
+        if name and name not in LEFT_OUT and (not name.startswith(OURS) or name in OURS_THAT_TRAVEL)
     }
 
 
 def _unchanged(environ: Mapping[str, str]) -> dict[str, str]:
     """Return *environ* without the worker's changes, as far as they still stand."""
     before = dict(environ)
-    for name, (was, now) in json.loads(environ.get(CHANGED) or "{}").items():
+    for name, was, now in _changes(environ.get(CHANGED)):
         if before.get(name) == now:
             del before[name]
             if was is not None:
                 before[name] = was
     return before
+
+
+def _changes(text: str | None) -> list[tuple[str, str | None, str]]:
+    """Return what the worker changed: name, before, after. Whatever else the variable holds was not said by it."""
+    try:
+        plain = loaded(text, CHANGED)
+        pairs = {name: plain.each(name) for name in plain}
+    except Unreadable:
+        return []
+    return [
+        (name, *pair)
+        for name, pair in pairs.items()
+        if len(pair) == 2 and isinstance(pair[1], str) and (pair[0] is None or isinstance(pair[0], str))  # noqa: PLR2004
+    ]
 
 
 def interpreter(environ: Mapping[str, str]) -> str:
@@ -77,7 +92,7 @@ def interpreter(environ: Mapping[str, str]) -> str:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         if environ.get(variable):
             python = Path(environ[variable], "bin", "python")
-            if python.exists():
+            if os.path.exists(python):  # noqa: PTH110 - Path.exists fails on a name that is too long
                 return str(python)
     for name in ("python", "python3"):
         found = shutil.which(name, path=environ.get("PATH"))
@@ -96,7 +111,7 @@ def script_command(script: str, args: Sequence[str], *, cwd: Path, python: str) 
 
     """
     path = cwd / script
-    if not path.exists():
+    if not os.path.exists(path):  # noqa: PTH110 - as in interpreter
         raise BadRequest(f"no such file: {script} (in {cwd}). To run a command, put it after --")
     if path.is_dir():
         raise BadRequest(f"{script} is a directory: name a script, or put a command after --")
@@ -136,7 +151,7 @@ def working_directory(cwd: str | os.PathLike[str] | None) -> Path:
         directory = Path(cwd or Path.cwd()).absolute()
     except FileNotFoundError:
         raise BadRequest("the current directory is gone: go elsewhere, or say --cwd") from None
-    if not directory.is_dir():
+    if not os.path.isdir(directory):  # noqa: PTH112 - as in interpreter
         raise BadRequest(f"no such directory: {directory}")
     return directory
 

@@ -12,19 +12,23 @@ import math
 import re
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.words import brief
 
 KIB = 2**10
 MIB = 2**20
 GIB = 2**30
 TIB = 2**40
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
+#: A number that is no zero, without a unit.
+_BARE = re.compile(r"0{0,9}[1-9]\d{0,17}", re.ASCII)
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE | re.ASCII)
 _SIZE_UNITS = {"K": KIB, "M": MIB, "G": GIB, "T": TIB}
 
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])", re.ASCII)
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+", re.ASCII)
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_CLOCK = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d{1,2}):(\d{2})")
+_CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,2}):(\d{2})", re.ASCII)
 
 #: Largest size taken, in bytes: far above any device, far below what a double holds exactly.
 MAX_BYTES = 1024 * TIB
@@ -42,22 +46,33 @@ def parse_bytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if not match:
         hint = "negative sizes make no sense" if text.strip().startswith("-") else "write it like 6G or 512MiB"
-        if text.strip().isdecimal() and int(text.strip()):
+        if _BARE.fullmatch(text.strip()):
             hint = f"say the unit: {text.strip()}M or {text.strip()}G"
-        raise BadRequest(f"{text!r} is not a size: {hint}")
-    size_bytes = math.ceil(float(match[1]) * _SIZE_UNITS[match[2].upper()])
-    if not 0 < size_bytes <= MAX_BYTES:
-        raise BadRequest(f"{text!r} is not a usable size: it must be above 0 and at most 1024T")
-    return size_bytes
+        raise BadRequest(f"{brief(text)} is not a size: {hint}")
+    size = float(match[1]) * _SIZE_UNITS[match[2].upper()]  # infinite, where there are very many digits
+    if not 0 < size <= MAX_BYTES:
+        raise BadRequest(f"{brief(text)} is not a usable size: it must be above 0 and at most 1024T")
+    return math.ceil(size)
 
 
 def format_bytes(size_bytes: int | None) -> str:
     """Return *size_bytes* for people, with a binary unit; unknown is ``-``."""
-    if size_bytes is None:
-        return "-"
+    return "-" if size_bytes is None else _format(size_bytes, 1)
+
+
+def format_apart(one_bytes: int, other_bytes: int) -> tuple[str, str]:
+    """Return two sizes for people, with as many digits as it takes to tell them apart."""
+    for digits in (1, 2, 3):
+        one, other = _format(one_bytes, digits), _format(other_bytes, digits)
+        if one != other or one_bytes == other_bytes:
+            return one, other
+    return f"{one_bytes}B", f"{other_bytes}B"
+
+
+def _format(size_bytes: int, digits: int) -> str:
     for unit, name in ((TIB, "T"), (GIB, "G"), (MIB, "M"), (KIB, "K")):
         if size_bytes >= unit:
-            return f"{size_bytes / unit:.1f}".removesuffix(".0") + name
+            return f"{size_bytes / unit:.{digits}f}".rstrip("0").rstrip(".") + name
     return f"{size_bytes}B"
 
 
@@ -76,11 +91,11 @@ def parse_duration(text: str) -> float:
         duration_s = float(days * 86400 + hours * 3600 + minutes * 60 + seconds)
     else:
         hint = "write it like 90s, 15m, 2h or 1:30:00"
-        if raw.isdecimal() and int(raw):
+        if _BARE.fullmatch(raw):
             hint = f"say the unit: {raw}s, {raw}m or {raw}h"
-        raise BadRequest(f"{text!r} is not a duration: {hint}")
+        raise BadRequest(f"{brief(text)} is not a duration: {hint}")
     if not 0 < duration_s <= MAX_S:
-        raise BadRequest(f"{text!r} is not a usable duration: it must be above 0 and at most ten years")
+        raise BadRequest(f"{brief(text)} is not a usable duration: it must be above 0 and at most ten years")
     return duration_s
 
 

@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
-import unicodedata
+#: Unicode's categories of what is not shown but obeyed: controls (line ends, ESC), marks of direction, zero-width
+#: characters, halves of characters, and the separators of lines and paragraphs.
+_OBEYED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+#: Longest message, in characters: what is quoted in one may be megabytes long.
+MOST = 2000
 
 
 def plain(text: str) -> str:
     """Return *text* with every character that a terminal might obey replaced: nothing injects into a terminal."""
-    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char)[0] == "C" else char for char in text)
+    if text.isascii() and text.isprintable():  # nearly always
+        return text
+    import unicodedata  # noqa: PLC0415 - imports are the latency that a user feels
+
+    return "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in _OBEYED else char for char in text)
+
+
+def in_one_line(message: str) -> str:
+    """Return a message, made plain, on one line. A very long one loses its middle: the remedy stands at the end."""
+    line = plain(" ".join(message.splitlines()))
+    return line if len(line) <= MOST else f"{line[: MOST // 2]} … {line[-MOST // 2 :]}"
 
 
 def short(text: str, width: int = 24) -> str:
     """Return *text*, made plain, cut to *width* characters."""
     safe = plain(text)
     return safe if len(safe) <= width else safe[: width - 1] + "…"
+
+
+def brief(value: object, width: int = 60) -> str:
+    """Return a strange *value* as it may stand in a message: as Python writes it, and never long."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - it may be anything, also something that cannot be written
+        text = f"something of type {type(value).__name__}"
+    return text if len(text) <= width else f"{text[: width - 1]}…"

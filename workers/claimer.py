@@ -10,9 +10,10 @@ from collections.abc import Callable
 from gpuqueue.clock import Clock
 from gpuqueue.device import Device, DeviceKind
 from gpuqueue.errors import Unreachable
+from gpuqueue.job import JobState
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
-from gpuqueue.queue.lease import Claim
-from gpuqueue.run import RunDevice
+from gpuqueue.queue.lease import BrokenClaim, Claim
+from gpuqueue.run import Ending, RunDevice
 from gpuqueue.settings import Settings
 from workers.devices.backend import DeviceBackend
 from workers.gate import Gate
@@ -105,10 +106,33 @@ class Claimer:
                     nonce=nonce,
                     gpus_here=self._gpus_here,
                 )
+            except BrokenClaim as broken:
+                self._refuse(broken)
+                nonce = new_nonce()  # it is out of the way: ask for the next one
             except Unreachable as error:
                 log.warning("no claims for now: %s", error)
                 if self._stopping.wait(PAUSE_S):
                     return None  # if it was claimed all the same, the next worker of this device gives it up
+
+    def _refuse(self, broken: BrokenClaim) -> None:
+        """End a job that nobody can run: given back, it would be claimed again at once, and for ever."""
+        why = f"{broken.why}: submit the job again"
+        log.error("job %s is refused: %s", broken.job_id, why)
+        while True:
+            try:
+                self._queue.finish(
+                    broken.job_id,
+                    broken.token,
+                    state=JobState.FAILED,
+                    ending=Ending.refused(why),
+                    duration_s=None,
+                    devices=(),
+                )
+            except Unreachable:
+                if self._stopping.wait(PAUSE_S):
+                    return  # the next worker of this device gives it up
+            else:
+                return
 
     def _take(self, claim: Claim) -> None:
         held = Held(

@@ -13,11 +13,12 @@ import click
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.codec import device_to_plain
-from gpuqueue.errors import GpuQueueError
+from gpuqueue.command import run as run_command
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes, parse_duration
 from workers.devices.choose import choose, find
+from workers.log_lines import SafeRecord
 from workers.steady import SteadyEvent
 
 #: How often a process looks whether the host that started it is still there, in seconds.
@@ -162,13 +163,10 @@ def _watch_parent(parent: int | None, act: object) -> None:
 
 
 def main() -> None:
-    """Run the command; our own errors become one line on stderr and their exit code."""
+    """Run the command; whatever goes wrong becomes one line on stderr and a documented exit code."""
+    logging.setLogRecordFactory(SafeRecord)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        worker_commands()
-    except GpuQueueError as error:
-        click.echo(f"gpuqueue-worker: {error}", err=True)
-        sys.exit(error.exit_code)
+    sys.exit(run_command(worker_commands, "gpuqueue-worker"))
 
 
 if __name__ == "__main__":

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
-from typing import Any
+
+from gpuqueue.errors import Unreadable
+from gpuqueue.fields import Fields, loaded
+from gpuqueue.regular_file import read_small
 
 #: More than any device has; the files are the job's, and a job can write anything.
 _ABSURD = 2**60
+#: Most processes of a run that are listened to, and most bytes of what one of them may say.
+_MOST_FILES = 4096
+_MOST_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +68,7 @@ class _Told:
 
 def read_reports(run_dir: Path) -> InsideReport | None:
     """Return what the processes of the run told, or None if none of them used torch on a GPU and could tell."""
-    told = [each for path in sorted((run_dir / "inside").glob("*.json")) if (each := _read(path)) is not None]
+    told = [each for path in _files(run_dir / "inside") if (each := _read(path)) is not None]
     if not told:
         return None
     devices = [device for each in told for device in each.devices]
@@ -81,21 +88,32 @@ def _reserved(told: _Told, place: str | int) -> int:
     return sum(device.reserved for device in told.devices if device.place == place)
 
 
+def _files(inside: Path) -> list[Path]:
+    """Return the files of some of the processes: a job may have made a million of them."""
+    try:
+        with os.scandir(inside) as entries:
+            found = (Path(entry.path) for entry in entries if entry.name.endswith(".json"))
+            return sorted(islice(found, _MOST_FILES))
+    except OSError:
+        return []
+
+
 def _read(path: Path) -> _Told | None:
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
+        fields = loaded(read_small(path, _MOST_BYTES), "a report from inside")
         return _Told(
-            out_of_memory=plain["out_of_memory"] is True,
-            devices=tuple(_on_device(each) for each in plain["devices"]),
+            out_of_memory=fields.plain("out_of_memory") is True,
+            devices=tuple(_on_device(each) for each in fields.each("devices")),
         )
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, Unreadable):
         return None
 
 
-def _on_device(plain: dict[str, Any]) -> _OnDevice:
+def _on_device(plain: object) -> _OnDevice:
+    fields = Fields(plain, "a device in a report from inside")
     names = ("allocated_bytes", "reserved_bytes", "ooms", "alloc_retries")
-    allocated, reserved, ooms, retries = (int(plain[name]) for name in names)
-    if not all(0 <= figure < _ABSURD for figure in (allocated, reserved, ooms, retries)):
-        raise ValueError("no figure of any device")
-    place = str(plain["uuid"]) if plain.get("uuid") else int(plain["index"])
+    allocated, reserved, ooms, retries = (fields.whole(name) for name in names)
+    if max(allocated, reserved, ooms, retries) >= _ABSURD:
+        raise Unreadable("no figure of any device")
+    place = fields.text_or_none("uuid") or fields.whole("index")
     return _OnDevice(place=place, allocated=allocated, reserved=reserved, ooms=ooms, retries=retries)

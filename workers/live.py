@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpuqueue.device import Reading
+from gpuqueue.errors import Unreadable
 from gpuqueue.job import JobSpec
 from gpuqueue.process import ProcessIdentity
 from workers.meter import Meter
@@ -16,6 +18,8 @@ from workers.neighbours import Neighbours
 from workers.rundir import Held, RunDir
 from workers.steady import SteadyEvent
 from workers.timeline import MOST_POINTS
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -110,12 +114,23 @@ class LiveRun:
             devices = {uuid: meter.to_plain() for uuid, meter in self.meters.items()}
         return {"since_s": self.since_s, "at_once_bytes": self.at_once_bytes, "devices": devices}
 
-    def resume(self, plain: Mapping[str, Any]) -> None:
-        """Go on from the *figures* that another worker, perhaps of an older version, has left."""
-        self.since_s = plain.get("since_s", self.since_s)
-        self.at_once_bytes = plain.get("at_once_bytes")
-        devices = plain.get("devices", plain)
-        self.meters = {uuid: Meter.from_plain(each) for uuid, each in devices.items()}
+    def resume(self) -> None:
+        """Go on from the *figures* that another worker, perhaps of an older version, has left.
+
+        Where they make no sense the run goes on without them: its peak is that of what is seen from now on.
+        """
+        try:
+            kept = self.directory.meters()
+            since_s = kept.number("since_s", self.since_s)
+            devices = kept.below("devices", "the figures of a run's devices") if "devices" in kept else kept
+            mine = [device.uuid for device in self.held.devices if device.uuid in devices]
+            meters = {uuid: Meter.from_plain(devices.plain(uuid)) for uuid in mine}
+            at_once_bytes = kept.whole_or_none("at_once_bytes")
+        except Unreadable as error:
+            log.warning("%s: its figures so far are lost: %s", self, error)
+            return
+        self.since_s = min(max(0.0, since_s), self.since_s)  # on this host's clock, and never yet to come
+        self.at_once_bytes, self.meters = at_once_bytes, meters
 
 
 class LiveRuns:

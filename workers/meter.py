@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from gpuqueue.device import Activity, Health, Timeline
+from gpuqueue.fields import Fields
 from workers.timeline import Trace
 
 #: Time between two samples of a run that is no longer young, in seconds.
@@ -116,24 +117,33 @@ class Meter:
         }
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Meter:
-        """Return a meter that goes on where another worker's, perhaps of an older version, was left."""
+    def from_plain(cls, plain: object) -> Meter:
+        """Return a meter that goes on where another worker's, perhaps of an older version, was left.
+
+        Raises:
+            Unreadable: *plain* makes no sense.
+
+        """
+        fields = Fields(plain, "a meter")
         meter = cls()
-        meter.peak_bytes = plain["peak_bytes"]
-        meter.samples = plain["samples"]
-        meter.na_samples = plain["na_samples"]
-        meter.shared = plain["shared"]
-        meter.pids = set(plain.get("pids", ()))
-        meter.before_bytes = plain.get("before_bytes")
-        meter.delta_bytes = plain.get("delta_bytes")
-        meter.warned = plain.get("warned", False)
-        meter._first_s, meter._last_s = plain.get("first_s"), plain.get("last_s")
-        meter._first_memory_s = plain.get("first_memory_s")
-        meter._temperature_max_c = plain.get("temperature_max_c")
-        if "utilisation" in plain:
-            meter._utilisation = _Mean(**plain["utilisation"])
-        if "trace" in plain:
-            meter._trace = Trace.from_plain(plain["trace"])
+        meter.peak_bytes = fields.whole_or_none("peak_bytes")
+        meter.samples = fields.whole("samples")
+        meter.na_samples = fields.whole("na_samples")
+        meter.shared = fields.flag_or_none("shared")
+        if "pids" in fields:
+            pids = fields.wholes_or_none("pids")
+            meter.pids = {pid for pid in pids[:MOST_PIDS] if pid is not None}
+        meter.before_bytes = fields.whole_or_none("before_bytes")
+        meter.delta_bytes = fields.whole_or_none("delta_bytes")
+        meter.warned = fields.flag("warned", default=False)
+        meter._first_s, meter._last_s = fields.number_or_none("first_s"), fields.number_or_none("last_s")
+        meter._first_memory_s = fields.number_or_none("first_memory_s")
+        meter._temperature_max_c = fields.number_or_none("temperature_max_c")
+        if "utilisation" in fields:
+            mean = fields.below("utilisation", "a mean")
+            meter._utilisation = _Mean(mean.whole("count"), mean.number("total"), mean.number_or_none("largest"))
+        if "trace" in fields:
+            meter._trace = Trace.from_plain(fields.plain("trace"))
         return meter
 
 

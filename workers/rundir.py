@@ -20,12 +20,17 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from gpuqueue.codec import run_device_from_plain, run_device_to_plain
+from gpuqueue.errors import Unreadable
+from gpuqueue.fields import Fields, loaded
 from gpuqueue.process import ProcessIdentity
+from gpuqueue.regular_file import read_small
 from gpuqueue.run import Ending, EndingKind, RunDevice
+from gpuqueue.words import in_one_line
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +38,11 @@ log = logging.getLogger(__name__)
 LIVE = "live"
 #: What a settlement removes: the files of the run, whole or half-written. What the job itself has put there stays.
 _OURS = re.compile(r"(claim|spec|beat|cancel|pid|exit|lock|meters)|\.(claim|spec|cancel|pid|exit|meters)(\.\d+\.\d+)?")
+#: No process ends with a larger signal or exit code.
+MOST_STATUS = 255
+#: What opening a file fails with for good, because of what stands in its place: a link to itself, a socket, a file that
+#: nobody may read. Whatever else it fails with may pass.
+_NO_FILE_OF_OURS = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,15 +140,11 @@ class RunDir:
 
     def held(self) -> Held | None:
         """Return what the run holds, or None if the run is settled or was never whole."""
-        plain = self._json("claim")
-        if plain is None:
-            return None
         try:
-            devices = tuple(run_device_from_plain(each) for each in plain["devices"])
-            capped = plain.get("capped", True)
-            return Held(job_id=plain["job_id"], token=plain["token"], devices=devices, capped=capped)
-        except (KeyError, TypeError, ValueError):
-            log.exception("%s is damaged: nobody can adopt the run", self.path / "claim")
+            plain = self._fields("claim")
+            return None if plain is None else self._held(plain)
+        except Unreadable as error:
+            _warn_once(self.path / "claim", f"nobody can adopt the run: {error}")
             return None
 
     def claimed_at(self) -> datetime | None:
@@ -147,6 +153,27 @@ class RunDir:
             return datetime.fromtimestamp((self.path / "claim").stat().st_mtime, timezone.utc)
         except OSError:
             return None
+
+    def _held(self, plain: Fields) -> Held:
+        held = Held(
+            job_id=plain.whole("job_id"),
+            token=plain.text("token"),
+            devices=tuple(run_device_from_plain(each) for each in plain.each("devices")),
+            capped=plain.flag("capped", default=True),
+        )
+        if not held.devices or (str(held.job_id), held.token) != (self.path.parent.name, self.path.name):
+            raise plain.wrong("devices", "that of this run") if not held.devices else plain.wrong("token", "this run's")
+        return held
+
+    def damaged(self) -> bool:
+        """Return whether the claim is there and makes no sense: nobody can adopt the run."""
+        try:
+            plain = self._fields("claim")
+            if plain is not None:
+                self._held(plain)
+        except Unreadable:
+            return True
+        return False
 
     def try_lock(self) -> int | None:
         """Return the locked file's descriptor, or None while a worker or a shim is there."""
@@ -178,7 +205,9 @@ class RunDir:
             return  # the run was settled meanwhile
         with self._beat_lock:
             if self._beat is None:
-                self._beat = os.open(self.path / "beat", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                # Not blocking: a job may have put a pipe there, and one run's files must not hold up the beats of all.
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+                self._beat = os.open(self.path / "beat", flags, 0o600)
             os.pwrite(self._beat, f"{until_s:020.3f}\n".encode("ascii"), 0)
         self._not_after_settlement("beat")
 
@@ -210,27 +239,35 @@ class RunDir:
             shim.send(signal.SIGUSR1)
 
     def shim(self) -> ProcessIdentity | None:
-        """Return the shim's identity, or None if it has not said yet."""
-        lines = (self._read("pid") or "").splitlines()
-        return ProcessIdentity.parse(lines[0]) if lines else None
+        """Return the shim's identity, or None if it has not said yet, or somebody else has written over it."""
+        with contextlib.suppress(Unreadable):
+            lines = (self._read("pid") or "").splitlines()
+            return ProcessIdentity.parse(lines[0]) if lines else None
+        return None
 
     def exit(self) -> Exit | None:
-        """Return how the run ended, or None if no shim said so in words that can be understood."""
-        plain = self._json("exit")
+        """Return how the run ended, or None if no shim said so.
+
+        Raises:
+            Unreadable: somebody said so, but it makes no sense.
+
+        """
+        plain = self._fields("exit")
         if plain is None:
             return None
-        try:
-            kind, status = EndingKind(plain["kind"]), plain["status"]
-            stopped = kind is not EndingKind.EXITED
-            ending = Ending.stopped(kind, status, plain.get("detail", "")) if stopped else Ending.from_status(status)
-        except (KeyError, TypeError, ValueError):  # it lies where the job, too, can write
-            log.exception("%s is damaged", self.path / "exit")
-            return None
+        status = plain.whole("status", least=-MOST_STATUS) if plain.has("status") else None
+        if plain.text("kind") == EndingKind.EXITED.value and status is not None:
+            ending = Ending.from_status(status)
+        elif plain.text("kind") in {kind.value for kind in EndingKind if kind is not EndingKind.EXITED}:
+            detail = in_one_line(plain.text("detail", ""))
+            ending = Ending.stopped(EndingKind(plain.text("kind")), status, detail)
+        else:
+            raise plain.wrong("kind", "a kind of ending, with the status that goes with it")
         return Exit(
             ending=ending,
-            duration_s=plain.get("duration_s"),
-            max_rss_bytes=plain.get("max_rss_bytes"),
-            hosts_fault=plain.get("hosts_fault", False),
+            duration_s=plain.number_or_none("duration_s"),
+            max_rss_bytes=plain.whole_or_none("max_rss_bytes"),
+            hosts_fault=plain.flag("hosts_fault", default=False),
         )
 
     def keep_meters(self, plain: Mapping[str, Any]) -> None:
@@ -239,9 +276,14 @@ class RunDir:
             self._put("meters", json.dumps(plain))
             self._not_after_settlement("meters")
 
-    def meters(self) -> dict[str, Any]:
-        """Return the figures that an earlier worker kept, by device; empty if none did."""
-        return self._json("meters") or {}
+    def meters(self) -> Fields:
+        """Return the figures that an earlier worker kept (see :meth:`workers.live.LiveRun.figures`); empty if none did.
+
+        Raises:
+            Unreadable: they make no sense.
+
+        """
+        return self._fields("meters") or Fields({}, "the figures of a run")
 
     def settle(self) -> None:
         """Forget everything but the log: the book has the run, or the run is stale.
@@ -282,21 +324,33 @@ class RunDir:
         Raises:
             OSError: it is there, perhaps, and cannot be read now. That is not the same: an ``exit`` that is not there
                 means a lost run.
+            Unreadable: something is there that no worker and no shim has put there.
 
         """
         try:
-            return (self.path / name).read_text(encoding="utf-8", errors="replace")
-        except (FileNotFoundError, NotADirectoryError):
+            return read_small(self.path / name).decode("utf-8", errors="replace")
+        except OSError as error:
+            if error.errno in _NO_FILE_OF_OURS:
+                raise Unreadable(f"{name} cannot be read: {error.strerror}") from error
+            if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
+                raise
             return None
 
-    def _json(self, name: str) -> dict[str, Any] | None:
+    def _fields(self, name: str) -> Fields | None:
+        """Return what a file holds, or None if there is no such file.
+
+        Raises:
+            Unreadable: it is no JSON object.
+
+        """
         text = self._read(name)
-        try:
-            plain = None if text is None else json.loads(text)
-        except ValueError:
-            log.warning("%s is damaged", self.path / name)
-            return None
-        return plain if isinstance(plain, dict) else None
+        return None if text is None else loaded(text, f"the file {name} of the run")
+
+
+@lru_cache(maxsize=1024)
+def _warn_once(path: Path, words: str) -> None:
+    """Say that a file makes no sense. It is looked at with every look at the device."""
+    log.warning("%s: %s", path, words)
 
 
 def unsettled(runs: Path) -> Iterator[RunDir]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuqueue.clock import Clock
-from gpuqueue.errors import Unreachable
+from gpuqueue.errors import Unreachable, Unreadable
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import NO_EVIDENCE, Evidence
@@ -242,7 +242,11 @@ class Runner:
     # ---- settle --------------------------------------------------------------------------------------------------
 
     def _settle(self, run: LiveRun) -> str:
-        end = run.directory.exit()
+        try:
+            end = run.directory.exit()
+        except Unreadable as error:
+            tree.sweep(TOKEN, run.held.token)
+            return self._lose(run, str(error))
         if end is None:
             swept = tree.sweep(TOKEN, run.held.token)
             words = f"its shim vanished, {swept} processes of it were ended" if swept else "its shim vanished"

@@ -103,7 +103,8 @@ def put(name: str, text: str) -> None:
 def read(name: str) -> str | None:
     """Return a file of the run directory, or None if it is not there."""
     try:
-        with open(name, encoding="utf-8") as file:
+        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in its place must not hold us up
+        with open(fd, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return None

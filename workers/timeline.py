@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from gpuqueue.device import Timeline
+from gpuqueue.fields import Fields
 
 #: Most points of a run, over all its devices.
 MOST_POINTS = 240
@@ -47,8 +47,18 @@ class Trace:
         return {"points": self._points, "step_s": self._step_s, "steps": list(self._steps)}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> Trace:
-        """Return a trace that goes on where another worker's was left."""
-        trace = cls(plain["points"])
-        trace._step_s, trace._steps = plain["step_s"], list(plain["steps"])
+    def from_plain(cls, plain: object) -> Trace:
+        """Return a trace that goes on where another worker's was left.
+
+        Raises:
+            Unreadable: *plain* makes no sense.
+
+        """
+        fields = Fields(plain, "a trace")
+        trace = cls(fields.whole("points"))
+        trace._step_s, trace._steps = fields.number("step_s"), list(fields.wholes_or_none("steps"))
+        if trace._step_s < FIRST_STEP_S:
+            raise fields.wrong("step_s", f"a step of at least {FIRST_STEP_S} s")
+        if len(trace._steps) > trace._points or trace._points > MOST_POINTS:
+            raise fields.wrong("steps", "a list of so many points")
         return trace

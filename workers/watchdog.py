@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Callable
 from enum import Enum
 
@@ -100,5 +101,10 @@ class Watchdog:
         """Say it where the job's owner will look: in the job's log and in its story. And in our own log."""
         log.warning("%s: %s", run, words)
         run.notes.append(words)
-        with contextlib.suppress(OSError), run.directory.log.open("a", encoding="utf-8") as job_log:
-            job_log.write(f"gpuqueue: {words}\n")
+        with contextlib.suppress(OSError):
+            # Not blocking: the job may have put a pipe there. And nothing is made where it has removed its log.
+            job_log = os.open(run.directory.log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.write(job_log, f"gpuqueue: {words}\n".encode())
+            finally:
+                os.close(job_log)

@@ -30,7 +30,7 @@ from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
 from workers.prune import Pruner
 from workers.reaper import Reaper
-from workers.rundir import unsettled
+from workers.rundir import RunDir, unsettled
 from workers.runner import NOT_STARTED, Runner
 from workers.sampler import Sampler
 from workers.steady import SteadyEvent
@@ -162,7 +162,7 @@ class Worker:
             held = directory.held()
             if held is not None and self._falls_to_us(held.devices[0].uuid):
                 run = LiveRun(held=held, directory=directory, since_s=self._clock.monotonic_s())
-                run.resume(directory.meters())
+                run.resume()
                 adopted.append(run)
         for run in adopted:
             self.runs.add(run)
@@ -200,14 +200,32 @@ class Worker:
 
     def _give_up_orphans(self, verdicts: Verdicts) -> None:
         for lease in verdicts.others:
-            if lease.leads:  # our device, but no run directory: the earlier worker died right after the claim
-                state = self.queue.lose(
-                    lease.job_id,
-                    lease.token,
-                    loss_limit=self.settings.loss_limit,
-                    detail="its worker vanished between the claim and the start",
-                )
-                log.warning("job %s was claimed by a worker that is gone, it is %s now", lease.job_id, state)
+            if not lease.leads:
+                continue
+            # Our device, but no run directory: the earlier worker died right after the claim. Or one that is damaged.
+            directory = RunDir(self.settings.runs_dir / str(lease.job_id) / lease.token)
+            damaged = directory.damaged()
+            if damaged and not self._ended(directory):
+                log.error("job %s: its run cannot be adopted and does not end: its lease must run out", lease.job_id)
+                continue
+            words = "its run directory is damaged" if damaged else "its worker vanished between the claim and the start"
+            limit = self.settings.loss_limit
+            state = self.queue.lose(lease.job_id, lease.token, loss_limit=limit, detail=words)
+            log.warning("job %s: %s, it is %s now", lease.job_id, words, state)
+            if damaged:
+                directory.settle()
+
+    def _ended(self, directory: RunDir) -> bool:
+        """End a run that cannot be adopted; return whether its shim is gone. Two live copies must never be."""
+        with contextlib.suppress(OSError):
+            directory.ask_end(EndingKind.LOST)
+        deadline = time.monotonic() + self.settings.kill_grace_s + TAKE_OVER_S
+        while (lock_fd := directory.try_lock()) is None:
+            if time.monotonic() > deadline:
+                return False
+            self._stopping.wait(0.1)
+        os.close(lock_fd)
+        return True
 
     # ---- at work -------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
 
     """
     try:
+        url.encode("utf-8")
         parsed = sa.make_url(url)
     except (exc.ArgumentError, ValueError):  # the second is a port that is no number, and may be a password's end
         raise BookUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from None
@@ -42,14 +43,20 @@ def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
         raise BookUnreachable(f"the book at {shown(parsed)} cannot be used: only SQLite and PostgreSQL can")
     try:
         if parsed.get_backend_name() == "sqlite":
-            return _sqlite(parsed, foreign_keys=foreign_keys)
-        wait = {} if "connect_timeout" in parsed.query else {"connect_timeout": WAIT_S}
-        # A server that was restarted leaves dead connections in the pool: ask before use.
-        return sa.create_engine(parsed, pool_pre_ping=True, connect_args=wait)
+            engine = _sqlite(parsed, foreign_keys=foreign_keys)
+        else:
+            wait = {} if "connect_timeout" in parsed.query else {"connect_timeout": WAIT_S}
+            # A server that was restarted leaves dead connections in the pool: ask before use.
+            engine = sa.create_engine(parsed, pool_pre_ping=True, connect_args=wait)
+        engine.dialect.create_connect_args(parsed)  # judges the rest of the address: later it would be too late
+    except (exc.ArgumentError, ValueError) as error:
+        why = next(iter(str(error).splitlines()), "")
+        raise BookUnreachable(f"the book's address {shown(parsed)} cannot be used: {why}") from error
     except (ImportError, exc.NoSuchModuleError) as error:
         raise BookUnreachable(
             f"no driver for the book at {shown(parsed)}: pip install 'gpuqueue-server[postgres]'"
         ) from error
+    return engine
 
 
 @contextmanager
@@ -120,8 +127,9 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool) -> sa.Engine:
                 # Never open one that is there: closing it again would drop the locks that SQLite holds for us.
                 with suppress(FileExistsError):
                     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except OSError as error:
-            raise BookUnreachable(f"the book at {shown(url)} cannot be made: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise BookUnreachable(f"the book at {shown(url)} cannot be made: {why}") from error
 
     @event.listens_for(engine, "connect")
     def _set_up(connection: Any, _record: Any) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuqueue.codec import decode_ended, decode_spec, decode_started
 from gpuqueue.device import Activity, Peak, Timeline
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Event
 from gpuqueue.job import JobState
 from gpuqueue.run import Ended, Ending, RunDevice
@@ -33,7 +33,7 @@ DeviceKey = tuple[int, int, str]
 #: Payloads that stand in another table as well; the event does not repeat them.
 _ELSEWHERE = {"spec": Act.SUBMIT, "started": Act.STARTED, "ended": Act.FINISH}
 #: What an unreadable payload may raise. One bad event must not stop the recorder for ever.
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, BadRequest)
+_UNREADABLE = (Unreadable, ValueError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs
-from gpuqueue.codec import decode_spec
+from gpuqueue.codec import UNREADABLE, decode_spec, stand_in
 from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline
+from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Cursor, Event
-from gpuqueue.job import Job, JobState, WaitReason
+from gpuqueue.job import Job, JobSpec, JobState, Level, WaitReason
 from gpuqueue.run import Ending, EndingKind, Note, Record, Run, RunDevice
 
 if TYPE_CHECKING:
@@ -133,7 +135,7 @@ def _of_jobs(connection: sa.Connection, table: sa.Table, ids: Sequence[int], ord
 def _job(row: sa.RowMapping, its_runs: Sequence[Run]) -> Job:
     return Job(
         id=row["id"],
-        spec=decode_spec(row["spec"]),
+        spec=_spec(row),
         state=JobState(row["state"]),
         submitted_at=row["submitted_at"],
         attempt=row["attempt"],
@@ -145,6 +147,31 @@ def _job(row: sa.RowMapping, its_runs: Sequence[Run]) -> Job:
         host=row["host"],
         devices=tuple(device.uuid for device in its_runs[-1].devices) if its_runs else (),
     )
+
+
+def _spec(row: sa.RowMapping) -> JobSpec:
+    """Return the request; where a damaged payload or a newer version's cannot be read, what the columns tell of it."""
+    try:
+        return decode_spec(row["spec"])
+    except Unreadable:
+        known = {name: row[name] for name in ("name", "gpus", "time_limit_s", "pool", "cwd", "script", "interpreter")}
+        return stand_in(
+            user=row["user_name"],
+            uid=row["user_uid"],
+            host=row["submit_host"],
+            mem_bytes=row["mem_bytes"],
+            level=Level(row["level"]),
+            argv=_words(row["command"]),
+            **known,
+        )
+
+
+def _words(command: str) -> tuple[str, ...]:
+    """Return the words that were joined to *command*."""
+    try:
+        return tuple(shlex.split(command)) or (UNREADABLE,)
+    except ValueError:
+        return (UNREADABLE,)
 
 
 def _run(row: sa.RowMapping, devices: Sequence[RunDevice]) -> Run:

@@ -10,8 +10,9 @@ from datetime import datetime, timedelta, timezone
 
 import click
 
+from gpuqueue.checks import MAX_ID
 from gpuqueue.cli import render
-from gpuqueue.client import MAX_ID, Client
+from gpuqueue.client import Client
 from gpuqueue.codec import record_to_plain
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import JobState

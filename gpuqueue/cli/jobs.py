@@ -10,15 +10,17 @@ from datetime import datetime, timezone
 
 import click
 
+from gpuqueue.checks import MAX_ID
 from gpuqueue.cli import render
-from gpuqueue.client import MAX_ID, Client
+from gpuqueue.cli.held import tell_held
+from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
+from gpuqueue.command import say
 from gpuqueue.errors import GpuQueueError, WaitTimeout
 from gpuqueue.job import JobState
 from gpuqueue.logs import LogTail
 from gpuqueue.run import EndingKind
 from gpuqueue.units import parse_duration
-from gpuqueue.words import plain
 
 job_ids = click.argument("ids", metavar="ID…", type=click.IntRange(1, MAX_ID), nargs=-1, required=True)
 job_id = click.argument("job_id", metavar="ID", type=click.IntRange(1, MAX_ID))
@@ -64,18 +66,17 @@ def logs(job_id: int, *, follow: bool) -> None:
     """Print what the job wrote: standard output and standard error, in the order of writing."""
     with Client() as client:
         if follow:
-            for chunk in client.follow(job_id):
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
-            return
-        tail = LogTail()
-        tail.turn_to(client.log_path(job_id))
-        for chunk in tail.rest():
+            chunks = client.follow(job_id, held=tell_held)
+        else:
+            tail = LogTail()
+            tail.turn_to(client.log_path(job_id))
+            chunks = tail.rest()
+        for chunk in chunks:  # as the job wrote them, whatever is in them: a log is read by programs as well
             sys.stdout.buffer.write(chunk)
-        sys.stdout.buffer.flush()
+            sys.stdout.buffer.flush()
         last = client.show(job_id).last_run
     if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:
-        click.echo(f"gpuqueue: job {job_id} never started: {plain(last.ending.detail)}", err=True)
+        say("gpuqueue", f"job {job_id} never started: {last.ending.detail}")
 
 
 @click.command()
@@ -87,11 +88,9 @@ def wait(ids: tuple[int, ...], timeout: str | None) -> None:
     code = 0
     with Client() as client:
         for each in ids:
-            if client.get(each).state is JobState.HELD:
-                click.echo(f"gpuqueue: job {each} is held and will wait for: gpuqueue release {each}", err=True)
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
-                record = client.wait(each, timeout_s=left_s)
+                record = client.wait(each, timeout_s=left_s, held=tell_held)
             except WaitTimeout as error:
                 raise WaitTimeout(f"job {each} has not ended after {timeout}: it goes on") from error
             last = record.last_run
@@ -129,6 +128,5 @@ def _each(ids: tuple[int, ...], act: Callable[[Client, int], JobState]) -> None:
             try:
                 click.echo(f"job {each}: {act(client, each)}")
             except GpuQueueError as error:
-                click.echo(f"gpuqueue: {error}", err=True)
-                code = error.exit_code
+                code = say("gpuqueue", str(error), error.exit_code)
     sys.exit(code)

@@ -15,6 +15,7 @@ from gpuqueue.cli import render
 from gpuqueue.cli.drain import drain_lines, drain_plain
 from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
+from gpuqueue.command import say
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import Refused, Unreachable
 from gpuqueue.process import DetachedProcess
@@ -101,7 +102,7 @@ def _refresh(machine: Machine, devices: str | None, pid: int) -> None:
 
 
 def _tell(what: str, how: str, where: str) -> None:
-    click.echo(f"{what:8} {how:12} {where}")
+    click.echo(f"{what:8} {how:12} {plain(where)}")
 
 
 @click.command()
@@ -168,7 +169,7 @@ def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:
         if not leave and machine.host_running() is not None:
             _drain(machine)
     except Unreachable as error:
-        click.echo(f"gpuqueue: {error}", err=True)
+        say("gpuqueue", str(error))
     except KeyboardInterrupt:
         machine.resume()
         click.echo("gpuqueue: stopped waiting: the machine stays up and takes jobs again", err=True)
@@ -213,7 +214,7 @@ def gpus(*, as_json: bool) -> None:
 def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
     rows = [
         (
-            each.host,
+            plain(each.host),
             render.device_label(each.device),
             short(each.device.name, 32),
             format_bytes(each.device.total_bytes),
@@ -236,7 +237,8 @@ def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             who = f"{plain(stranger.user or 'somebody')}, pid {stranger.pid}"
             what = short(stranger.command or "cannot be seen", 60)
             held = "unknown" if stranger.held_bytes is None else format_bytes(stranger.held_bytes)
-            yield f"stranger on {each.host} device {render.device_label(each.device)}: {held}  {who}  {what}"
+            label = render.device_label(each.device)
+            yield f"stranger on {plain(each.host)} device {label}: {held}  {who}  {what}"
 
 
 def _condition(each: DeviceStatus, settings: Settings) -> str:

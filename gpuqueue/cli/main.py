@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 from importlib import import_module
 
 import click
 
 from gpuqueue import __version__
-from gpuqueue.errors import GpuQueueError
+from gpuqueue.command import run as run_command
 
 #: Command -> (module, purpose). A command's module is imported only when it is used: imports are what one waits for.
 COMMANDS = {
@@ -46,8 +44,8 @@ class Commands(click.Group):
         """Import and return one command."""
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
-        return command if isinstance(command, click.Command) else None
+        found = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
+        return found if isinstance(found, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
         """Write the list of commands without importing one of them."""
@@ -71,31 +69,8 @@ def commands() -> None:
 
 
 def main() -> None:
-    """Run the command line; our own errors become one line on stderr and their exit code."""
-    try:
-        code = commands.main(prog_name="gpuqueue", standalone_mode=False)
-        sys.stdout.flush()
-    except click.exceptions.Abort:
-        code = _say("interrupted", 130)
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except GpuQueueError as error:
-        code = _say(str(error), error.exit_code)
-    except BrokenPipeError:  # the reader (head, less) has gone; that is no mistake of anybody
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141  # as the shell reports SIGPIPE
-    except OSError as error:  # a full disk, a directory that is not ours
-        where = f": {error.filename}" if error.filename else ""
-        code = _say(f"{error.strerror or error}{where}", 1)
-        with contextlib.suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be said there
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _say(message: str, code: int) -> int:
-    click.echo(f"gpuqueue: {message}", err=True)
-    return code
+    """Run the command line; whatever goes wrong becomes one line on stderr and a documented exit code."""
+    sys.exit(run_command(commands, "gpuqueue"))
 
 
 if __name__ == "__main__":

@@ -54,14 +54,14 @@ def devices_of(run: Run | None) -> str:
     """Return where a run ran, for people: index and host, such as ``0,1@nodeA``."""
     if run is None or not run.devices:
         return "-"
-    return f"{','.join(map(device_label, run.devices))}@{run.host}"
+    return plain(f"{','.join(map(device_label, run.devices))}@{run.host}")
 
 
 def device_label(device: Device | RunDevice) -> str:
     """Return a device's index for people, ``cpu`` for the CPU; its UUID where nothing more is known."""
     if device.kind is DeviceKind.CPU:
         return "cpu"
-    return str(device.index) if device.index is not None else device.uuid
+    return str(device.index) if device.index is not None else plain(device.uuid)
 
 
 def asked_of(job: Job) -> str:

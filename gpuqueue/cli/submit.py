@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
+from gpuqueue.cli.held import tell_held
 from gpuqueue.client import Client
+from gpuqueue.command import say
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.job import Job, JobState, Level, WaitReason
@@ -164,16 +166,15 @@ def run(ctx: click.Context, /, **options: Any) -> None:
 
 def _attend(client: Client, job_id: int, tail: LogTail) -> int:
     try:
-        for chunk in client.follow(job_id, tail):
+        for chunk in client.follow(job_id, tail, held=tell_held):
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
     except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
-        click.echo(f"gpuqueue: {refused}", err=True)
+        say("gpuqueue", str(refused), refused.exit_code)
     record = client.wait(job_id)
     last = record.last_run
-    click.echo(
-        f"gpuqueue: job {job_id} {record.job.state}" + (f" ({last.ending})" if last and last.ending else ""), err=True
-    )
+    how = f" ({last.ending})" if last and last.ending else ""
+    say("gpuqueue", f"job {job_id} {record.job.state}{how}")
     if last and last.ending:
         return last.ending.shell_code
     return 0 if record.job.state is JobState.SUCCEEDED else 1

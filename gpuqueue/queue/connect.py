@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import parse_qs, urlsplit
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from gpuqueue.address import without_password
-from gpuqueue.errors import StoreLoading, StoreNotReady, StoreUnreachable
+from gpuqueue.errors import StoreLoading, StoreNotReady, StoreUnreachable, Unreadable
+from gpuqueue.words import brief
 
 #: How long one command may take before the store counts as unreachable, in seconds.
 COMMAND_TIMEOUT_S = 5.0
+
+#: What may stand behind the question mark of an address; the rest is ours to say.
+_IN_AN_ADDRESS = frozenset({"db", "username", "password", "client_name"})
 
 #: What the store itself says when it is there but cannot serve, and what to do about it. The client library knows
 #: some of these by class, and has cut their code off the message by then.
@@ -57,9 +62,12 @@ def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
 
     """
     try:
+        _judge(url)
         client: redis.Redis = redis.Redis.from_url(
             url,
             decode_responses=True,
+            # What somebody else wrote may be no UTF-8: it comes out as escaped surrogates, and stops nobody.
+            encoding_errors="surrogateescape",
             retry=Retry(NoBackoff(), 0),
             socket_timeout=wait_s + COMMAND_TIMEOUT_S,
             socket_connect_timeout=COMMAND_TIMEOUT_S,
@@ -73,6 +81,20 @@ def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
     return client
 
 
+def _judge(url: str) -> None:
+    """Refuse what the client library would take, and stumble over at the first command.
+
+    Raises:
+        ValueError: in words.
+
+    """
+    parts = urlsplit(url)
+    (parts.hostname or "").encode("idna")
+    for name in parse_qs(parts.query, keep_blank_values=True):
+        if name not in _IN_AN_ADDRESS and not name.startswith("ssl_"):
+            raise ValueError(f"{name!r} cannot stand in it, only {', '.join(sorted(_IN_AN_ADDRESS))} and ssl_…")
+
+
 @contextmanager
 def translated(url: str) -> Iterator[None]:
     """Turn the client library's errors into ours.
@@ -80,6 +102,7 @@ def translated(url: str) -> Iterator[None]:
     Raises:
         StoreUnreachable: no answer.
         StoreNotReady: an answer that says that the store cannot serve; StoreLoading if it soon will.
+        Unreadable: any other error of the store, such as a key of ours that holds something of somebody else's.
 
     """
     try:
@@ -88,11 +111,25 @@ def translated(url: str) -> Iterator[None]:
         words = _not_ready(error)
         if words is not None:
             raise (StoreLoading if words == _LOADING else StoreNotReady)(words) from error
+        where = f"the store at {without_password(url)}"
         if not isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
-            raise
-        raise StoreUnreachable(
-            f"the store at {without_password(url)} does not answer: is it running? Start it with gpuqueue up"
-        ) from error
+            # No Unreachable: nobody may go on as if the store were away when it is there and gives jobs to others.
+            raise Unreadable(f"{where} has answered what it should not: {brief(str(error), 200)}") from error
+        if _is_forbidden(error):
+            raise StoreUnreachable(
+                f"you may not use {where}: it belongs to another account. Ask whoever runs it to let you in, "
+                "or point GPUQUEUE_STATE_DIR or GPUQUEUE_REDIS_URL elsewhere"
+            ) from error
+        raise StoreUnreachable(f"{where} does not answer: is it running? Start it with gpuqueue up") from error
+
+
+def _is_forbidden(error: BaseException | None) -> bool:
+    """Return whether it was the file system that said no; the client library wraps its errors in others of its own."""
+    while error is not None:
+        if isinstance(error, PermissionError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _not_ready(error: redis.RedisError) -> str | None:

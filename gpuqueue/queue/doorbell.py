@@ -21,6 +21,19 @@ class Ring:
     token: str | None = None
 
 
+def ring_of(channel: str, text: str) -> Ring:
+    """Return what a message means. Anybody who reaches the store can ring: nonsense only says to look."""
+    words = text.split(":", 2)
+    try:
+        if channel == keys.END:
+            return Ring("end", job_id=int(text))
+        if channel == keys.CONTROL and words[0] == "cancel":
+            return Ring("cancel", job_id=int(words[1]), token=words[2])
+    except (ValueError, IndexError):
+        pass
+    return Ring("work")
+
+
 class Doorbell:
     """Listens on a connection of its own. Rings may be lost: whoever listens also looks by the clock."""
 
@@ -43,13 +56,7 @@ class Doorbell:
             message = self._pubsub.get_message(timeout=min(timeout_s, MAX_WAIT_S))
         if message is None:
             return None
-        channel, text = message["channel"], message["data"]
-        if channel == keys.END:
-            return Ring("end", job_id=int(text))
-        if channel == keys.CONTROL and text.startswith("cancel:"):
-            _, job_id, token = text.split(":", 2)
-            return Ring("cancel", job_id=int(job_id), token=token)
-        return Ring("work")
+        return ring_of(message["channel"], message["data"])
 
     def __enter__(self) -> Doorbell:  # noqa: PYI034 - typing.Self is of 3.11
         return self

@@ -6,13 +6,14 @@ a person what people did and what quick deaths did. A device takes jobs again wh
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from gpuqueue.clock import from_epoch_ms
+from gpuqueue.errors import Unreadable
+from gpuqueue.fields import Fields, loaded
 
 
 class DrainOrigin(str, Enum):
@@ -51,24 +52,23 @@ class Drain:
 def drains(text: str | None) -> tuple[Drain, ...]:
     """Return what the store's text about one device says, foremost first; empty where there is none.
 
-    A text that is no JSON object is of a version in which only ``down`` drained.
+    A text that is no JSON object is of a version in which only ``down`` drained. Whatever it is, the device is drained.
     """
     if text is None:
         return ()
     try:
-        plain = json.loads(text)
-    except ValueError:
-        plain = None
-    if not isinstance(plain, dict):
+        plain = loaded(text, "a drain")
+        return tuple(_drain(origin, plain.plain(origin.value)) for origin in DrainOrigin if origin.value in plain)
+    except Unreadable:
         return (Drain(origin=DrainOrigin.DOWN, why=text),)
-    return tuple(_drain(origin, plain[origin.value]) for origin in DrainOrigin if origin.value in plain)
 
 
-def _drain(origin: DrainOrigin, plain: Mapping[str, str]) -> Drain:
-    at = plain.get("at")
+def _drain(origin: DrainOrigin, plain: object) -> Drain:
+    fields = Fields(plain, "a drain")
+    at = fields.text_or_none("at")
     return Drain(
         origin=origin,
-        why=plain.get("why", ""),
-        by=plain.get("by") or None,
-        at=from_epoch_ms(int(at)) if at else None,
+        why=fields.text("why", ""),
+        by=fields.text_or_none("by") or None,
+        at=from_epoch_ms(int(at)) if at is not None and re.fullmatch(r"[0-9]{1,14}", at) else None,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -15,8 +17,9 @@ import redis
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import device_from_plain, device_to_plain, encode_ended, encode_spec, encode_started
 from gpuqueue.device import Device
-from gpuqueue.errors import Impossible
+from gpuqueue.errors import Impossible, Unreadable
 from gpuqueue.event import Cursor, Event
+from gpuqueue.fields import loaded
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.queue import keys, replies
 from gpuqueue.queue.connect import connect, translated
@@ -26,7 +29,9 @@ from gpuqueue.queue.matching import is_known, kind_word, why_impossible
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.run import Ending, RunDevice
 from gpuqueue.version import VERSION
-from gpuqueue.words import short
+from gpuqueue.words import in_one_line, short
+
+log = logging.getLogger(__name__)
 
 #: Longest wait for the next event in one call, in seconds.
 MAX_WAIT_S = 10.0
@@ -129,6 +134,10 @@ class JobQueue:
 
         The same *nonce* again gets the same answer. *gpus_here* is whether the host serves GPUs, be they announced
         yet or not: then its CPU leaves them the jobs that do not say.
+
+        Raises:
+            BrokenClaim: a job was claimed whose request cannot be read.
+
         """
         pairs = [figure for pair in offer.observed.items() for figure in pair]
         device = offer.device.uuid
@@ -188,12 +197,12 @@ class JobQueue:
     @_answering
     def note(self, job_id: int, token: str, detail: str) -> bool:
         """Keep *detail* in the story of a live run; False if it was stale."""
-        return bool(self._scripts.run("note", job_id, token, detail))
+        return bool(self._scripts.run("note", job_id, token, in_one_line(detail)))
 
     @_answering
     def giveback(self, job_id: int, token: str, detail: str) -> bool:
         """Return a claim that did not become a run; False if it was stale."""
-        return bool(self._scripts.run("giveback", job_id, token, detail))
+        return bool(self._scripts.run("giveback", job_id, token, in_one_line(detail)))
 
     @_answering
     def finish(
@@ -222,7 +231,7 @@ class JobQueue:
         self, job_id: int, token: str, *, loss_limit: int, detail: str, evidence: Evidence = NO_EVIDENCE
     ) -> JobState | None:
         """Say that a run is over and nobody knows how; return the job's state after, None if the run was stale."""
-        reply = self._scripts.run("lose", job_id, token, loss_limit, detail, *_words(evidence))
+        reply = self._scripts.run("lose", job_id, token, loss_limit, in_one_line(detail), *_words(evidence))
         return JobState(reply) if reply else None
 
     @_answering
@@ -258,26 +267,44 @@ class JobQueue:
 
     @_answering
     def get(self, job_id: int) -> Job | None:
-        """Return the job as it stands, or None if the queue does not know it (any more)."""
-        return next(iter(self._read([job_id])), None)
+        """Return the job as it stands, or None if the queue does not know it (any more).
+
+        Raises:
+            Unreadable: the store knows it, but its entry makes no sense.
+
+        """
+        fields, spec = next(self._entries([job_id]))
+        return self._with_reasons([replies.job(job_id, fields, spec)])[0] if fields else None
 
     @_answering
     def live(self, *, limit: int = 1000, after: int = 0) -> list[Job]:
-        """Return at most *limit* jobs that the book has not taken over, oldest first, from above the id *after*."""
-        ids = cast("list[str]", self._redis.zrange(keys.LIVE, f"({after}", "+inf", byscore=True, offset=0, num=limit))
-        return self._read(ids)
+        """Return at most *limit* jobs that the book has not taken over, oldest first, from above the id *after*.
 
-    def _read(self, ids: Iterable[int | str]) -> list[Job]:
-        pipe = self._redis.pipeline(transaction=False)
-        wanted = list(ids)
-        for job_id in wanted:
+        A job whose entry makes no sense does not hide the others; it is told in the log.
+        """
+        return self.page(limit=limit, after=after)[0]
+
+    @_answering
+    def page(self, *, limit: int = 1000, after: int = 0) -> tuple[list[Job], int | None]:
+        """Return what :meth:`live` returns, and the id to go on *after*, None where there are no more."""
+        ids = cast("list[str]", self._redis.zrange(keys.LIVE, f"({after}", "+inf", byscore=True, offset=0, num=limit))
+        found = []
+        for job_id, (fields, spec) in zip(ids, self._entries(ids), strict=True):
+            try:
+                if fields:
+                    found.append(replies.job(int(job_id), fields, spec))
+            except Unreadable as error:
+                log.warning("%s", error)
+        return self._with_reasons(found), int(ids[-1]) if ids else None
+
+    def _entries(self, ids: Sequence[int | str]) -> Iterator[tuple[dict[str, str], str | None]]:
+        """Yield the hash and the spec of each job, both of the same moment: the book may take it over meanwhile."""
+        pipe = self._redis.pipeline(transaction=True)
+        for job_id in ids:
             pipe.hgetall(keys.job(job_id))
             pipe.get(keys.spec(job_id))
         answers = pipe.execute()
-        found = zip(wanted, answers[::2], answers[1::2], strict=True)
-        return self._with_reasons(
-            [replies.job(int(job_id), fields, spec) for job_id, fields, spec in found if fields and spec]
-        )
+        return zip(answers[::2], answers[1::2], strict=True)
 
     def _with_reasons(self, jobs: list[Job]) -> list[Job]:
         """Return *jobs*, and of those that wait say which wait for a device that nobody has announced."""
@@ -292,13 +319,17 @@ class JobQueue:
         ]
 
     def _known(self) -> list[tuple[Device, str]]:
-        """Return every device that was announced and not withdrawn, with its pool."""
-        facts = [json.loads(text) for text in cast("list[str]", self._redis.hvals(keys.FACTS))]
+        """Return every device that was announced and not withdrawn, with its pool; one that makes no sense is none."""
+        found = []
+        for text in cast("list[str]", self._redis.hvals(keys.FACTS)):
+            with contextlib.suppress(Unreadable):
+                plain = loaded(text, "a device")
+                found.append((plain.text("host"), device_from_plain(plain.plain("device"))))
         pipe = self._redis.pipeline(transaction=False)
-        for each in facts:
-            pipe.hget(keys.host_devices(each["host"]), each["device"]["uuid"])
-        records = zip(facts, pipe.execute(), strict=True)
-        return [(device_from_plain(each["device"]), replies.pool(record)) for each, record in records if record]
+        for host, device in found:
+            pipe.hget(keys.host_devices(host), device.uuid)
+        records = zip(found, pipe.execute(), strict=True)
+        return [(device, replies.pool(record)) for (_, device), record in records if record]
 
     @_answering
     def counts(self) -> tuple[int, int]:
@@ -334,13 +365,16 @@ class JobQueue:
         seen = cast("dict[str, str]", self._redis.hgetall(keys.SEEN))
         found = []
         for uuid, text in facts.items():
-            plain = json.loads(text)
-            if host is not None and plain["host"] != host:
-                continue
-            record = cast("str | None", self._redis.hget(keys.host_devices(plain["host"]), uuid))
-            leases = cast("dict[str, str]", self._redis.hgetall(keys.device_leases(uuid)))
-            if record:
-                found.append(replies.device_status(plain, record, leases, now, drained.get(uuid), seen.get(uuid)))
+            try:
+                where = loaded(text, f"what the worker of {uuid} told of it").text("host")
+                if host is not None and where != host:
+                    continue
+                record = cast("str | None", self._redis.hget(keys.host_devices(where), uuid))
+                leases = cast("dict[str, str]", self._redis.hgetall(keys.device_leases(uuid)))
+                if record:
+                    found.append(replies.device_status(text, record, leases, now, drained.get(uuid), seen.get(uuid)))
+            except Unreadable as error:
+                log.warning("device %s is not shown: %s", uuid, error)
         return sorted(found, key=lambda each: (each.host, each.device.index))
 
     @_answering

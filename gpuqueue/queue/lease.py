@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuqueue.device import Device
+from gpuqueue.errors import Unreadable
 from gpuqueue.job import JobSpec
 from gpuqueue.queue.drains import Drain
 
@@ -24,6 +25,16 @@ class Claim:
     lease_bytes: int
     devices: tuple[str, ...]
     claimed_ms: int
+
+
+class BrokenClaim(Unreadable):
+    """A job was claimed, and nobody can run it: its request cannot be read. Whoever claimed it must end it."""
+
+    def __init__(self, job_id: int, token: str, why: str) -> None:
+        super().__init__(f"job {job_id} was claimed, but {why}")
+        self.job_id = job_id
+        self.token = token
+        self.why = why
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from gpuqueue.device import Device, DeviceKind, DeviceWish, suits
 from gpuqueue.job import JobSpec
-from gpuqueue.units import format_bytes
+from gpuqueue.units import format_apart
 
 #: What people call the devices that a job with this wish may run on: one, and several.
 _NOUNS = {
@@ -46,9 +46,9 @@ def why_impossible(spec: JobSpec, why: str, figure: int) -> str:
         )
     if why == "devices":
         return f"{spec.gpus} {several} asked for, but no host has more than {figure}{where}: ask for fewer with --gpus"
-    size = format_bytes(spec.mem_bytes)
+    size, largest = format_apart(spec.mem_bytes, figure)
     asked = f"{size} on each of {spec.gpus} {several}" if spec.gpus > 1 else size
     return (
-        f"{asked} asked for, but the largest {one}{where} can give {format_bytes(figure)} (its memory less the "
-        "headroom): ask for less with --mem"
+        f"{asked} asked for, but the largest {one}{where} can give {largest} (its memory less the headroom): "
+        "ask for less with --mem"
     )

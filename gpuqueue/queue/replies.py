@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import decode_spec, device_from_plain
+from gpuqueue.codec import decode_spec, device_from_plain, stand_in
+from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.event import Act, Event
-from gpuqueue.job import Job, JobState, WaitReason
+from gpuqueue.fields import Fields, loaded
+from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.queue.drains import drains
-from gpuqueue.queue.lease import Alive, Claim, DeviceStatus, Lease, Stranger, Verdicts
+from gpuqueue.queue.lease import Alive, BrokenClaim, Claim, DeviceStatus, Lease, Stranger, Verdicts
+from gpuqueue.words import brief
+
+log = logging.getLogger(__name__)
 
 
 def claim(reply: Sequence[str]) -> Claim:
-    """Return the claim that claim.lua answered with."""
+    """Return the claim that claim.lua answered with.
+
+    Raises:
+        BrokenClaim: the job's request is gone, damaged or of a version that we do not know.
+
+    """
     job_id, token, spec, attempt, lease_bytes, devices, claimed_ms = reply
+    try:
+        wanted = decode_spec(spec)
+    except Unreadable as error:
+        raise BrokenClaim(int(job_id), token, str(error)) from error
     return Claim(
         job_id=int(job_id),
         token=token,
         attempt=int(attempt),
-        spec=decode_spec(spec),
+        spec=wanted,
         lease_bytes=int(lease_bytes),
         devices=tuple(devices.split(",")),
         claimed_ms=int(claimed_ms),
@@ -56,80 +71,153 @@ def _leases(flat: Sequence[str]) -> Iterator[Lease]:
         )
 
 
-def job(job_id: int, fields: Mapping[str, str], spec: str) -> Job:
-    """Return the job whose hash and spec these are."""
-    state = JobState(fields["st"])
-    waits = state in {JobState.QUEUED, JobState.HELD}
-    reason = WaitReason(fields["why"]) if fields.get("why") else None
+def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
+    """Return the job whose hash and spec these are.
 
-    def moment(name: str) -> datetime | None:
-        return from_epoch_ms(int(fields[name])) if fields.get(name) else None
+    Where the spec cannot be read, what the hash knows of the request stands in for it: the job is there, it waits or
+    holds memory, and must be seen to be cancelled.
 
-    return Job(
-        id=job_id,
-        spec=decode_spec(spec),
-        state=state,
-        reason=reason or (WaitReason.MEMORY if state is JobState.QUEUED else None),
-        attempt=int(fields["at"]),
-        losses=int(fields["ls"]),
-        submitted_at=from_epoch_ms(int(fields["ts"])),
-        claimed_at=None if waits else moment("tc"),
-        started_at=None if waits else moment("tr"),
-        ended_at=moment("te"),
-        host=fields.get("host") or None,
-        devices=tuple(fields["devs"].split(",")) if fields.get("devs") else (),
-    )
+    Raises:
+        Unreadable: the hash itself makes no sense.
+
+    """
+    with _making_sense(f"the store's entry of job {job_id}"):
+        state = JobState(fields["st"])
+        waits = state in {JobState.QUEUED, JobState.HELD}
+        reason = WaitReason(fields["why"]) if fields.get("why") else None
+        try:
+            wanted = decode_spec(spec)
+        except Unreadable:
+            wanted = stand_in(user=fields["u"], mem_bytes=int(fields["mem"]), level=Level(int(fields["lv"])))
+
+        def moment(name: str) -> datetime | None:
+            return from_epoch_ms(int(fields[name])) if fields.get(name) else None
+
+        return Job(
+            id=job_id,
+            spec=wanted,
+            state=state,
+            reason=reason or (WaitReason.MEMORY if state is JobState.QUEUED else None),
+            attempt=int(fields["at"]),
+            losses=int(fields["ls"]),
+            submitted_at=from_epoch_ms(int(fields["ts"])),
+            claimed_at=None if waits else moment("tc"),
+            started_at=None if waits else moment("tr"),
+            ended_at=moment("te"),
+            host=fields.get("host") or None,
+            devices=tuple(fields["devs"].split(",")) if fields.get("devs") else (),
+        )
+
+
+@contextmanager
+def _making_sense(what: str) -> Iterator[None]:
+    """Let whatever a damaged entry of the store does to its reader be one error.
+
+    Raises:
+        Unreadable: instead of it.
+
+    """
+    try:
+        yield
+    except (KeyError, ValueError, TypeError, OverflowError, OSError, BadRequest) as error:
+        raise Unreadable(f"{what} cannot be read: {brief(error)}") from error
 
 
 def pool(record: str) -> str:
     """Return the pool of the device with this record, empty if it is in none."""
-    return record.split(":")[5]
+    words = record.split(":")
+    return words[5] if len(words) > 5 else ""  # noqa: PLR2004 - of the record's words it is the sixth
 
 
 def device_status(
-    plain: Mapping[str, Any],
+    facts: str,
     record: str,
     leases: Mapping[str, str],
     now_ms: int,
     drained: str | None,
     last_look: str | None,
 ) -> DeviceStatus:
-    """Return a device as its facts, its last reading and its leases tell."""
-    _, headroom, foreign, seen, slots, *_ = record.split(":")
-    look = json.loads(last_look) if last_look else {"trouble": None, "strangers": []}
-    promised = 0
-    for lease in leases.values():
-        lease_bytes, observed_bytes, _ = lease.split(":")
-        promised += max(int(lease_bytes), int(observed_bytes))
-    return DeviceStatus(
-        device=device_from_plain(plain["device"]),
-        host=plain["host"],
-        worker=plain["worker"],
-        worker_pid=plain["pid"],
-        headroom_bytes=int(headroom),
-        foreign_bytes=None if look.get("blind") else int(foreign),
-        promised_bytes=promised,
-        jobs=tuple(sorted(int(job_id) for job_id in leases)),
-        slots=int(slots),
-        pool=pool(record),
-        seen_s_ago=abs(now_ms - int(seen)) / 1000,
-        drains=drains(drained),
-        trouble=look["trouble"],
-        strangers=tuple(Stranger(**each) for each in look["strangers"]),
+    """Return a device as its facts, its last reading and its leases tell.
+
+    Raises:
+        Unreadable: one of them makes no sense.
+
+    """
+    plain = loaded(facts, "what a worker told of its device")
+    with _making_sense("the store's entry of a device"):
+        _, headroom, foreign, seen, slots, *_ = record.split(":")
+        promised = 0
+        for lease in leases.values():
+            lease_bytes, observed_bytes, _ = lease.split(":")
+            promised += max(int(lease_bytes), int(observed_bytes))
+        look = _last_look(last_look)
+        return DeviceStatus(
+            device=device_from_plain(plain.plain("device")),
+            host=plain.text("host"),
+            worker=plain.text("worker"),
+            worker_pid=plain.whole("pid"),
+            headroom_bytes=int(headroom),
+            foreign_bytes=None if look.blind else int(foreign),
+            promised_bytes=promised,
+            jobs=tuple(sorted(int(job_id) for job_id in leases)),
+            slots=int(slots),
+            pool=pool(record),
+            seen_s_ago=abs(now_ms - int(seen)) / 1000,
+            drains=drains(drained),
+            trouble=look.trouble,
+            strangers=look.strangers,
+        )
+
+
+class _Look(NamedTuple):
+    """The trouble that a device is in, whether it gives no reading, and its strangers."""
+
+    trouble: str | None = None
+    blind: bool = False
+    strangers: tuple[Stranger, ...] = ()
+
+
+def _last_look(text: str | None) -> _Look:
+    """Return what a worker saw; a look that cannot be read told nothing."""
+    try:
+        look = loaded(text, "a look at a device")
+        strangers = tuple(_stranger(each) for each in look.each("strangers"))
+        return _Look(look.text_or_none("trouble"), look.flag("blind", default=False), strangers)
+    except Unreadable:
+        return _Look()
+
+
+def _stranger(plain: object) -> Stranger:
+    fields = Fields(plain, "a stranger")
+    return Stranger(
+        pid=fields.whole("pid"),
+        held_bytes=fields.whole_or_none("held_bytes"),
+        user=fields.text_or_none("user"),
+        command=fields.text_or_none("command"),
     )
 
 
 def event(entry_id: str, fields: Mapping[str, str]) -> Event:
-    """Return the outbox entry as an event."""
+    """Return the outbox entry as an event.
+
+    One that cannot be read must neither stop the recorder nor vanish: it becomes an event of job 0, which is nobody's,
+    with all that it holds.
+    """
     known = {"act", "job", "state", "at", "attempt", "losses", "reason"}
-    return Event(
-        id=entry_id,
-        act=Act(fields["act"]),
-        job_id=int(fields["job"]),
-        state=JobState(fields["state"]),
-        at=from_epoch_ms(int(fields["at"])),
-        attempt=int(fields["attempt"]),
-        losses=int(fields["losses"]),
-        reason=WaitReason(fields["reason"]) if fields["reason"] else None,
-        fields={name: value for name, value in fields.items() if name not in known},
-    )
+    try:
+        with _making_sense(f"event {entry_id}"):
+            return Event(
+                id=entry_id,
+                act=Act(fields["act"]),
+                job_id=int(fields["job"]),
+                state=JobState(fields["state"]),
+                at=from_epoch_ms(int(fields["at"])),
+                attempt=int(fields["attempt"]),
+                losses=int(fields["losses"]),
+                reason=WaitReason(fields["reason"]) if fields["reason"] else None,
+                fields={name: value for name, value in fields.items() if name not in known},
+            )
+    except Unreadable as error:
+        log.warning("%s", error)
+        at = from_epoch_ms(int(entry_id.partition("-")[0]))
+        return Event(id=entry_id, act=Act.OTHER, job_id=0, state=JobState.HELD, at=at, attempt=0, fields=dict(fields))

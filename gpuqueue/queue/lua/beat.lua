@@ -5,6 +5,16 @@
 --   verdicts: for each run 1 go on | 0 not yours any more | -1 cancelled
 --   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device leads the run
 --   drained:  who keeps the device from new jobs (JSON), '' if nobody does
+local wrong = misfit {'host', 'device', 'bytes', 'bytes', 'bytes', 'count', 'pool', 'word', 'ms'}
+local at = 10
+while not wrong and at <= #ARGV do
+  wrong = misfit({'id', 'token', 'count'}, at)
+  for k = 1, wrong and 0 or math.min(tonumber(ARGV[at + 2]), #ARGV) do
+    wrong = wrong or misfit({'device', 'bytes'}, at + 1 + 2 * k)
+  end
+  at = at + 3 + 2 * (tonumber(ARGV[at + 2] or '') or 0)
+end
+if wrong then return wrong end
 local host, device, total, headroom, foreign, slots, pool, kind, lease_ms = unpack(ARGV, 1, 9)
 local now = now_ms()
 call('SADD', P .. 'hosts', host)
@@ -23,7 +33,7 @@ while i <= #ARGV do
       local lease = call('HGET', key2('dl', name), id)
       if lease then
         local bytes, ends = string.match(lease, '^(%d+):%d+:(%d+)$')
-        call('HSET', key2('dl', name), id, bytes .. ':' .. observed .. ':' .. ends)
+        if bytes then call('HSET', key2('dl', name), id, bytes .. ':' .. observed .. ':' .. ends) end
       end
     end
     verdicts[#verdicts + 1] = job.st == 'cancelling' and -1 or 1
@@ -42,7 +52,7 @@ for k = 1, #leases, 2 do
     local job = read_job(id)
     local bytes, observed = string.match(leases[k + 1], '^(%d+):(%d+)')
     local leads = string.match(job.devs or '', '^[^,]+') == device and '1' or '0'
-    for _, value in ipairs({id, job.tok or '', bytes, observed, leads}) do others[#others + 1] = value end
+    for _, value in ipairs({id, job.tok or '', bytes or '0', observed or '0', leads}) do others[#others + 1] = value end
   end
 end
 return {verdicts, others, call('HGET', P .. 'drained', device) or ''}

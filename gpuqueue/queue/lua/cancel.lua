@@ -5,6 +5,8 @@
 -- arrow: running -> cancelling
 -- ARGV: id
 -- returns the state after; that of before if it had ended; '' if unknown
+local wrong = expect {'id'}
+if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
 if not job.st then return '' end

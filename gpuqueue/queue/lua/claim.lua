@@ -4,6 +4,9 @@
 -- ARGV: host  device  worker  lease_ms  foreign  nonce  1 if the host serves GPUs,
 --       then for each of the worker's runs: id  observed bytes here
 -- returns {} | {id, token, spec, attempt, mem, devices (comma-separated), claimed ms}
+local wrong = misfit {'host', 'device', 'worker', 'ms', 'bytes', 'nonce', 'flag'}
+for i = 8, #ARGV, 2 do wrong = wrong or misfit({'id', 'bytes'}, i) end
+if wrong then return wrong end
 local host, device, worker, lease_ms, foreign, nonce, gpus_here = unpack(ARGV, 1, 7)
 if gpus_here == '1' then heard_of_gpus = true end -- also while their own workers are still coming up
 local now = now_ms()
@@ -13,7 +16,7 @@ local stamp = string.format('%.0f', now)
 local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', '^(%w+):(%d+)$')
 if last_nonce == nonce then
   local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc')
-  if j[1] == 'starting' and j[2] == j[3] .. '.' .. nonce then return {last_id, j[2], call('GET', key2('s', last_id)), j[3], j[4], j[5], j[6]} end
+  if j[1] == 'starting' and j[2] == (j[3] or '') .. '.' .. nonce then return {last_id, j[2], call('GET', key2('s', last_id)), j[3], j[4], j[5], j[6]} end
   return {}
 end
 if call('HEXISTS', P .. 'drained', device) == 1 then return {} end
@@ -22,18 +25,19 @@ if call('HEXISTS', P .. 'drained', device) == 1 then return {} end
 local record = call('HGET', key2('dev', host), device)
 if not record then return {} end
 local before, after = string.match(record, '^(%d+:%d+):%d+:%d+:(.*)$')
+if not before then return {} end
 call('HSET', key2('dev', host), device, before .. ':' .. foreign .. ':' .. stamp .. ':' .. after)
 
 for i = 8, #ARGV, 2 do -- of the same look as the foreign bytes: else the one would hide the other's growth
   local lease = call('HGET', key2('dl', device), ARGV[i])
   if lease then
     local bytes, ends = string.match(lease, '^(%d+):%d+:(%d+)$')
-    call('HSET', key2('dl', device), ARGV[i], bytes .. ':' .. ARGV[i + 1] .. ':' .. ends)
+    if bytes then call('HSET', key2('dl', device), ARGV[i], bytes .. ':' .. ARGV[i + 1] .. ':' .. ends) end
   end
 end
 
 local available, pool, _, slots, total, all_slots, kind = promise(host, device)
-if available <= 0 or slots <= 0 then return {} end
+if not available or available <= 0 or slots <= 0 then return {} end
 
 local SEEN_MS = 15000 -- a neighbour that was silent for longer (or the clock set) is not counted on
 local peers
@@ -44,7 +48,7 @@ local function neighbours() -- the host's other devices of this kind, the fulles
   for i = 1, #names do
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
       local free, its_pool, seen, its_slots, _, _, its_kind = promise(host, names[i])
-      if math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
+      if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
         local reserved = string.match(call('HGET', P .. 'rsv', names[i]) or '', '^(%d+)')
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved}
       end
@@ -93,16 +97,18 @@ end
 local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
 local function take(id, lv, user, shape, devices)
   dequeue(id, lv, user, shape)
-  if call('HGET', job_key(id), 'st') ~= 'queued' then return nil end -- a stale entry; it is gone now
-  local _, limit_s, n = parse_shape(shape)
-  local mem = call('HGET', job_key(id), 'mem')
-  local attempt = call('HINCRBY', job_key(id), 'at', 1)
+  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls')
+  if j[1] ~= 'queued' then return nil end -- a stale entry; it is gone now
+  local whole, limit_s, n = parse_shape(shape)
+  -- What a damaged entry has lost stands in the shape, or starts over: nothing below may fail half-way.
+  local mem = string.match(j[2] or '', '^%d+$') or string.format('%.0f', whole)
+  local attempt, losses = counted(j[3]) + 1, counted(j[4])
   local token = attempt .. '.' .. nonce
   local names = table.concat(devices, ',')
   local deposit_s = limit_s > 0 and math.min(limit_s, DEPOSIT_S) or DEPOSIT_S
   local rate = n * math.max(tonumber(mem) / total, 1 / all_slots)
   call('HDEL', job_key(id), 'tr')
-  call('HSET', job_key(id), 'st', 'starting', 'tok', token, 'w', worker, 'host', host, 'devs', names,
+  call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
     'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do call('HSET', key2('dl', devices[i]), id, mem .. ':0:' .. ends) end
@@ -110,7 +116,7 @@ local function take(id, lv, user, shape, devices)
   charge(user, deposit_s * rate * weight(fair_ms(now)))
   if r_job == id then call('HDEL', P .. 'rsv', unpack(devices)) end
   call('HSET', P .. 'lc', device, nonce .. ':' .. id)
-  tell('claim', id, 'starting', now, attempt, call('HGET', job_key(id), 'ls'), '', 'token', token, 'host', host,
+  tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
     'worker', worker, 'devices', names, 'lease', mem)
   return {id, token, call('GET', key2('s', id)), tostring(attempt), mem, names, stamp}
 end

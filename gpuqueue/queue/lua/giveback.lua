@@ -5,15 +5,17 @@
 -- arrow: cancelling -> cancelled
 -- ARGV: id  token  detail
 -- returns 1 done | 0 stale
+local wrong = expect {'id', 'token', 'text'}
+if wrong then return wrong end
 local id, token, detail = unpack(ARGV)
 local job = read_job(id)
-if not owns(job, token) then return 0 end
+if not owns(job, token) or not queueable(job) then return 0 end
 local now = now_ms()
 free_devices(id, job, now)
-local attempt = call('HINCRBY', job_key(id), 'at', -1)
+local attempt = job.at - 1
 local state = job.st == 'cancelling' and 'cancelled' or 'queued'
 local event = tell('giveback', id, state, now, attempt, job.ls, '', 'token', token, 'detail', detail)
-call('HSET', job_key(id), 'st', state, 'tok', '', 'devs', '', 'host', '', 'w', '')
+call('HSET', job_key(id), 'st', state, 'at', attempt, 'tok', '', 'devs', '', 'host', '', 'w', '')
 if state == 'queued' then enqueue(id, job.lv, job.u, job.sh) else close(id, state, now, event) end
 ring('room')
 return 1

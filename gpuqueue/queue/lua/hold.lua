@@ -2,6 +2,8 @@
 -- arrow: queued -> held
 -- ARGV: id
 -- returns the state after; that of before if it could not be held; '' if unknown
+local wrong = expect {'id'}
+if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
 if not job.st then return '' end

@@ -53,8 +53,8 @@ local function gpus_known()
   for h = 1, #hosts do
     local records = call('HGETALL', key2('dev', hosts[h]))
     for i = 1, #records, 2 do
-      local _, _, _, _, _, _, kind = parse_record(records[i + 1], records[i])
-      if kind ~= 'cpu' then
+      local total, _, _, _, _, _, kind = parse_record(records[i + 1], records[i])
+      if total and kind ~= 'cpu' then
         heard_of_gpus = true
         return true
       end
@@ -70,6 +70,34 @@ local function suits(wish, kind)
   if wish == 'gpu' then return on_gpu end
   if wish == 'cpu' then return not on_gpu end
   return wish == 'any'
+end
+
+-- What a script is handed is judged before its first write: writes are not undone when a script dies half-way. Each
+-- script names the kinds of its arguments in their order. The argument itself is not repeated: it may be anything.
+local NUMBER, WORD, MOST = '^%d+$', '^[%w_.@+-]+$', '9007199254740992' -- 2^53, what a double counts up to
+local KINDS = {
+  id = '^[1-9]%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER, level = '^[0-3]$', flag = '^[01]$',
+  token = '^%d+%.%w+$', nonce = '^%w+$', user = WORD, host = WORD, pool = '^[%w_.@+-]*$', worker = '^[^%c]+$',
+  device = '^[!-+%-.-9;-~]+$', shape = '^%d+:%d+:[1-9]%d?:[%w_.@+:-]*$', word = WORD,
+  devices = '^[!-+%-.-9;-~,]*$', -- no comma or colon in a device
+  passed = '^%d*$', -- '' where it is not known
+}
+local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true}
+
+-- -> the error to answer with, or nil. `from` is the first argument that is judged, 1 unless said.
+local function misfit(kinds, from)
+  for i = 1, #kinds do
+    local kind, text = kinds[i], ARGV[(from or 1) + i - 1]
+    local good = text and (kind == 'text' or (#text <= 4096 and string.find(text, KINDS[kind])))
+    if good and NUMBERS[kind] then good = #text < #MOST or (#text == #MOST and text <= MOST) end
+    if not good then return redis.error_reply('BADARGS argument ' .. (from or 1) + i - 1 .. ' is no ' .. kind) end
+  end
+end
+
+-- As misfit, where nothing may follow.
+local function expect(kinds)
+  if #ARGV > #kinds then return redis.error_reply('BADARGS there are ' .. #ARGV .. ' arguments, not ' .. #kinds) end
+  return misfit(kinds)
 end
 
 -- Forward decay: a device-second spent at t weighs 2^((t - T0) / half-life). Dividing all by one number never
@@ -99,6 +127,7 @@ local function enqueue(id, lv, user, shape)
 end
 
 local function dequeue(id, lv, user, shape)
+  if not (lv and user and shape) then return end -- a damaged entry stands nowhere
   local queue, shapes = queue_key(lv, user, shape), key3('us', lv, user)
   if call('ZREM', queue, id) == 0 then return end
   local head = call('ZRANGE', queue, 0, 0)[1]
@@ -119,11 +148,12 @@ local function promise(host, device)
   local record = call('HGET', key2('dev', host), device)
   if not record then return nil end
   local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
+  if not total then return nil end -- damaged: its worker's next beat writes it anew
   local available = total - headroom - foreign
   local leases = call('HVALS', key2('dl', device))
   for i = 1, #leases do
     local lease, observed = string.match(leases[i], '^(%d+):(%d+)')
-    available = available - math.max(tonumber(lease), tonumber(observed))
+    available = available - math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
   end
   return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots), kind
 end
@@ -133,8 +163,10 @@ end
 local function free_devices(id, job, now, took_s)
   for device in string.gmatch(job.devs or '', '[^,]+') do call('HDEL', key2('dl', device), id) end
   call('ZREM', P .. 'leases', id)
-  local spent_s = took_s or math.max(0, now - job.tc) / 1000
-  charge(job.u, (spent_s - tonumber(job.dep)) * tonumber(job.rate) * weight(tonumber(job.tf or job.tc)))
+  local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
+  if not (job.u and claimed and deposit_s and rate) then return end -- damaged: what it cost, nobody knows any more
+  local spent_s = took_s or math.max(0, now - claimed) / 1000
+  charge(job.u, (spent_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed))
 end
 
 -- Who keeps a device from new jobs: origin -> {why, by, at}. Each origin has a say of its own; see ../drains.py.
@@ -191,12 +223,21 @@ local function close(id, state, now, event)
   call('PUBLISH', P .. 'end', id)
 end
 
+-- What a damaged entry has lost starts over: a script that stumbles over it would stop half-way, or stop everybody.
+local function counted(text) return #(text or '') < 10 and tonumber(string.match(text or '', '^%d+$')) or 0 end
+
 local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf'}
 local function read_job(id)
   local values = call('HMGET', job_key(id), unpack(FIELDS))
   local job = {}
   for i = 1, #FIELDS do job[FIELDS[i]] = values[i] or nil end
+  job.at, job.ls = counted(job.at), counted(job.ls)
   return job
+end
+
+-- Can it stand in a queue? An entry that lost one of these can only be ended.
+local function queueable(job)
+  return job.u and job.sh and job.lv and string.match(job.lv, '^[0-3]$') and parse_shape(job.sh)
 end
 
 local ACTIVE = {starting = true, running = true, cancelling = true}
@@ -206,11 +247,11 @@ local function owns(job, token) return ACTIVE[job.st] and job.tok == token end
 
 -- A run is over and nobody knows how: run again, hold, or end. Used by lose.lua and reap.lua.
 local function lose(id, job, now, loss_limit, detail)
-  local losses = tonumber(job.ls) + 1
+  local losses = job.ls + 1
   free_devices(id, job, now)
   local state, reason = 'queued', ''
   if job.st == 'cancelling' then state = 'cancelled'
-  elseif job.rq ~= '1' then state = 'lost'
+  elseif job.rq ~= '1' or not queueable(job) then state = 'lost'
   elseif losses >= loss_limit then state, reason = 'held', 'lost_too_often' end
   local event = tell('lose', id, state, now, job.at, losses, reason, 'token', job.tok, 'detail', detail)
   call('HSET', job_key(id), 'st', state, 'ls', losses, 'why', reason, 'tok', '', 'devs', '', 'host', '', 'w', '')

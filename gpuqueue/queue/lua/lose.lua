@@ -8,6 +8,8 @@
 -- arrow: cancelling -> cancelled
 -- ARGV: id  token  loss_limit  detail  well (0|1)  against (devices)  why
 -- returns the state after, or '' if stale
+local wrong = expect {'id', 'token', 'count', 'text', 'flag', 'devices', 'text'}
+if wrong then return wrong end
 local id, token, loss_limit, detail, well, against, why = unpack(ARGV)
 local job = read_job(id)
 if not owns(job, token) then return '' end

@@ -1,6 +1,8 @@
 -- Keep something in the story of a live run that its owner should know. Where the job stands does not change.
 -- ARGV: id  token  detail
 -- returns 1 done | 0 stale
+local wrong = expect {'id', 'token', 'text'}
+if wrong then return wrong end
 local id, token, detail = unpack(ARGV)
 local job = read_job(id)
 if not owns(job, token) then return 0 end

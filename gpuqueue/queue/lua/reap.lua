@@ -13,6 +13,8 @@
 -- arrow: cancelling -> cancelled
 -- ARGV: loss_limit  lease_ms  tick_ms  most  passed_ms (since the caller's last tick, by its own clock; '' unknown)
 -- returns {id, state after, ...}
+local wrong = expect {'count', 'ms', 'ms', 'count', 'passed'}
+if wrong then return wrong end
 local loss_limit, lease_ms, tick_ms, most, passed_ms = unpack(ARGV)
 local now = now_ms()
 local meta = P .. 'meta'

@@ -1,11 +1,13 @@
 -- The book has everything up to an event: forget the jobs that ended by then, and trim the outbox.
 -- ARGV: ms  n (the two halves of the event's id)
 -- returns how many jobs were forgotten
+local wrong = expect {'count', 'count'}
+if wrong then return wrong end
 local ms, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local forgotten = 0
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'ended', '-inf', ARGV[1])) do
   local ev_ms, ev_n = string.match(call('HGET', job_key(id), 'ev') or '0-0', '^(%d+)-(%d+)$')
-  ev_ms, ev_n = tonumber(ev_ms), tonumber(ev_n)
+  ev_ms, ev_n = tonumber(ev_ms) or 0, tonumber(ev_n) or 0 -- a damaged entry is forgotten as well
   if ev_ms < ms or (ev_ms == ms and ev_n <= n) then
     call('DEL', job_key(id), key2('s', id))
     call('ZREM', P .. 'ended', id)

@@ -2,6 +2,8 @@
 -- arrow: starting -> running
 -- ARGV: id  token  lease_ms  started (JSON for the book)
 -- returns 1 yes | 0 the claim is stale | -1 it was cancelled meanwhile
+local wrong = expect {'id', 'token', 'ms', 'text'}
+if wrong then return wrong end
 local id, token, lease_ms, started = unpack(ARGV)
 local job = read_job(id)
 if not owns(job, token) then return 0 end

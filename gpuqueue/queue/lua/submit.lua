@@ -4,13 +4,13 @@
 -- returns {'queued', id, ms, 'device' if no device is known that it may run on, else ''}
 --       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
 --       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0}
+local wrong = expect {'user', 'level', 'size', 'shape', 'flag', 'text', 'nonce'}
+if wrong then return wrong end
 local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV)
 if not call('GET', P .. 'epoch') then return redis.error_reply('NOTOPEN the store was never opened') end
 local need, _, n, pool, wish = parse_shape(shape)
 local WISHES = {[''] = true, gpu = true, cpu = true, any = true}
-if not need or not WISHES[wish] or not string.match(mem, '^%d+$') or not string.match(lv, '^[0-3]$') then
-  return redis.error_reply('BADSHAPE ' .. shape) -- a script's writes are not undone: judge before the first
-end
+if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
 
 -- What is not known is not impossible: a host that is down for an hour has taken its devices out of the queue.
 -- -> 'queued', '' or 'device' | 'impossible', why, figure
@@ -22,8 +22,8 @@ local function judge()
     local candidates, fitting = {}, {} -- by kind: a job on several devices never mixes them
     for i = 1, #records, 2 do
       local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
-      anything = true
-      if pool == '' or pool == its_pool then
+      anything = anything or total ~= nil
+      if total and (pool == '' or pool == its_pool) then
         in_pool = in_pool + 1
         if suits(wish, kind) and n > 1 and kind == 'mig' then
           parts = parts + 1 -- a CUDA process can use one part of a card only

@@ -1,0 +1,166 @@
+"""Judges what a program hands to the client. The command line's words are checked by click and go the same way.
+
+Python says little about a wrong type until it hurts, and then far from where it was said. Each function here returns
+the value if it is usable, and raises BadRequest in words that name the argument if it is not. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from gpuqueue.errors import BadRequest, JobNotFound
+from gpuqueue.job import JobState
+from gpuqueue.units import parse_duration
+from gpuqueue.words import brief
+
+#: Largest id that either store can hold.
+MAX_ID = 2**53
+#: Longest list that may be asked for.
+MOST = 10**9
+
+
+def job_id(value: object) -> int:
+    """Return a job's id.
+
+    Raises:
+        BadRequest: it is no whole number.
+        JobNotFound: no job can have it.
+
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise BadRequest(f"a job's id is a whole number, not {brief(value)}")
+    if not 0 < value <= MAX_ID:
+        raise JobNotFound(f"there is no job {brief(value)}: ids are numbers from 1 up")
+    return value
+
+
+def count(what: str, value: object) -> int:
+    """Return how many of something to return at most.
+
+    Raises:
+        BadRequest: it is no whole number, or none from 0 to MOST.
+
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST:
+        raise BadRequest(f"{what} must be a whole number from 0 to {MOST}, not {brief(value)}")
+    return value
+
+
+def text_or_none(what: str, value: object) -> str | None:
+    """Return something to look for.
+
+    Raises:
+        BadRequest: it is no text, or none that a database could hold.
+
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise BadRequest(f"{what} must be text, not {brief(value)}")
+    if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
+        raise BadRequest(f"{what} cannot be {brief(value)}: that is no text")
+    return value
+
+
+def states(value: object) -> tuple[JobState, ...]:
+    """Return the states to look for.
+
+    Raises:
+        BadRequest: it is no list of states.
+
+    """
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise BadRequest(f"states must be a list of JobState, not {brief(value)}")
+    for each in value:
+        if not isinstance(each, JobState):
+            raise BadRequest(f"states must be a list of JobState, and {brief(each)} is none")
+    return tuple(value)
+
+
+def moment_or_none(what: str, value: object) -> datetime | None:
+    """Return a moment that everybody understands alike.
+
+    Raises:
+        BadRequest: it is no time, or one without a zone.
+
+    """
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise BadRequest(f"{what} must be a datetime, not {brief(value)}")
+    if value.tzinfo is None:
+        raise BadRequest(f"{what} has no time zone, so nobody knows which moment it is: give it one (astimezone())")
+    return value
+
+
+def seconds_or_none(what: str, value: object) -> float | None:
+    """Return how long something may take, in seconds.
+
+    Raises:
+        BadRequest: it is no number of seconds.
+
+    """
+    if value is None:
+        return None
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or math.isnan(value):
+        raise BadRequest(f"{what} must be a number of seconds, not {brief(value)}")
+    return value
+
+
+def time_limit(value: object) -> float | None:
+    """Return a job's time limit in seconds, given as such or as text such as ``2h``; its size is the spec's to judge.
+
+    Raises:
+        BadRequest: it is neither.
+
+    """
+    return parse_duration(value) if isinstance(value, str) else seconds_or_none("time_limit", value)
+
+
+def words(what: str, value: object) -> tuple[str, ...]:
+    """Return words of a command line. One text is refused: as a sequence it would be its letters.
+
+    Raises:
+        BadRequest: it is no list of texts.
+
+    """
+    if isinstance(value, str):
+        raise BadRequest(f"{what} must be a list of words, not the text {brief(value)}: write [{brief(value)}]")
+    if isinstance(value, bytes) or not isinstance(value, Sequence):
+        raise BadRequest(f"{what} must be a list of words, not {brief(value)}")
+    for each in value:
+        if not isinstance(each, str):
+            raise BadRequest(f"{what} must be a list of words, and {brief(each)} is no text")
+    return tuple(value)
+
+
+def environment(value: object) -> Mapping[str, str]:
+    """Return the variables of a job; None stands for no variable. The spec judges each of them.
+
+    Raises:
+        BadRequest: it maps nothing to anything.
+
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise BadRequest(f"env must be a mapping of names to values, not {brief(value)}")
+    return value
+
+
+def path_or_none(what: str, value: object) -> str | None:
+    """Return a path as text.
+
+    Raises:
+        BadRequest: it is no path.
+
+    """
+    if value is None:
+        return None
+    path = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(path, str) or "\0" in path:
+        raise BadRequest(f"{what} must be a path, not {brief(value)}")
+    return path

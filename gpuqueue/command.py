@@ -1,0 +1,84 @@
+"""Runs a command line. Whatever goes wrong becomes one line on stderr and a documented exit code.
+
+The line may quote what somebody typed, called a file or wrote into a store. So it is made plain: it stays one line, and
+nothing in it is obeyed by a terminal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+
+import click
+
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.words import in_one_line
+
+#: Ended by Ctrl-C, and by a reader that has gone, as the shell reports SIGINT and SIGPIPE.
+INTERRUPTED, READER_GONE = 130, 141
+#: Exit code of a mistake that only the operating system knows.
+FAILED = 1
+
+
+def run(group: click.Group, program: str) -> int:
+    """Run *group* on this process's command line and return the exit code."""
+    _let_everything_be_printed()
+    try:
+        code = _ended(group, program)
+        sys.stdout.flush()
+    except click.exceptions.Abort:
+        code = say(program, "interrupted", INTERRUPTED)
+    except click.ClickException as error:
+        code = say(program, _in_words(error), error.exit_code)
+    except GpuQueueError as error:
+        code = say(program, str(error), error.exit_code)
+    except BrokenPipeError:  # the reader (head, less) has gone; that is no mistake of anybody
+        _close_stdout()
+        code = READER_GONE
+    except OSError as error:  # a full disk, a directory that is not ours
+        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, (str, bytes)) else ""
+        code = say(program, f"{error.strerror or error}{where}", FAILED)
+        with contextlib.suppress(OSError):
+            _close_stdout()  # nothing more can be said there
+    return code
+
+
+def _ended(group: click.Group, program: str) -> int:
+    """Run *group*; a command ends by returning, or by sys.exit with a code of its own."""
+    try:
+        code = group.main(prog_name=program, standalone_mode=False)
+    except SystemExit as ended:
+        code = ended.code
+    return code if isinstance(code, int) else 0
+
+
+def say(program: str, message: str, code: int = 0) -> int:
+    """Say *message* in one line on stderr; return *code*."""
+    with contextlib.suppress(OSError):  # where stderr is gone, the exit code must do
+        click.echo(f"{program}: {in_one_line(message)}", err=True)
+    return code
+
+
+def _in_words(error: click.ClickException) -> str:
+    """Return what click has to say in our way: one line that ends with what to do."""
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()
+        return "name a command"
+    words = error.format_message()
+    context = getattr(error, "ctx", None)
+    if context is None:
+        return words
+    return f"{words} See {context.command_path} --help"
+
+
+def _close_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _let_everything_be_printed() -> None:
+    """Replace what the terminal's encoding cannot say: a Latin-1 terminal must not end a command with a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

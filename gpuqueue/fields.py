@@ -1,0 +1,163 @@
+"""Reads payloads that another process, another version or another person has written: each field is what it must be.
+
+JSON can hold anything, and what comes out of it travels on into arithmetic, SQL and terminals. So every field is
+asked for by name *and* kind; whatever is missing or of another kind is one documented error that says which it is.
+Unknown keys are ignored, so that an older reader survives a newer writer. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpuqueue.errors import Unreadable
+
+#: The largest number that every store and database of ours takes.
+MOST = 2**63 - 1
+#: Longest piece of a strange value that is shown in a message, in characters.
+_SHOWN = 40
+
+
+class Fields:
+    """The fields of one object in a payload. *what* is what messages call it, such as ``a run's device``.
+
+    Every method raises :class:`~gpuqueue.errors.Unreadable` where the field is not what it must be.
+    """
+
+    __slots__ = ("_plain", "_what")
+
+    def __init__(self, plain: object, what: str) -> None:
+        """Take *plain* apart.
+
+        Raises:
+            Unreadable: it is no object with named fields.
+
+        """
+        if not isinstance(plain, Mapping):
+            raise Unreadable(f"{what} cannot be read: it is no object but {_shown(plain)}")
+        self._plain: Mapping[str, Any] = plain
+        self._what = what
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._plain
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._plain)
+
+    def wrong(self, name: str, wanted: str) -> Unreadable:
+        """Return the error that says that the field *name* is not the *wanted*."""
+        if name not in self._plain:
+            return Unreadable(f"{self._what} cannot be read: {name!r} is missing")
+        return Unreadable(f"{self._what} cannot be read: {name!r} is {_shown(self._plain[name])}, not {wanted}")
+
+    def has(self, name: str) -> bool:
+        """Return whether the field is there and not null: what a writer did not know is either."""
+        return self._plain.get(name) is not None
+
+    def plain(self, name: str, default: object = None) -> object:
+        """Return a field as it is, *default* where it is missing."""
+        return self._plain.get(name, default)
+
+    def text(self, name: str, default: str | None = None) -> str:
+        """Return a field that is text; *default*, if there is one, where it is missing."""
+        value = self._plain.get(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, "a text")
+        return value
+
+    def text_or_none(self, name: str) -> str | None:
+        """Return a field that is text, None where it is missing or null."""
+        return self.text(name) if self.has(name) else None
+
+    def whole(self, name: str, default: int | None = None, *, least: int = 0) -> int:
+        """Return a field that is a whole number from *least* to MOST."""
+        value = self._plain.get(name, default)
+        if type(value) is not int or not least <= value <= MOST:
+            raise self.wrong(name, f"a whole number from {least} up")
+        return value
+
+    def whole_or_none(self, name: str) -> int | None:
+        """Return a field that is a whole number from 0 up, None where it is missing or null."""
+        return self.whole(name) if self.has(name) else None
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """Return a field that is a finite number."""
+        value = self._plain.get(name, default)
+        if type(value) is int and -MOST <= value <= MOST:
+            return value
+        if type(value) is float and math.isfinite(value):
+            return value
+        raise self.wrong(name, "a number")
+
+    def number_or_none(self, name: str) -> float | None:
+        """Return a field that is a finite number, None where it is missing or null."""
+        return self.number(name) if self.has(name) else None
+
+    def flag(self, name: str, default: bool | None = None) -> bool:  # noqa: FBT001 - as the other defaults
+        """Return a field that is true or false."""
+        value = self._plain.get(name, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false")
+        return value
+
+    def flag_or_none(self, name: str) -> bool | None:
+        """Return a field that is true or false, None where it is missing or null."""
+        return self.flag(name) if self.has(name) else None
+
+    def each(self, name: str) -> list[Any]:
+        """Return a field that is a list of whatever; it is empty where the field is missing."""
+        value = self._plain.get(name, ())
+        if not isinstance(value, (list, tuple)):
+            raise self.wrong(name, "a list")
+        return list(value)
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a field that is a list of texts."""
+        value = self._plain.get(name)
+        if not isinstance(value, (list, tuple)) or not all(isinstance(each, str) for each in value):
+            raise self.wrong(name, "a list of texts")
+        return tuple(value)
+
+    def wholes_or_none(self, name: str) -> tuple[int | None, ...]:
+        """Return a field that is a list of whole numbers from 0 up and nulls."""
+        value = self._plain.get(name)
+        if not isinstance(value, (list, tuple)) or not all(
+            each is None or (type(each) is int and 0 <= each <= MOST) for each in value
+        ):
+            raise self.wrong(name, "a list of whole numbers and nulls")
+        return tuple(value)
+
+    def below(self, name: str, what: str) -> Fields:
+        """Return the fields of the object in a field."""
+        if name not in self._plain:
+            raise self.wrong(name, "an object")
+        return Fields(self._plain[name], what)
+
+
+def loaded(text: object, what: str) -> Fields:
+    """Return the fields of the JSON object that *text* is.
+
+    Raises:
+        Unreadable: it is no JSON, or no object.
+
+    """
+    if not isinstance(text, (str, bytes)):
+        raise Unreadable(f"{what} cannot be read: it is missing")
+    try:
+        return Fields(json.loads(text), what)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"{what} cannot be read: it is no JSON ({str(error)[:_SHOWN]})") from error
+
+
+def _shown(value: object) -> str:
+    """Return *value* as it may stand in one line: a payload may hold megabytes, and numbers too long to print."""
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, (list, tuple)):
+        return "a list"
+    if type(value) is int and abs(value) > MOST:
+        return "a number beyond all bounds"
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

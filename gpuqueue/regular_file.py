@@ -1,0 +1,51 @@
+"""Opens files that a job could have put something else in the place of: whoever reads them must not be held up.
+
+A pipe without a writer would be waited for for ever, ``/dev/zero`` never ends, and a file may be of any size.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from gpuqueue.errors import Unreadable
+
+#: Most bytes of a file of the run directory; the largest, a claim of many devices or their meters, has some 100 kB.
+MOST_BYTES = 8 * 2**20
+CHUNK_BYTES = 2**20
+
+
+def open_regular(path: Path) -> int:
+    """Return a descriptor to read the file *path* from; the caller closes it.
+
+    Raises:
+        OSError: it is not there, or cannot be opened now.
+        Unreadable: it is a pipe, a directory or a device.
+
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise Unreadable(f"{path.name} is no file")
+
+
+def read_small(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """Return what is in the file *path*.
+
+    Raises:
+        OSError: it is not there, or cannot be read now.
+        Unreadable: it is no file, or larger than *most_bytes*.
+
+    """
+    fd = open_regular(path)
+    try:
+        content = b""
+        while part := os.read(fd, min(most_bytes + 1 - len(content), CHUNK_BYTES)):
+            content += part
+            if len(content) > most_bytes:
+                raise Unreadable(f"{path.name} is larger than {most_bytes} bytes")
+        return content
+    finally:
+        os.close(fd)

@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import odd
+import pytest
+from factories import make_spec, must_claim, serve
+from hypothesis import given
+from hypothesis import strategies as st
+from spoken import documented, harmless, speak
+
+from gpuqueue.cli.main import COMMANDS
+from gpuqueue.errors import StoreUnreachable
+from gpuqueue.queue.jobqueue import JobQueue
+
+#: What may stand anywhere. The kernel hands over no NUL, and undecodable bytes as escaped surrogates.
+words = st.one_of(
+    odd.texts.filter(lambda text: "\0" not in text and "\ud800" not in text),
+    st.sampled_from(["1", "2", "3", "99", "-1", "--", "-", "--json", "--csv", "-h", "5s", "1G", "GPU-0", "nodeA:0"]),
+)
+#: Command -> the options that it has and which end at once, each with the words that it takes.
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "submit": ("-m", "-g", "-t", "-n", "-e", "-C", "-p", "--pool", "--no-requeue", "--no-cap", "--python", "--device"),
+    "queue": ("-u", "-l", "--json"),
+    "show": ("--json",),
+    "logs": (),
+    "wait": ("--timeout",),
+    "cancel": (),
+    "hold": (),
+    "release": (),
+    "history": ("-u", "-n", "-s", "--since", "--until", "-d", "-l", "--before", "--json", "--csv"),
+    "gpus": ("--json",),
+    "drain": ("--all", "--reason"),
+    "resume": ("--all",),
+}
+#: They wait for something, or start and stop the machine: not here.
+ELSEWHERE = {"run", "up", "down", "status", "db", "doctor"}
+
+
+@pytest.fixture
+def here(
+    queue: JobQueue, store_url: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> JobQueue:
+    """Return a queue with a waiting, a running and a cancelled job, and let the command line use it."""
+    shutil.copy(request.getfixturevalue("_migrated_sqlite"), tmp_path / "book.db")
+    monkeypatch.setenv("GPUQUEUE_REDIS_URL", store_url)
+    monkeypatch.setenv("GPUQUEUE_DATABASE_URL", f"sqlite:///{tmp_path / 'book.db'}")
+    monkeypatch.setenv("GPUQUEUE_HOST", "nodeA")
+    serve(queue)
+    queue.submit(make_spec(name="\x1b]0;owned\x07\n\u202e"))
+    must_claim(queue)
+    queue.submit(make_spec())
+    queue.cancel(queue.submit(make_spec()).id)
+    return queue
+
+
+def test_every_command_is_tried_here_or_elsewhere() -> None:
+    """A new command must say which of its options may be tried."""
+    assert set(OPTIONS) <= set(COMMANDS) <= set(OPTIONS) | ELSEWHERE
+
+
+@pytest.mark.parametrize("command", OPTIONS)
+@odd.gate
+@given(given_words=st.lists(st.one_of(words, st.integers(0, 50)), max_size=6))
+def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str, given_words: list[str | int]) -> None:
+    """Options with garbage behind them, garbage in front, in any order."""
+    options = OPTIONS[command]
+    typed = [options[each % len(options)] if isinstance(each, int) and options else str(each) for each in given_words]
+    patience = ["--timeout", "0.001s"] if command == "wait" else []
+
+    said = speak([command, *typed, *patience])
+
+    assert said.code in documented(), said
+    assert "Traceback" not in said.stderr
+    assert harmless(said.stderr)
+    assert harmless(said.stdout.decode()) or command == "logs"
+    if said.code == 2:
+        assert 1 == said.stderr.count("\n"), said.stderr
+        assert said.stderr.startswith("gpuqueue: ")
+        assert b"" == said.stdout
+    elif said.code:
+        assert said.stderr.startswith("gpuqueue: ")
+    assert here.counts()[0] >= 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "line"),
+    [
+        (["submit", "--mem", "1G", "--name", "\x1b]0;x\x07", "--", ""], 2, "there is no command to run"),
+        (["submit", "a\x1b[2J\n.py", "--mem", "1G"], 2, "no such file: a\ufffd[2J"),
+        (["submit", "--mem", "1G", "--cwd", "x" * 5000, "--", "true"], 2, "no such directory"),
+        (["submit", "x" * 5000 + ".py", "--mem", "1G"], 2, "no such file"),
+        (["submit", "--mem", "1G", "--", "true", "x" * 200_000], 2, "argument 1 takes 200000 bytes"),
+        (["submit", "--mem", "1G", "--", "true", *["x" * 1000] * 1100], 2, "put large inputs into a file"),
+        (["submit", "--mem", "1G", "-e", "=x", "--", "true"], 2, "write it like --env KEY=VALUE"),
+        (["submit", "--mem", "1G", "-n", "x" * 1_000_000, "--", "true"], 2, "1 to 128 characters"),
+        (["submit", "--mem", "9" * 1_000_000, "--", "true"], 2, "is not a size"),
+        (["--\x1b[31m"], 2, "No such option"),
+        (["show", "1\n2"], 2, "is not a valid integer"),
+        (["history", "--user", "\udcff"], 2, "user cannot be"),
+        (["history", "--since", "\x1b"], 2, "is no time"),
+        (["cancel", "9007199254740992"], 3, "there is no job"),
+        (["wait", "--timeout", "1x", "1"], 2, "is not a duration"),
+        (["nonsense\x07"], 2, "No such command 'nonsense\ufffd'"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_a_mistake_is_one_line_that_a_terminal_survives(typed: list[str], code: int, line: str) -> None:
+    """What was typed is quoted, but not obeyed; and a megabyte of it is not repeated."""
+    said = speak(typed)
+
+    assert (code, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
+    assert line in said.stderr.replace("\\x07", "\ufffd")
+    assert harmless(said.stderr)
+    assert len(said.stderr) < 2100
+
+
+def test_a_terminal_that_knows_few_characters_is_no_mistake(here: JobQueue) -> None:
+    """A Latin-1 terminal, an ASCII pipe: what they cannot say is replaced."""
+    here.submit(make_spec(name="моя работа"))
+
+    assert b"??? ??????" in speak(["queue"], "latin-1").stdout
+    assert "no such file: ????.py" in speak(["submit", "файл.py", "--mem", "1G"], "latin-1").stderr
+    assert 0 == speak(["queue"], "ascii").code
+
+
+@pytest.mark.usefixtures("here")
+def test_what_is_wrong_with_the_environment_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 000 variables, of a value too long for the kernel, of a variable of ours with something else in it."""
+    monkeypatch.setenv("GPUQUEUE_CHANGED", '[{"}')
+    assert 0 == speak(["submit", "--mem", "1G", "--", "true"]).code
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "environ", {**os.environ, **{f"V{n:05}": "x" for n in range(100_000)}})
+        said = speak(["submit", "--mem", "1G", "--", "true"])
+    assert (2, 1) == (said.code, said.stderr.count("\n"))
+    assert "submit from a smaller environment (env -i)" in said.stderr
+    monkeypatch.setenv("HUGE", "x" * 131_071)
+    said = speak(["submit", "--mem", "1G", "--", "true"])
+    assert (2, "the variable 'HUGE' takes 131076 bytes" in said.stderr) == (said.code, True)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"lease = ", b"#" * 2_000_000])
+def test_a_broken_settings_file_is_one_line_of_every_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes
+) -> None:
+    """Also of `up` and `down`, which then have done nothing."""
+    (tmp_path / "config.toml").write_bytes(content)
+    monkeypatch.setenv("GPUQUEUE_CONFIG", str(tmp_path / "config.toml"))
+
+    for command in ("queue", "gpus", "up", "down", "status", "history"):
+        said = speak([command])
+        assert (2, b"", 1) == (said.code, said.stdout, said.stderr.count("\n"))
+        assert "settings file" in said.stderr
+
+
+def test_a_store_that_belongs_to_somebody_else_is_said_so(tmp_path: Path) -> None:
+    """Not "is it running?": it is, and starting another would not help."""
+    if os.getuid() == 0:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_refused_as_nobody(tmp_path))
+        assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        return
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(StoreUnreachable, match="you may not use the store"):
+        JobQueue(f"unix://{tmp_path / 'closed' / 'store.sock'}").epoch()
+
+
+def _refused_as_nobody(tmp_path: Path) -> int:
+    """Ask as an account without rights; return 0 if that is said in words."""
+    queue = JobQueue(f"unix://{tmp_path / 'store.sock'}")
+    os.setuid(65534)
+    try:
+        queue.epoch()
+    except StoreUnreachable as error:
+        return 0 if "you may not use the store" in str(error) else 1
+    except BaseException:  # noqa: BLE001 - a child of a test must end here, whatever happens
+        return 2
+    return 3
+
+
+def test_one_damaged_job_hides_no_other_on_the_command_line(here: JobQueue, store_url: str) -> None:
+    """`queue` shows the rest and says which one it cannot read; `show` says why, in one line."""
+    from gpuqueue.queue import keys  # noqa: PLC0415 - next to its one use
+    from gpuqueue.queue.connect import connect  # noqa: PLC0415 - as above
+
+    client = connect(store_url)
+    client.hset(keys.job(2), "st", "\x1b]0;x\x07")
+    client.delete(keys.spec(1))
+    client.close()
+
+    said = speak(["queue", "--json"])
+    shown = json.loads(said.stdout)
+    assert [(1, "(unreadable)")] == [(job["id"], job["name"]) for job in shown]
+    said = speak(["show", "2"])
+    assert (1, 1) == (said.code, said.stderr.count("\n"))
+    assert "the store's entry of job 2 cannot be read" in said.stderr
+    assert harmless(said.stderr)
+    assert here.counts()

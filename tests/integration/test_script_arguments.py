@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import odd
+import pytest
+import redis
+from factories import BOB, make_offer, make_spec, must_claim, serve
+from hypothesis import given
+from hypothesis import strategies as st
+from store_dump import NAMES, digest, dump, faults
+
+from gpuqueue.codec import encode_spec
+from gpuqueue.job import Level
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.scripts import ACTS, Scripts
+from gpuqueue.units import GIB
+
+#: What no argument should be, and what some may be: each script gets all of it at every place.
+ODD: tuple[Any, ...] = (
+    "",
+    " ",
+    "0",
+    "-1",
+    "1.5",
+    "1e3",
+    "0x10",
+    "nan",
+    "inf",
+    "9007199254740993",
+    "9" * 400,
+    "1\n2",
+    "1\r\n+OK",
+    "a:b",
+    "a,b",
+    "\x00",
+    "\x1b]0;x\x07",
+    "\udcff",
+    "é",
+    "%d%s",
+    "1:0:1:",
+    "{gq}:epoch",
+    b"\xff\xfe",
+    "x" * 5000,
+)
+SPEC = encode_spec(make_spec())
+
+
+@pytest.fixture
+def client(queue: JobQueue, store_url: str) -> Iterator[redis.Redis]:
+    """Return a connection to a store in which job 1 runs, 2 is cancelling, 3 starts, 4 and 5 wait, 6 is held."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for level in (Level.URGENT, Level.URGENT, Level.URGENT):
+        queue.submit(make_spec(level=level))
+    tokens = [must_claim(queue, nonce=f"abc{n}").token for n in range(3)]
+    queue.started(1, tokens[0], lease_s=300, log_path="/l", devices=())
+    queue.started(2, tokens[1], lease_s=300, log_path="/l", devices=())
+    queue.cancel(2)
+    queue.submit(make_spec(account=BOB))
+    queue.submit(make_spec(gpus=2))
+    queue.hold(queue.submit(make_spec()).id)
+    connection = connect(store_url)
+    assert [] == faults(dump(connection))
+    yield connection
+    connection.close()
+
+
+#: Good arguments of each script, for the store of the fixture.
+GOOD: dict[str, list[Any]] = {
+    "open": ["e", 0],
+    "submit": ["ada", 1, GIB, f"{GIB}:0:1:", 1, SPEC, "n"],
+    "claim": ["nodeA", "GPU-1", "w", 300_000, 0, "n1", 1, 1, 5, 3, 6],
+    "started": [3, "1.abc2", 300_000, "{}"],
+    "beat": ["nodeA", "GPU-0", 24 * GIB, 0, 0, 8, "", "gpu", 300_000, 1, "1.abc0", 1, "GPU-0", 7, 3, "1.abc2", 0],
+    "note": [1, "1.abc0", "text"],
+    "giveback": [3, "1.abc2", "text"],
+    "finish": [1, "1.abc0", "failed", "{}", 0, "GPU-0", "why"],
+    "lose": [1, "1.abc0", 3, "text", 1, "", "why"],
+    "reap": [3, 300_000, 10_000, 100, 5],
+    "cancel": [4],
+    "hold": [4],
+    "release": [6],
+    "settle": [1, 1],
+    "drain": ["person", "why", "ada", "GPU-0", "GPU-1"],
+    "resume": [2, "person", "deaths", "GPU-0", "GPU-1"],
+}
+#: Arguments that may be anything: what is in them concerns nobody before it is read from the book or shown.
+ANYTHING = {
+    ("submit", 5),
+    ("started", 3),
+    ("note", 2),
+    ("giveback", 2),
+    ("finish", 3),
+    ("finish", 6),
+    ("lose", 3),
+    ("lose", 6),
+} | {
+    ("drain", 1),
+    ("drain", 2),
+}
+
+
+def error_of(scripts: Scripts, act: str, words: list[Any]) -> str | None:
+    """Run a script and return the error that it answers with, None if it does not."""
+    try:
+        scripts.run(act, *words)
+    except redis.ResponseError as error:
+        return str(error)
+    return None
+
+
+def test_every_script_is_tried_here() -> None:
+    """A new script must show its good arguments, so that its bad ones are tried."""
+    assert set(ACTS) == set(GOOD)
+    assert NAMES.fullmatch("{gq}:j:12")
+    assert not NAMES.fullmatch("{gq}:j:1\n2")
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_an_error_leaves_nothing_half_written(client: redis.Redis, act: str) -> None:
+    """Each argument in turn is odd, missing or one too many; whatever is answered, the store stays whole.
+
+    A script's writes are not undone when it dies: after an error every key must be as it was before.
+    """
+    scripts = Scripts(client)
+    good = GOOD[act]
+    vectors = [[*good[:place], strange, *good[place + 1 :]] for place in range(len(good)) for strange in ODD]
+    vectors += [good[:count] for count in range(len(good))] + [[*good, "x"], [], [*good * 50]]
+    refused, before = 0, digest(client)
+    for words in vectors:
+        said = error_of(scripts, act, words)
+        if said is None:
+            assert [] == faults(dump(client)), words
+            before = digest(client)
+        else:
+            refused += 1
+            assert said.startswith("BADARGS"), (words, said)
+            assert "\n" not in said
+            assert before == digest(client), words
+    strict = [place for place in range(len(good)) if (act, place) not in ANYTHING]
+    assert refused >= len(strict) * len(ODD) // 2
+
+
+@pytest.mark.parametrize("act", ACTS)
+def test_good_arguments_are_no_error(client: redis.Redis, act: str) -> None:
+    """So that the test above does not pass because everything is refused."""
+    before = dump(client)
+
+    Scripts(client).run(act, *GOOD[act])
+
+    after = dump(client)
+    assert [] == faults(after)
+    assert (before == after) == (act in {"open", "settle", "resume"})
+
+
+odd_words = st.one_of(
+    st.sampled_from(ODD),
+    st.integers(-(2**60), 2**70),
+    st.floats(),
+    st.text(max_size=8),
+    st.binary(max_size=8),
+    st.sampled_from(sorted({word for words in GOOD.values() for word in map(str, words)})),
+)
+
+
+@odd.gate
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(ACTS), st.lists(st.tuples(st.integers(0, 20), odd_words), max_size=3)), max_size=8
+    )
+)
+def test_no_sequence_of_calls_breaks_the_store(
+    client: redis.Redis, queue: JobQueue, steps: list[tuple[str, list[tuple[int, Any]]]]
+) -> None:
+    """Good calls with some odd words in them, in any order: known keys only, and indexes that fit the jobs."""
+    scripts = Scripts(client)
+    for act, changes in steps:
+        words = list(GOOD[act])
+        for place, strange in changes:
+            words[place % len(words)] = strange
+        before = digest(client)
+        said = error_of(scripts, act, words)
+        assert said is None or said.startswith("BADARGS"), (act, words, said)
+        assert said is None or before == digest(client), (act, words)
+    after = dump(client)
+    assert [] == faults(after)
+    assert all(job.id for job in queue.live())

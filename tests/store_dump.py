@@ -1,0 +1,123 @@
+"""The whole store as values, and what must be true of it whatever was done to it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import redis
+
+from gpuqueue.job import ENDS, JobState
+from gpuqueue.queue import keys
+
+Dump = dict[str, Any]
+
+#: What stands for a part of a name in the table of gpuqueue/queue/keys.py.
+_PARTS = {
+    "<id>": r"\d+",
+    "<lv>": "[0-3]",
+    "<user>": r"[\w.@+-]+",
+    "<shape>": r"\d+:\d+:\d+:[\w.@+:-]*",
+    "<host>": r"[\w.@+-]+",
+    "<device>": r"[^:,\s]+",
+    "<nonce>": r"\w+",
+}
+
+
+#: One round trip instead of a hundred: a test compares the store before and after some thousand calls.
+_DIGEST = """
+local keys = redis.call('KEYS', '*')
+table.sort(keys)
+local all = {}
+for i = 1, #keys do all[i] = keys[i] .. redis.call('DUMP', keys[i]) end
+return redis.sha1hex(table.concat(all, '|'))
+"""
+
+
+def digest(client: redis.Redis) -> str:
+    """Return a digest of every key and all that it holds."""
+    return str(client.eval(_DIGEST, 0))
+
+
+def dump(client: redis.Redis) -> Dump:
+    """Return every key with all that it holds."""
+    names = client.keys("*")
+    ask = client.pipeline(transaction=False)
+    for key in names:
+        ask.type(key)
+    kinds = ask.execute()
+    for key, kind in zip(names, kinds, strict=True):
+        if kind == "hash":
+            ask.hgetall(key)
+        elif kind == "zset":
+            ask.zrange(key, 0, -1, withscores=True)
+        elif kind == "set":
+            ask.smembers(key)
+        elif kind == "stream":
+            ask.xrange(key)
+        else:
+            ask.get(key)
+    return dict(zip(names, ask.execute(), strict=True))
+
+
+def _names() -> re.Pattern[str]:
+    """Return what a key's name may be: the table's first column, with the parts filled in."""
+    row = r"^([a-z]+(?::?<?[\w<>:]+)?) {2,}(?:string|int|zset|hash|set|stream) "
+    names = re.findall(row, keys.__doc__ or "", re.MULTILINE)
+    patterns = []
+    for name in names:
+        pattern = re.escape(name)
+        for part, its in _PARTS.items():
+            pattern = pattern.replace(re.escape(part), its)
+        patterns.append(pattern)
+    return re.compile(re.escape(keys.PREFIX) + f"(?:{'|'.join(patterns)})", re.ASCII)
+
+
+NAMES = _names()
+
+
+def faults(store: Dump) -> list[str]:
+    """Return in words what is wrong with a store: keys that nobody knows, indexes that do not fit the jobs."""
+    found = [f"unknown key {key!r}" for key in store if not NAMES.fullmatch(key)]
+    jobs = {key.rpartition(":")[2]: held for key, held in store.items() if re.fullmatch(r".*\}:j:\d+", key)}
+    found += [f"job {job_id} has no spec" for job_id in jobs if keys.spec(job_id) not in store]
+    found += _compare("live", set(_members(store, "live")), set(jobs))
+    ended = {job_id for job_id, job in jobs.items() if JobState(job["st"]) in ENDS}
+    found += _compare("ended", set(_members(store, "ended")), ended)
+    active = {job_id for job_id, job in jobs.items() if JobState(job["st"]).is_active}
+    found += _compare("leases", set(_members(store, "leases")), active)
+    promised = {(uuid, job_id) for job_id in active for uuid in jobs[job_id]["devs"].split(",")}
+    leased = {(key.partition(":dl:")[2], job_id) for key, held in store.items() if ":dl:" in key for job_id in held}
+    found += _compare("leases on devices", leased, promised)
+    return found + _queue_faults(store, {job_id: job for job_id, job in jobs.items() if job["st"] == "queued"})
+
+
+def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:
+    """Return what is wrong with the five indexes of the jobs that wait."""
+    places: dict[str, set[str]] = {}
+    for job_id, job in waiting.items():
+        places.setdefault(f"q:{job['lv']}:{job['u']}:{job['sh']}", set()).add(job_id)
+        places.setdefault(f"us:{job['lv']}:{job['u']}", set()).add(job["sh"])
+        places.setdefault(f"ul:{job['lv']}", set()).add(job["u"])
+        places.setdefault(f"sh:{job['lv']}", set()).add(job["sh"])
+        places.setdefault(f"su:{job['lv']}:{job['sh']}", set()).add(job["u"])
+    there = {
+        key.removeprefix(keys.PREFIX) for key in store if re.match(re.escape(keys.PREFIX) + "(q|us|ul|sh|su):", key)
+    }
+    found = _compare("queues", there, set(places))
+    for name, wanted in places.items():
+        found += _compare(name, set(_members(store, name)), wanted)
+    for name in there & set(places):
+        if name.startswith("us:"):
+            _, lv, user = name.split(":")
+            heads = {shape: min(int(each) for each in places[f"q:{lv}:{user}:{shape}"]) for shape in places[name]}
+            found += _compare(f"heads of {name}", set(store[keys.PREFIX + name]), set(heads.items()))
+    return found
+
+
+def _members(store: Dump, name: str) -> list[str]:
+    return [each[0] if isinstance(each, (tuple, list)) else each for each in store.get(keys.PREFIX + name, [])]
+
+
+def _compare(what: str, there: set[Any], wanted: set[Any]) -> list[str]:
+    return [] if there == wanted else [f"{what}: {there - wanted} too many, {wanted - there} missing"]
