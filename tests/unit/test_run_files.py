@@ -204,12 +204,14 @@ def test_a_million_reports_are_not_all_read(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("workers.inside_report._MOST_FILES", 3)
     (tmp_path / "inside").mkdir()
     for pid in range(9):
-        (tmp_path / "inside" / f"{pid}.json").write_text(INSIDE)
+        said = json.loads(INSIDE)
+        said["devices"][0]["ooms"] = 1
+        (tmp_path / "inside" / f"{pid}.json").write_text(json.dumps(said))
 
     report = read_reports(tmp_path)
 
     assert report is not None
-    assert 18 == report.torch_reserved_bytes
+    assert 3 == report.ooms
 
 
 def test_the_link_of_a_run_may_be_called_anything(tmp_path: Path) -> None:
