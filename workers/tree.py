@@ -74,9 +74,13 @@ def _carries(pid: int, wanted: bytes) -> bool:
 
 
 def _in_exec(pid: int) -> bool:
-    """Return whether a process has a new program already and not yet its environment (proc(5): vsize, env_start)."""
+    """Return whether a process that showed no environment has or will have one (proc(5): vsize, env_start, env_end).
+
+    It has a new program already and not yet its environment; or it has that by now, and had not when it was read.
+    """
     fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-    return int(fields[20]) > 0 and int(fields[47]) == 0
+    size, start, end = int(fields[20]), int(fields[47]), int(fields[48])
+    return size > 0 and (start == 0 or end > start)
 
 
 def sweep(variable: str, value: str) -> int:
