@@ -113,11 +113,10 @@ def test_a_worker_waits_by_the_clock_that_cannot_be_set(
     """In a Python of conda or uv a worker beat no more for as long as the clock had been set back."""
     moved.start_recorder()
     monkeypatch.setitem(moved.environ, "DEAF_WAITS", "1")
-    worker = moved.start_worker(plain=plain)
+    moved.start_worker(plain=plain)
     job_id, process, gate = start(moved, tmp_path)
     outlive_the_grace(moved, job_id)
     assert process.alive()
     gate.touch()
 
     assert "exit 3" == str(moved.until_recorded(job_id).runs[-1].ending)
-    assert 0 == moved.end(worker)
