@@ -1,0 +1,77 @@
+"""What NVML's calls and a look of the worker's sampler cost on one GPU, in µs each. Run as a program by a test.
+
+python nvml_cost.py UUID PLACE   with the root and tests/ on PYTHONPATH, and only UUID in CUDA_VISIBLE_DEVICES
+
+It holds 64 MiB on the GPU itself, so that there is a process to be found, and prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pynvml
+from fake_driver.job import Cuda
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.device import Device
+from gpuqueue.process import ProcessIdentity
+from gpuqueue.run import RunDevice
+from gpuqueue.units import GIB, MIB
+from workers.devices.choose import choose
+from workers.live import LiveRun, LiveRuns
+from workers.rundir import Held, RunDir
+from workers.sampler import Sampler
+from workers.watchdog import Watchdog
+
+ROUNDS = 50
+
+
+def main(uuid: str, place: str) -> None:
+    """Measure each, and print it with what was seen."""
+    cuda = Cuda()
+    cuda.use(0)
+    cuda.allocate(64 * MIB)
+    backend = choose("gpu", "cost")
+    device = next(each for each in backend.devices() if each.uuid == uuid)
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    card = pynvml.nvmlDeviceGetHandleByUUID(device.mig_parent or uuid)  # a MIG instance has no figures of these
+    run = run_of_ours(device, Path(place))
+    runs = LiveRuns()
+    runs.add(run)
+    sampler = Sampler(backend, runs, SystemClock(), Watchdog(lambda _device, _reading: 0))
+    cost_us = {
+        "memory, second version": cost(lambda: pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2)),
+        "process list": cost(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)),
+        "utilisation": cost(lambda: pynvml.nvmlDeviceGetUtilizationRates(card)),
+        "temperature": cost(lambda: pynvml.nvmlDeviceGetTemperature(card, pynvml.NVML_TEMPERATURE_GPU)),
+        "a look of the sampler": cost(sampler.sample),
+    }
+    json.dump({"cost_us": cost_us, "samples": run.meter(uuid).samples, "used_bytes": run.observed()[uuid]}, sys.stdout)
+
+
+def run_of_ours(device: Device, place: Path) -> LiveRun:
+    """Return a run whose shim is this very process."""
+    on = RunDevice(uuid=device.uuid, lease_bytes=GIB, kind=device.kind, total_bytes=device.total_bytes)
+    held = Held(job_id=1, token="1.cost", devices=(on,))
+    directory = RunDir.create(place, held)
+    (directory.path / "pid").write_text(f"{ProcessIdentity.of(os.getpid())}\n")
+    return LiveRun(held=held, directory=directory, since_s=time.monotonic())
+
+
+def cost(call: Callable[[], object]) -> float:
+    """Return the µs that *call* takes on the average, after a first one that may open what is needed."""
+    call()
+    began_s = time.perf_counter()
+    for _ in range(ROUNDS):
+        call()
+    return (time.perf_counter() - began_s) / ROUNDS * 1e6
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,181 @@
+"""Jobs through the whole corridor on a real card. In the gate the same tests run on the fake driver's cards."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from bounded import until
+from fake_driver.fake_driver import JOB
+from machine_with_cards import Machine
+from site_of_one import Site
+
+from gpuqueue.device import Device, Peak, PeakSource
+from gpuqueue.job import JobState
+from gpuqueue.run import EndingKind
+from gpuqueue.units import GIB, MIB
+
+TESTS = Path(__file__).parent.parent
+SEES = JOB.with_name("sees.py")
+#: More devices than these tell nothing new, and each takes a second.
+MOST_DEVICES = 4
+#: What a card may keep for itself after its first context, and a desktop may take meanwhile.
+FEW_BYTES = 16 * MIB
+
+
+@contextmanager
+def holding(site: Site, gate: Path, mem_bytes: int, *sizes: int, deaf: bool = False) -> Iterator[int]:
+    """Run job.py with these *sizes* through the queue and yield its id when it holds them; then it ends well.
+
+    A *deaf* one ignores SIGTERM, which its program inherits from the shell.
+    """
+    os.mkfifo(gate)
+    open_gate = os.open(gate, os.O_RDWR)  # while we have it open, what reads it waits
+    try:
+        words = shlex.join([sys.executable, str(JOB), *map(str, sizes)])
+        ignoring = "trap '' TERM; " if deaf else ""
+        line = f"{ignoring}exec {words} <{shlex.quote(str(gate))}"
+        job = int(site.cli("submit", "--mem", f"{mem_bytes // MIB}M", "--", "sh", "-c", line).stdout)
+        until(lambda: said(site, job) or site.client.get(job).state.is_end, timeout_s=60, what=f"job {job}'s word")
+        assert "ready\n" == said(site, job), f"{site.cli('show', str(job), check=False).stdout}\n{site.log()[-3000:]}"
+        yield job
+    finally:
+        os.close(open_gate)
+
+
+def said(site: Site, job: int) -> str:
+    """Return what a job has printed."""
+    return "".join(log.read_text() for log in site.settings.runs_dir.glob(f"{job}/*/log"))
+
+
+def peak_of(site: Site, gate: Path, device: Device, *sizes: int) -> Peak:
+    """Run a job that holds these *sizes* on *device* for a few samples, and return its peak in the book."""
+    with holding(site, gate, sum(sizes) + GIB, *sizes) as job:
+        # What is kept of the figures can be a beat old: the first turn sees that it is of now.
+        for _ in range(2):
+            before = samples(site, job, device)
+            until(lambda seen=before: samples(site, job, device) >= seen + 2, what="two samples")
+    record = site.until_recorded(job)
+    assert JobState.SUCCEEDED is record.job.state
+    assert record.last_run is not None
+    (on,) = record.last_run.devices
+    assert device.uuid == on.uuid
+    return on.peak
+
+
+def samples(site: Site, job: int, device: Device) -> int:
+    """Return how often the worker has looked at what a running job holds on *device*."""
+    kept = [json.loads(each.read_text()) for each in site.settings.runs_dir.glob(f"{job}/*/meters")]
+    return sum(each["devices"].get(device.uuid, {}).get("samples", 0) for each in kept)
+
+
+def seen(site: Site, *options: str) -> dict[str, object]:
+    """Run sees.py through the queue and return what it printed."""
+    told: dict[str, object] = json.loads(
+        site.cli("run", "--mem", "64M", *options, "--", sys.executable, str(SEES)).stdout
+    )
+    return told
+
+
+def digits(uuid: str) -> str:
+    """Return a UUID of NVML's as CUDA tells it."""
+    return uuid.partition("-")[2].replace("-", "")
+
+
+def test_a_job_sees_its_one_device_and_no_other(gpu_site: Site, machine: Machine) -> None:
+    """CUDA's device 0 is the very device that the worker serves, by UUID, for every device of the machine."""
+    for device in machine.backend.devices()[:MOST_DEVICES]:
+        worker = gpu_site.start_worker(str(device.index))
+
+        told = seen(gpu_site)
+
+        gpu_site.end(worker)
+        ours = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPUQUEUE_DEVICES": device.uuid}
+        assert {"uuids": [digits(device.uuid)], **ours} == told
+
+
+def test_a_job_on_two_devices_sees_both_in_the_order_it_is_told(gpu_site: Site, machine: Machine) -> None:
+    """CUDA's 0 and 1 are the first and the second of GPUQUEUE_DEVICES."""
+    cards = machine.whole_cards(2)
+    for card in cards:
+        gpu_site.start_worker(str(card.index))
+
+    told = seen(gpu_site, "--gpus", "2")
+
+    names = str(told["GPUQUEUE_DEVICES"]).split(",")
+    assert {card.uuid for card in cards} == set(names)
+    assert [digits(name) for name in names] == told["uuids"]
+
+
+def test_the_peak_is_what_was_allocated_and_a_context(gpu_site: Site, machine: Machine, tmp_path: Path) -> None:
+    """The book's figure is the driver's: at least what the job allocated, and with its context within 2 %."""
+    machine.must_name_our_processes()
+    device = machine.card(3 * GIB)
+    wanted_bytes = min(GIB, machine.free_bytes(device) // 8) // (2 * MIB) * 2 * MIB
+    gpu_site.start_worker(str(device.index))
+    context = peak_of(gpu_site, tmp_path / "empty", device)
+
+    peak = peak_of(gpu_site, tmp_path / "full", device, wanted_bytes)
+
+    assert {context.source, peak.source} <= {PeakSource.NVML_SAMPLED, PeakSource.NVML_ACCOUNTING}
+    assert context.bytes is not None
+    assert peak.bytes is not None
+    print(f"allocated {wanted_bytes / MIB:.0f} MiB, context {context.bytes / MIB:.0f}, peak {peak.bytes / MIB:.0f}")
+    assert 0 < context.bytes < 4 * GIB
+    assert wanted_bytes <= peak.bytes
+    assert wanted_bytes + context.bytes == pytest.approx(peak.bytes, rel=0.02)
+
+
+def test_memory_is_free_again_after_a_cancel(gpu_site: Site, machine: Machine, tmp_path: Path) -> None:
+    """Also that of a job which does not listen to SIGTERM: the device is as free as it was before."""
+    device = machine.card(3 * GIB)
+    gpu_site.start_worker(str(device.index))
+    before_bytes = machine.free_bytes(device)
+    with holding(gpu_site, tmp_path / "gate", 2 * GIB, GIB, deaf=True) as job:
+        assert machine.free_bytes(device) <= before_bytes - GIB
+
+        gpu_site.cli("cancel", str(job))
+
+        run = gpu_site.until_recorded(job).last_run
+        recorded_s = time.monotonic()
+        until(lambda: machine.free_bytes(device) >= before_bytes - FEW_BYTES, what="the memory is free again")
+        print(f"free again {time.monotonic() - recorded_s:.3f} s after the end was seen in the book")
+    assert run is not None
+    assert run.ending is not None
+    assert (EndingKind.CANCELLED, signal.SIGKILL) == (run.ending.kind, run.ending.signal)
+
+
+def test_the_driver_names_our_own_processes(machine: Machine) -> None:
+    """A process of this machine stands in its GPU's list, by the pid that we know it by, with its bytes."""
+    machine.must_name_our_processes()
+
+
+def test_what_nvml_and_a_look_cost(machine: Machine, tmp_path: Path) -> None:
+    """Every call that a worker makes often is answered; what it took is printed, and held to nothing."""
+    machine.must_name_our_processes()
+    device = machine.card(GIB)
+    places = os.pathsep.join((str(TESTS.parent), str(TESTS)))
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("nvml_cost.py")), device.uuid, str(tmp_path)],
+        env={**os.environ, **machine.environ, "CUDA_VISIBLE_DEVICES": device.uuid, "PYTHONPATH": places},
+        stdout=subprocess.PIPE,
+        timeout=100,
+        check=True,
+    )
+    told = json.loads(done.stdout)
+
+    for name, cost_us in told["cost_us"].items():
+        print(f"{name:24} {cost_us:9.1f} µs")
+    assert 5 == len(told["cost_us"])
+    assert all(cost_us > 0 for cost_us in told["cost_us"].values())
+    assert told["samples"] > 1
+    assert told["used_bytes"] >= 64 * MIB

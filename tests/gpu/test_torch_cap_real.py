@@ -1,0 +1,77 @@
+"""The cap as torch itself keeps it: needs a card and a torch that can use it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from machine_with_cards import Machine
+from site_of_one import Site
+
+from gpuqueue.job import JobState
+from gpuqueue.run import EndingKind
+from gpuqueue.units import GIB, MIB
+
+#: Holds half a GiB, and asks for three more.
+JOB = """
+import torch
+held = torch.empty(2**29, dtype=torch.uint8, device="cuda")
+more = torch.empty(3 * 2**30, dtype=torch.uint8, device="cuda")
+print("both")
+"""
+#: An interpreter whose torch was made for CUDA, where the one that runs the tests has none.
+TORCH_PYTHON = os.environ.get("TORCH_PYTHON", sys.executable)
+
+pytestmark = [pytest.mark.gpu, pytest.mark.parametrize("machine", ["card"], indirect=True)]
+
+
+@pytest.fixture
+def torch_site(gpu_site: Site, machine: Machine, tmp_path: Path) -> Site:
+    """Return a site with a worker and the job; skip where no torch could use the card."""
+    device = machine.card(5 * GIB)
+    asked = "import torch; print(torch.__version__, torch.cuda.is_available())"
+    answer = subprocess.run([TORCH_PYTHON, "-c", asked], capture_output=True, text=True, timeout=100, check=False)
+    if not answer.stdout.endswith("True\n"):
+        why = answer.stdout.strip() or answer.stderr.strip().rpartition("\n")[2]
+        pytest.skip(f"no torch for CUDA in {TORCH_PYTHON} ({why}): name an interpreter that has one in TORCH_PYTHON")
+    (tmp_path / "job.py").write_text(JOB)
+    gpu_site.start_worker(str(device.index))
+    return gpu_site
+
+
+def submit(site: Site, place: Path, *options: str) -> int:
+    """Submit the job with 2 GiB."""
+    words = ("submit", str(place / "job.py"), "--mem", "2G", "--python", TORCH_PYTHON, *options)
+    return int(site.cli(*words).stdout)
+
+
+def test_torch_gives_a_job_no_more_than_it_asked_for(torch_site: Site, tmp_path: Path) -> None:
+    """It dies of torch's own OutOfMemoryError on a card with room to spare, and the book has the figures."""
+    job = submit(torch_site, tmp_path)
+
+    record = torch_site.until_recorded(job, timeout_s=100)
+
+    assert JobState.FAILED is record.job.state
+    run = record.last_run
+    assert run is not None
+    assert run.ending is not None
+    assert EndingKind.OUT_OF_MEMORY is run.ending.kind
+    assert re.match(r"asked 2G, peak \d", run.ending.detail)
+    assert 512 * MIB <= (run.devices[0].peak.bytes or 0) <= 2 * GIB
+    log = torch_site.cli("logs", str(job)).stdout
+    assert "OutOfMemoryError" in log
+    assert "gpuqueue: ended" not in log  # the watchdog was not needed
+
+
+def test_torch_takes_what_it_likes_without_a_cap(torch_site: Site, tmp_path: Path) -> None:
+    """The same job succeeds with --no-cap."""
+    job = submit(torch_site, tmp_path, "--no-cap")
+
+    record = torch_site.until_recorded(job, timeout_s=100)
+
+    assert JobState.SUCCEEDED is record.job.state, torch_site.cli("logs", str(job)).stdout
+    assert "both\n" == torch_site.cli("logs", str(job)).stdout
