@@ -49,13 +49,13 @@ def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
             # A server that was restarted leaves dead connections in the pool: ask before use.
             engine = sa.create_engine(parsed, pool_pre_ping=True, connect_args=wait)
         engine.dialect.create_connect_args(parsed)  # judges the rest of the address: later it would be too late
-    except (exc.ArgumentError, ValueError) as error:
-        why = next(iter(str(error).splitlines()), "")
-        raise BookUnreachable(f"the book's address {shown(parsed)} cannot be used: {why}") from error
     except (ImportError, exc.NoSuchModuleError) as error:
         raise BookUnreachable(
             f"no driver for the book at {shown(parsed)}: pip install 'gpuqueue-server[postgres]'"
         ) from error
+    except (exc.ArgumentError, ValueError) as error:
+        why = next(iter(str(error).splitlines()), "")
+        raise BookUnreachable(f"the book's address {shown(parsed)} cannot be used: {why}") from error
     return engine
 
 
