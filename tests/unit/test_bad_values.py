@@ -155,8 +155,8 @@ def test_an_id_is_a_number_or_a_bad_request(value: Any) -> None:
 )
 def test_a_question_to_the_history_is_asked_or_refused(argument: str, value: Any) -> None:
     """A naive time, an unknown state, half a character: before any database sees it."""
-    client = Client(Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": "sqlite:////nonexistent/dir/book.db"}))
-    with pytest.raises((BadRequest, JobNotFound, BookUnreachable)):
+    settings = Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": "sqlite:////dev/null/book.db"})
+    with Client(settings) as client, pytest.raises((BadRequest, JobNotFound, BookUnreachable)):
         client.history(**{argument: value})
 
 
@@ -244,7 +244,8 @@ def test_a_setting_is_taken_or_named_with_its_origin(name: str, text: str) -> No
             Client(settings).queue.epoch()
     with contextlib.suppress(BookUnreachable):
         if name == "database_url":
-            Client(settings).book.max_job_id()
+            with Client(settings) as client:
+                client.book.max_job_id()
 
 
 @pytest.mark.parametrize(
@@ -325,8 +326,9 @@ def test_an_address_of_a_store_that_cannot_be_is_said_at_once(url: str) -> None:
 )
 def test_an_address_of_a_book_that_cannot_be_is_said_at_once(url: str) -> None:
     """As for the store."""
-    with pytest.raises(BookUnreachable):
-        Client(Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": url})).book.max_job_id()
+    settings = Settings.load({**HERE, "GPUQUEUE_DATABASE_URL": url})
+    with Client(settings) as client, pytest.raises(BookUnreachable):
+        client.book.max_job_id()
 
 
 @odd.gate
