@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuqueue.device import DeviceWish
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.units import parse_bytes, parse_duration
 from gpuqueue.words import brief
 
@@ -193,6 +193,14 @@ def embedded_socket(state_dir: Path) -> Path:
     return directory / "store.sock"
 
 
+def unusable(state_dir: Path, error: OSError) -> GpuQueueError:
+    """Return the error to raise where nothing can be written into the state directory."""
+    return GpuQueueError(
+        f"the state directory {state_dir} cannot be used: {error.strerror}. Set GPUQUEUE_STATE_DIR to one that you may "
+        "write to"
+    )
+
+
 def _read_values(
     environ: Mapping[str, str], from_file: Mapping[str, Any], faults: list[BadRequest]
 ) -> tuple[dict[str, Any], dict[str, str]]:
@@ -220,7 +228,7 @@ def _read_values(
 
 
 def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str, Any]:
-    state_dir = values.get("state_dir") or _default_state_dir()
+    state_dir = values.get("state_dir") or _default_state_dir(faults)
     try:
         socket_path = embedded_socket(state_dir)
     except BadRequest as error:
@@ -243,10 +251,17 @@ def _own_name(faults: list[BadRequest]) -> str:
         return "unnamed"
 
 
-def _default_state_dir() -> Path:
+def _default_state_dir(faults: list[BadRequest]) -> Path:
     import platformdirs  # noqa: PLC0415 - not needed where GPUQUEUE_STATE_DIR is set
 
-    return platformdirs.user_state_path("gpuqueue")
+    try:
+        found = platformdirs.user_state_path("gpuqueue")
+    except RuntimeError:  # older versions give the tilde back instead
+        found = Path("~")
+    if found.is_absolute():
+        return found
+    faults.append(BadRequest("this account has no home directory: set GPUQUEUE_STATE_DIR to a directory of yours"))
+    return Path(os.devnull, "gpuqueue")  # nothing can ever be written there
 
 
 def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:

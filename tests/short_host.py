@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import resource
@@ -14,17 +15,18 @@ from pathlib import Path
 
 import pytest
 
+MNT_DETACH = 2
 #: Where version 1 of the control groups counts processes.
 PIDS = Path("/sys/fs/cgroup/pids")
 
 
 @contextlib.contextmanager
-def own_disk(where: Path, kind: str = "tmpfs", *, size: str = "1m") -> Iterator[Path]:
+def own_disk(where: Path, kind: str = "tmpfs", *, options: str = "size=1m") -> Iterator[Path]:
     """Give a file system of its own at *where*, gone afterwards; skip where none can be mounted."""
     where.mkdir(parents=True, exist_ok=True)
-    options = ["-o", f"size={size}"] if kind == "tmpfs" else []
+    said = ["-o", options] if kind == "tmpfs" else []
     done = subprocess.run(
-        [shutil.which("mount") or "/bin/mount", "-t", kind, *options, "none", str(where)],
+        [shutil.which("mount") or "/bin/mount", "-t", kind, *said, "none", str(where)],
         capture_output=True,
         text=True,
         check=False,
@@ -35,6 +37,29 @@ def own_disk(where: Path, kind: str = "tmpfs", *, size: str = "1m") -> Iterator[
         yield where
     finally:
         subprocess.run([shutil.which("umount") or "/bin/umount", "-l", str(where)], check=True)
+
+
+@contextlib.contextmanager
+def dead_server(where: Path) -> Iterator[Path]:
+    """Mount a file server at *where* that answers nobody, as one that has died; skip where none can be mounted.
+
+    Whoever goes there waits until it is killed, or until the end of this.
+    """
+    where.mkdir(parents=True, exist_ok=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        pytest.skip(f"a dead file server needs /dev/fuse: {error}")
+    said = f"fd={server},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}".encode()
+    if libc.mount(b"dead", os.fsencode(where), b"fuse", 0, said) != 0:
+        os.close(server)
+        pytest.skip(f"a dead file server needs root: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield where
+    finally:
+        os.close(server)  # now it is gone, and nobody waits for it any more
+        libc.umount2(os.fsencode(where), MNT_DETACH)
 
 
 def fill(disk: Path) -> Path:

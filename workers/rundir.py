@@ -357,7 +357,7 @@ def unsettled(runs: Path) -> Iterator[RunDir]:
     """Yield the run directories below *runs* that some worker must still settle, however many were settled before."""
     try:
         names = sorted(link.name for link in (runs / LIVE).iterdir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
         job_id, _, token = name.partition(".")

@@ -30,6 +30,7 @@ import errno
 import json
 import os
 import resource
+import select
 import signal
 import sys
 import time
@@ -174,12 +175,31 @@ def spawn(spec: dict[str, Any]) -> int:
     os.close(told)
     os.close(log)
     with os.fdopen(word, "rb") as reader:
+        await_word(word, pid, spec["start_before"])
         code, _, reason = reader.read().decode(errors="replace").partition(" ")
     if code:
         os.waitpid(pid, 0)
         shortage = int(code) in SHORTAGES
         raise NotStarted("lost" if shortage or code == "0" else "refused", reason, hosts_fault=shortage)
     return pid
+
+
+def await_word(word: int, pid: int, until: float) -> None:
+    """Wait until the job's process has begun or says why not. On a dead file server that can take for ever.
+
+    Raises:
+        NotStarted: it must end before that.
+
+    """
+    poll = select.poll()
+    poll.register(word, select.POLLIN)
+    while not poll.poll(LOOK_S * 1000):
+        until = vouched_until(until)
+        kind = asked_end() or ("lost" if time.monotonic() >= until else None)
+        if kind is not None:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise NotStarted(kind.strip(), "its working directory or its program does not answer")
 
 
 def why(error: Exception, program: str) -> str:

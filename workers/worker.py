@@ -21,7 +21,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Verdicts
 from gpuqueue.queue.scripts import load_all
 from gpuqueue.run import EndingKind
-from gpuqueue.settings import Settings
+from gpuqueue.settings import Settings, unusable
 from workers import tree
 from workers.beats import Beats
 from workers.claimer import Claimer
@@ -83,6 +83,7 @@ class Worker:
 
         Raises:
             Refused: another worker serves the device and does not go.
+            GpuQueueError: the state directory cannot be used.
             StoreUnreachable: the store does not answer.
 
         """
@@ -138,8 +139,11 @@ class Worker:
 
     def _lock_device(self) -> int:
         directory = self.settings.state_dir / "devices"
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(directory / f"{self.device.uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(directory / f"{self.device.uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unusable(self.settings.state_dir, error) from error
         deadline = time.monotonic() + TAKE_OVER_S
         while True:
             try:

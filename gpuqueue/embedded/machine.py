@@ -22,7 +22,7 @@ from gpuqueue.process import DetachedProcess, ProcessIdentity, installed
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
-from gpuqueue.settings import Settings
+from gpuqueue.settings import Settings, unusable
 from gpuqueue.submission import current_account
 
 if TYPE_CHECKING:
@@ -73,10 +73,14 @@ class Machine:
 
         Raises:
             Refused: one is at work.
+            GpuQueueError: the state directory cannot be used.
 
         """
-        self.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fd = os.open(self.settings.state_dir / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(self.settings.state_dir / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise unusable(self.settings.state_dir, error) from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX if patient else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

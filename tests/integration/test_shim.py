@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from bounded import until
 from one_shim import Shim
+from short_host import dead_server
 
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.run import EndingKind
@@ -66,6 +67,72 @@ def test_what_cannot_start_is_refused_with_the_reason(
 
     assert EndingKind.REFUSED is end.ending.kind
     assert words in end.ending.detail
+
+
+@pytest.mark.parametrize(("asked", "kind"), [(True, EndingKind.CANCELLED), (False, EndingKind.LOST)])
+def test_a_job_that_hangs_before_it_begins_can_be_ended(
+    shims: Any, tmp_path: Path, kind: EndingKind, *, asked: bool
+) -> None:
+    """Its working directory is on a file server that died: nobody looked at cancel and beat any more."""
+    with dead_server(tmp_path / "dead") as dead:
+        shim = shims("true", cwd=str(dead), vouch_s=60.0 if asked else 3.0)
+        until((shim.directory.path / "pid").exists)
+        if asked:
+            shim.directory.ask_end(EndingKind.CANCELLED)
+
+        end = shim.ended()
+
+    assert kind is end.ending.kind
+    assert "its working directory or its program does not answer" == end.ending.detail
+
+
+#: The head of a program for another kind of machine (ELF for IBM S/390).
+FOREIGN = b"\x7fELF\x02\x02\x01" + bytes(9) + b"\x00\x02\x00\x16" + bytes(44)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "Exec format error: it is no program for this kind of machine, and no script that begins with #!"),
+        (b"echo hello\n", "Exec format error: it is no program for this kind of machine"),
+        (FOREIGN, "Exec format error: it is no program for this kind of machine"),
+        (b"#!/no/such/interpreter\n", "No such file or directory: the interpreter that its first line names"),
+        (b"#!/usr/bin/env no-such-interpreter\n", None),
+        (None, "Permission denied: it is a directory"),
+    ],
+    ids=["empty", "no first line", "foreign", "interpreter gone", "env", "directory"],
+)
+def test_a_script_that_cannot_run_says_more_than_the_kernel(
+    shims: Any, tmp_path: Path, content: bytes | None, words: str | None
+) -> None:
+    """`No such file or directory` about a file that is there; `Permission denied` about a directory."""
+    script = tmp_path / "script"
+    if content is None:
+        script.mkdir()
+    else:
+        script.write_bytes(content)
+        script.chmod(0o755)
+    shim = shims(str(script))
+
+    end = shim.ended()
+
+    if words is None:  # env(1) has started well, and says itself what it cannot find
+        assert ("exit 127", True) == (str(end.ending), "no-such-interpreter" in shim.log())
+    else:
+        assert (EndingKind.REFUSED, False) == (end.ending.kind, end.hosts_fault)
+        assert f"cannot start {script}: {words}" in end.ending.detail
+
+
+def test_a_working_directory_that_was_deleted_is_refused(shims: Any, tmp_path: Path) -> None:
+    """Between submit and start."""
+    place = tmp_path / "place"
+    place.mkdir()
+    place.rmdir()
+
+    end = shims("true", cwd=str(place)).ended()
+
+    assert EndingKind.REFUSED is end.ending.kind
+    assert f"cannot enter the working directory {place}: No such file or directory" == end.ending.detail
 
 
 DAEMON = """
