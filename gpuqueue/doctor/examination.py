@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gpuqueue.doctor import book, machines, processes, queue, state, store, values
 from gpuqueue.event import Cursor
-from gpuqueue.finding import Check, Finding, Grade, examined, name_of, problem, unknown
+from gpuqueue.finding import Finding, Grade, examined, name_of, problem, unknown
 from gpuqueue.look import Look, Unseen
 from gpuqueue.process import is_locked
 from gpuqueue.queue.queue_facts import QueueFacts, queue_facts
@@ -20,7 +20,7 @@ LOOK_S = 10.0
 #: How long the book's file is looked through for damage, in seconds: in passing, and in a deep look.
 INTEGRITY_S, DEEP_INTEGRITY_S = 1.0, 600.0
 
-#: Exit code by the worst grade. 1 and 2 of monitoring plugins are taken in ours; docs/reference/commands.md translates.
+#: Exit code by the worst grade. A monitor's 2 is a wrong use in ours; docs/reference/doctor.md translates.
 EXIT_CODES: Mapping[Grade, int] = {
     Grade.OK: 0,
     Grade.NOTE: 0,
@@ -89,7 +89,11 @@ class _Examination:
         try:
             facts = self._state.seen()
         except Unseen as why:
-            yield _blind("state", state.CHECKS, f"{self._settings.state_dir} cannot be looked at: {why}")
+            seen, remedy = (
+                f"{self._settings.state_dir} cannot be looked at: {why}",
+                "is its disk there, and may we look?",
+            )
+            yield replace(problem(seen, remedy), room="state", check=name_of(state.directory))
         else:
             yield from examined("state", facts, state.checks_of(facts))
 
@@ -110,7 +114,8 @@ class _Examination:
     def _tell_queue(self) -> Iterator[Finding]:
         found = self._queue_facts()
         if isinstance(found, Unseen):
-            yield _blind("queue", queue.CHECKS, f"what lies in the store cannot be seen: {found}")
+            seen = f"what lies in the store cannot be seen: {found}"
+            yield replace(unknown(seen, "mend the store first"), room="queue", check=name_of(queue.opened))
             return
         facts = queue.Facts(
             settings=self._settings,
@@ -132,7 +137,8 @@ class _Examination:
         try:
             facts = self._processes.seen()
         except Unseen as why:
-            yield _blind("processes", processes.CHECKS, f"they cannot be looked at: {why}")
+            seen, remedy = f"they cannot be looked at: {why}", "mend the state directory first"
+            yield replace(unknown(seen, remedy), room="processes", check=name_of(processes.host))
             return
         found = self._queue_facts()
         yield from examined(
@@ -172,7 +178,3 @@ def _or(look: Look[T], *, instead: T) -> T:
         return look.seen()
     except Unseen:
         return instead
-
-
-def _blind(room: str, checks: Sequence[Check[T]], seen: str) -> Finding:
-    return replace(unknown(seen, "mend what is told above first"), room=room, check=name_of(checks[0]))

@@ -63,7 +63,8 @@ def resume_after_a_killed_down(settings: Settings) -> list[str]:
         with machine.alone():
             here = [each for each in queue_facts(settings.redis_url).devices if each.status.host == settings.host]
             drained = [each.status.device for each in here if is_down(each)]
-            machine.resume()
+            if drained:
+                machine.resume()
             return [
                 f"device {device.index} ({device.uuid}) is no longer drained for a down that was killed"
                 for device in drained

@@ -96,7 +96,11 @@ def free_bytes(path: Path) -> int:
 
 
 def _readable(path: Path) -> Iterator[str]:
-    for entry in sorted(os.scandir(path), key=lambda each: each.name):
+    try:
+        entries = sorted(os.scandir(path), key=lambda each: each.name)
+    except PermissionError:
+        return  # another account's, and closed: as it should be
+    for entry in entries:
         mode = stat.S_IMODE(entry.stat(follow_symlinks=False).st_mode)
         if mode & 0o044 and not entry.is_symlink():
             yield f"{entry.name} ({mode:04o})"
