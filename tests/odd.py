@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 #: For every property test with strange input: few examples and always the same, so that the gate stays quick and quiet.
 gate = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

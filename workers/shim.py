@@ -32,6 +32,7 @@ import os
 import resource
 import select
 import signal
+import stat
 import sys
 import time
 
@@ -49,6 +50,8 @@ else:  # isolated: the path holds the standard library and nothing else; that st
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+#: Most of a file that is read, in characters. The largest is the spec: 1 MiB of JSON, and what the worker has added.
+MOST_READ = 64 * 1024 * 1024
 #: Longest time between two looks at ``beat`` and ``cancel``, in seconds; signals wake the shim at once.
 LOOK_S = 1.0
 #: What is left of the tree after the first process has ended by itself gets this long between TERM and KILL.
@@ -94,6 +97,8 @@ def put_at_last(name: str, text: str) -> None:
 
 def put(name: str, text: str) -> None:
     """Write a file of the run directory so that it appears whole or not at all."""
+    move_away(f".{name}")
+    move_away(name)
     with open(f".{name}", "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -104,11 +109,22 @@ def put(name: str, text: str) -> None:
 def read(name: str) -> str | None:
     """Return a file of the run directory, or None if it is not there."""
     try:
-        fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe in its place must not hold us up
-        with open(fd, encoding="utf-8", errors="replace") as file:
-            return file.read()
+        with open(name, encoding="utf-8", errors="replace", opener=without_waiting) as file:
+            return file.read(MOST_READ)
     except OSError:
         return None
+
+
+def without_waiting(name: str, flags: int) -> int:
+    """Open a file; of a pipe that the job has put in its place there is nothing to read."""
+    return os.open(name, flags | os.O_NONBLOCK)
+
+
+def move_away(name: str) -> None:
+    """Make room for a file of ours: a pipe or a directory, which only the job can have made, would stop us for ever."""
+    with contextlib.suppress(OSError):
+        if not stat.S_ISREG(os.lstat(name).st_mode):
+            os.rename(name, f"{name}.{time.monotonic_ns()}")
 
 
 def vouched_until(known: float) -> float:
@@ -126,7 +142,8 @@ def asked_end() -> str | None:
     """Return the kind of ending that a worker asks for, or None."""
     with contextlib.suppress(OSError):
         return os.readlink("cancel")
-    return read("cancel")
+    asked = read("cancel")
+    return "" if asked is None and os.path.exists("cancel") else asked
 
 
 def spawn(spec: dict[str, Any]) -> int:

@@ -29,7 +29,7 @@ from gpuqueue.queue.matching import is_known, kind_word, why_impossible
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.run import Ending, RunDevice
 from gpuqueue.version import VERSION
-from gpuqueue.words import in_one_line, short
+from gpuqueue.words import brief, in_one_line, short
 
 log = logging.getLogger(__name__)
 
@@ -429,4 +429,7 @@ def _words(evidence: Evidence) -> tuple[int, str, str]:
 
 
 def _state(reply: str) -> JobState | None:
-    return JobState(reply) if reply else None
+    try:
+        return JobState(reply) if reply else None
+    except ValueError:
+        raise Unreadable(f"the job is {brief(reply)} in the store, which this version does not know") from None

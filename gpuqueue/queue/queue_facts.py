@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import cast
 
 import redis
 
+from gpuqueue.errors import Unreadable
 from gpuqueue.event import Cursor
+from gpuqueue.fields import loaded
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
@@ -123,7 +126,7 @@ def _ms_of(event_id: str) -> int:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text else None
+    return int(text) if text and re.fullmatch(r"[0-9]{1,15}", text) else None
 
 
 def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
@@ -131,12 +134,11 @@ def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
     with translated(queue.url):
         facts = cast("dict[str, str]", client.hgetall(keys.FACTS))
     for status in statuses:
-        told = json.loads(facts.get(status.device.uuid, "{}"))
-        yield DeviceFacts(
-            status=status,
-            version=told.get("version"),
-            clock_ahead_s=told.get("clock_ahead_s"),
-        )
+        version = clock_ahead_s = None
+        with contextlib.suppress(Unreadable):  # told in another way by another version: then it is not known
+            told = loaded(facts.get(status.device.uuid), "a device")
+            version, clock_ahead_s = told.text_or_none("version"), told.number_or_none("clock_ahead_s")
+        yield DeviceFacts(status=status, version=version, clock_ahead_s=clock_ahead_s)
 
 
 def standings(url: str, job_ids: Iterable[int]) -> dict[int, Standing] | None:

@@ -157,7 +157,7 @@ def test_a_program_with_a_strange_name_is_refused_in_plain_words(site: Site) -> 
 @pytest.mark.parametrize("words", [["wait"], ["logs", "-f"], ["run"]])
 def test_whoever_waits_hears_that_the_job_is_held(site: Site, words: list[str]) -> None:
     """And hears it once: without a word a hold looks like any other wait."""
-    site.cli("db", "upgrade")
+    site.start_recorder()  # without one they would wait for the book, too
     if words == ["run"]:
         command = ["run", "--mem", "1M", "--", "true"]
     else:
