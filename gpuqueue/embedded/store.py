@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
@@ -51,6 +52,15 @@ def _new_enough(program: str) -> bool:
     return bool(match) and (int(match[1]), int(match[2])) >= OLDEST_REDIS if match else False
 
 
+def taken(lock: int) -> bool:
+    """Take the lock of the store's directory unless a server holds it; return whether it is ours now."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 class EmbeddedStore:
     """The server that listens on the unix socket of *settings*."""
 
@@ -86,7 +96,8 @@ class EmbeddedStore:
 
         The server holds a lock on its directory for as long as it lives. A server that does not answer, because it
         is still reading its data or hangs, is waited for and never doubled: two of them on the same files would
-        each acknowledge jobs that the other does not know.
+        each acknowledge jobs that the other does not know. One that was killed holds its lock for a moment longer,
+        until the last of its threads is gone: the lock is asked for again and again.
 
         Raises:
             GpuQueueError: no server was found, or it did not come up.
@@ -94,20 +105,22 @@ class EmbeddedStore:
         """
         for directory in (self._directory, self._socket.parent):
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._socket.parent.chmod(0o700)
         lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        server: DetachedProcess | None = None
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._wait_for(None)
-            return False
-        else:
-            self._socket.parent.chmod(0o700)
-            server = DetachedProcess(self._command(), log=self._log, keep=lock)
-            self._pid_file.write_text(f"{ProcessIdentity.of(server.pid)}\n", encoding="ascii")
-            self._wait_for(server)
-            return True
+            for _ in self._until_it_serves():
+                if server is None and taken(lock):
+                    server = DetachedProcess(self._command(), log=self._log, keep=lock)
+                    self._pid_file.write_text(f"{ProcessIdentity.of(server.pid)}\n", encoding="ascii")
+                elif server is not None and server.poll() is not None:
+                    lines = self._log.read_text(errors="replace").strip().splitlines()
+                    raise GpuQueueError(
+                        f"the store did not start: {lines[-1] if lines else 'no reason given'} ({self._log})"
+                    )
         finally:
             os.close(lock)
+        return server is not None
 
     def _command(self) -> list[str]:
         # Every acknowledged submit is on the disk before its id is printed: appendfsync always costs 0.2 ms.
@@ -125,8 +138,13 @@ class EmbeddedStore:
             *("--daemonize", "no"),
         ]
 
-    def _wait_for(self, server: DetachedProcess | None) -> None:
-        """Wait until the server serves: ours, or one that was there (None). While it reads its data it has all time."""
+    def _until_it_serves(self) -> Iterator[None]:
+        """Yield between two looks until a server serves. While it reads its data it has all time.
+
+        Raises:
+            GpuQueueError: it does not answer.
+
+        """
         deadline = time.monotonic() + START_TIMEOUT_S
         pause_s = 0.005
         while time.monotonic() < deadline:
@@ -135,11 +153,7 @@ class EmbeddedStore:
                     return
             except StoreLoading:
                 deadline = time.monotonic() + START_TIMEOUT_S
-            if server is not None and server.poll() is not None:
-                lines = self._log.read_text(errors="replace").strip().splitlines()
-                raise GpuQueueError(
-                    f"the store did not start: {lines[-1] if lines else 'no reason given'} ({self._log})"
-                )
+            yield
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, 0.1)
         raise GpuQueueError(f"the store does not answer within {START_TIMEOUT_S:.0f} s: see {self._log}")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from collections.abc import Iterator
@@ -101,6 +102,28 @@ def test_a_store_that_reads_its_data_for_long_comes_up(own: Settings, monkeypatc
 
     assert monotonic() - began_s > embedded.START_TIMEOUT_S, "it was there at once: nothing was tried"
     assert JobQueue(own.redis_url).epoch() is not None
+
+
+def test_a_server_whose_last_thread_is_still_ending_is_waited_for(
+    own: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first thread was gone, its lock not yet: `up` waited a minute for an answer that nobody was left to give."""
+    assert EmbeddedStore(own).stop()
+    ending = os.open(own.state_dir / "store" / "lock", os.O_RDWR)
+    fcntl.flock(ending, fcntl.LOCK_EX)
+    taken, answers = embedded.taken, []
+
+    def asked(lock: int) -> bool:
+        answers.append(taken(lock))
+        if not answers[-1]:
+            os.close(ending)
+        return answers[-1]
+
+    monkeypatch.setattr(embedded, "taken", asked)
+
+    assert EmbeddedStore(own).start()
+
+    assert answers == [False, True]
 
 
 def test_a_server_that_hangs_is_never_doubled(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
