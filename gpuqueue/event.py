@@ -13,6 +13,9 @@ from enum import Enum
 
 from gpuqueue.job import JobState, WaitReason
 
+#: An event that waits for longer has a book that is behind, in seconds.
+BEHIND_S = 30.0
+
 
 class Act(str, Enum):
     """What was done: the name of the script that did it."""

@@ -16,8 +16,9 @@ from gpuqueue.cli.drain import drain_lines, drain_plain
 from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
 from gpuqueue.command import say
-from gpuqueue.embedded.machine import Machine
+from gpuqueue.embedded.machine import Machine, MachineStatus
 from gpuqueue.errors import Refused, Unreachable
+from gpuqueue.event import BEHIND_S
 from gpuqueue.process import DetachedProcess
 from gpuqueue.queue.lease import SILENT_BEATS, DeviceStatus
 from gpuqueue.settings import Settings
@@ -118,6 +119,8 @@ def status(*, as_json: bool) -> None:
             "host_pid": found.host_pid,
             "waiting": found.waiting,
             "active": found.active,
+            "unrecorded": found.unrecorded,
+            "unrecorded_s": found.unrecorded_s,
             "devices": [_device_plain(each) for each in found.devices],
         }
         click.echo(json.dumps(plain, indent=2))
@@ -130,9 +133,19 @@ def status(*, as_json: bool) -> None:
         )
         if found.store_answers:
             _tell("jobs", f"{found.active} active", f"{found.waiting} waiting")
+            _tell("history", *_how_far(found))
         if found.devices:
             click.echo(_device_rows(found.devices, settings))
     sys.exit(0 if found.store_answers else Unreachable.exit_code)
+
+
+def _how_far(found: MachineStatus) -> tuple[str, str]:
+    """Return in words how far the book is behind the queue."""
+    late_s = found.unrecorded_s
+    if late_s is None or late_s <= BEHIND_S:
+        return "recorded", ""
+    waits = f"{found.unrecorded} events wait for the book, the oldest for {format_duration(late_s)}"
+    return "behind", f"{waits}: see gpuqueue doctor"
 
 
 @click.command()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gpuqueue.doctor.store import SKEW_S
+from gpuqueue.event import BEHIND_S
 from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.queue import keys
 from gpuqueue.queue.drains import Drain, DrainOrigin
@@ -15,8 +16,8 @@ from gpuqueue.settings import Settings
 from gpuqueue.units import format_duration
 from gpuqueue.version import VERSION
 
-#: A recorder that is so far behind is slow, and one that is so far behind is not there, in seconds.
-BEHIND_S, LOST_S = 30.0, 600.0
+#: A recorder that is further behind than BEHIND_S is slow, and one that is so far behind is not there, in seconds.
+LOST_S = 600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,6 +46,9 @@ class MachineStatus:
     devices: tuple[DeviceStatus, ...] = ()
     waiting: int = 0
     active: int = 0
+    #: Events that wait for the book, and since when the first of them does.
+    unrecorded: int = 0
+    unrecorded_s: float | None = None
 
 
 class Machine:
@@ -179,10 +182,18 @@ class Machine:
         try:
             waiting, active = self.queue.counts()
             devices = tuple(self.queue.devices())
+            unrecorded, unrecorded_s = self.queue.unrecorded()
         except StoreUnreachable:
             return MachineStatus(store=store, store_answers=False, host_pid=pid)
         return MachineStatus(
-            store=store, store_answers=True, host_pid=pid, devices=devices, waiting=waiting, active=active
+            store=store,
+            store_answers=True,
+            host_pid=pid,
+            devices=devices,
+            waiting=waiting,
+            active=active,
+            unrecorded=unrecorded,
+            unrecorded_s=unrecorded_s,
         )
 
     # ---- down ----------------------------------------------------------------------------------------------------

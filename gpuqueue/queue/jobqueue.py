@@ -414,6 +414,18 @@ class JobQueue:
         return [replies.event(entry_id, fields) for entry_id, fields in entries]
 
     @_answering
+    def unrecorded(self) -> tuple[int, float | None]:
+        """Return how many events wait for the book, and for how long the first of them has, in seconds."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.time()
+        pipe.xlen(keys.OUTBOX)
+        pipe.xrange(keys.OUTBOX, count=1)
+        (now_s, _), length, first = pipe.execute()
+        if not first:
+            return 0, None
+        return int(length), max(0.0, int(now_s) - int(first[0][0].partition("-")[0]) / 1000)
+
+    @_answering
     def settle(self, cursor: Cursor) -> int:
         """Forget what the book has up to *cursor*; return how many jobs were forgotten."""
         ms, n = cursor.last_id.split("-")
