@@ -63,7 +63,13 @@ class StoreLoading(StoreNotReady):
 
 
 class BookUnreachable(Unreachable):
-    """The SQL database does not answer or has no tables yet."""
+    """The SQL database does not answer, cannot be written, or has other tables than this version's."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(f"{what}: {remedy}" if remedy else what)
+        self.what = what
+        #: What to do about it; empty where *what* says it.
+        self.remedy = remedy
 
 
 class Refused(GpuQueueError):

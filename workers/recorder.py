@@ -7,6 +7,8 @@ import threading
 from collections.abc import Sequence
 
 from gpuqueue.book.book import Book
+from gpuqueue.book.trouble import reason
+from gpuqueue.book.writer import NOT_OF_THE_ROW
 from gpuqueue.errors import Unreachable
 from gpuqueue.event import Cursor, Event
 from gpuqueue.opening import open_queue
@@ -29,6 +31,7 @@ class Recorder:
         self._queue = queue
         self._book = book
         self._settled: Cursor | None = None
+        self._told: set[str] = set()
 
     def loop(self, stopping: threading.Event) -> None:
         """Record until *stopping* is set, and then until the outbox is empty."""
@@ -37,13 +40,25 @@ class Recorder:
                 open_queue(self._queue, self._book)
                 self.record(WAIT_S)
             except Unreachable as error:
-                log.warning("nothing recorded for now, the outbox waits: %s", error)
+                self._tell(str(error))
                 stopping.wait(PAUSE_S)
+            else:
+                self._tell(None)
         try:
             while self.record(0):
                 pass
         except Unreachable as error:
             log.warning("the outbox waits for the next recorder: %s", error)
+
+    def _tell(self, trouble: str | None) -> None:
+        """Say each trouble of an outage once, and once that it is over: one may come and go with every try."""
+        if trouble is None:
+            if self._told:
+                log.warning("the history is recorded again")
+            self._told.clear()
+        elif trouble not in self._told:
+            log.warning("nothing is recorded for now, the outbox waits: %s", trouble)
+            self._told.add(trouble)
 
     def record(self, wait_s: float) -> int:
         """Record one batch, waiting up to *wait_s* for it; return how many events there were.
@@ -72,18 +87,21 @@ class Recorder:
         """Write a batch down. One event that the book cannot take must not stop all others for ever."""
         try:
             return self._book.apply(events, expected=known, epoch=epoch)
-        except Unreachable:
+        except NOT_OF_THE_ROW:
             raise
-        except Exception:
-            log.exception("a batch of %d events could not be written, they are tried one by one", len(events))
+        except Exception as error:  # noqa: BLE001 - whatever a driver has against a row
+            log.warning(
+                "%d events cannot be written at once, they are tried one by one: %s", len(events), reason(error)
+            )
         for event in events:
             try:
                 written = self._book.apply([event], expected=known, epoch=epoch)
-            except Unreachable:
+            except NOT_OF_THE_ROW:
                 raise
-            except Exception:
-                log.exception("event %s of job %s cannot be written: only that it was is kept", event.id, event.job_id)
-                written = self._book.apply([event], expected=known, epoch=epoch, bare=True)
+            except Exception as error:  # noqa: BLE001 - as above
+                why = reason(error)
+                log.warning("event %s of job %s cannot be written, it is set aside: %s", event.id, event.job_id, why)
+                written = self._book.set_aside(event, why, expected=known, epoch=epoch)
             if not written:
                 return False
             known = Cursor(epoch=epoch, last_id=event.id)

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from gpuqueue.book import queries, writer
-from gpuqueue.book.connect import open_engine, reading, shown
-from gpuqueue.book.tables import REVISION
-from gpuqueue.errors import BookUnreachable
+from gpuqueue.book.connect import check_revision, open_engine, reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,10 +45,8 @@ class Book:
         with self._reading() as connection:
             return queries.cursor(connection)
 
-    def apply(self, events: Sequence[Event], *, expected: Cursor | None, epoch: str, bare: bool = False) -> bool:
+    def apply(self, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
         """Write *events* of the store of *epoch* down, if the cursor still stands at *expected*.
-
-        With *bare* only that they were: for an event whose content no row can take.
 
         Returns:
             False, and nothing is changed, if another recorder was faster.
@@ -59,8 +55,19 @@ class Book:
             BookUnreachable: see the class; nothing was changed.
 
         """
-        self._check()
-        return writer.apply(self._engine, events, expected=expected, epoch=epoch, bare=bare)
+        return writer.apply(self._engine, events, expected=expected, epoch=epoch)
+
+    def set_aside(self, event: Event, why: str, *, expected: Cursor | None, epoch: str) -> bool:
+        """Keep *event* whole beside the tables that cannot take it because of *why*, and move on as after ``apply``.
+
+        Returns:
+            False, and nothing is changed, if another recorder was faster.
+
+        Raises:
+            BookUnreachable: see the class; nothing was changed.
+
+        """
+        return writer.set_aside(self._engine, event, why, expected=expected, epoch=epoch)
 
     def history(self, query: HistoryQuery) -> list[Record]:
         """Return the jobs that match *query* with all their runs, newest first.
@@ -113,16 +120,8 @@ class Book:
             yield connection
 
     def _check(self) -> None:
-        """Refuse tables of another version. Asked until the answer is good, then never again."""
-        if self._checked:
-            return
-        with reading(self._engine) as connection:
-            revision = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
-        where = f"the book at {shown(self._engine.url)}"
-        if revision is None:
-            raise BookUnreachable(f"{where} has no tables yet: run gpuqueue up, or gpuqueue db upgrade")
-        if revision < REVISION:
-            raise BookUnreachable(f"{where} is older ({revision}) than this gpuqueue: run gpuqueue db upgrade")
-        if revision > REVISION:
-            raise BookUnreachable(f"{where} is newer ({revision}) than this gpuqueue: upgrade gpuqueue")
-        self._checked = True
+        """Refuse tables of another version. Asked until the answer is good; each writing asks again."""
+        if not self._checked:
+            with reading(self._engine) as connection:
+                check_revision(connection)
+            self._checked = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,9 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 
 from gpuqueue.address import without_password
+from gpuqueue.book import patience
+from gpuqueue.book.tables import REVISION
+from gpuqueue.book.trouble import is_of_the_row, silent, unreachable
 from gpuqueue.errors import BookUnreachable
 
 if TYPE_CHECKING:
@@ -20,6 +23,12 @@ if TYPE_CHECKING:
 WAIT_S = 10
 #: Execution option of a connection that writes.
 WRITES = "gpuqueue_writes"
+#: What PostgreSQL shall do in a transaction that writes. The outbox is trimmed once we have committed, so a server that
+#: is told not to wait for its disk waits for us; and a recorder that was stopped midway must not stop all others.
+_SAFELY = sa.text(
+    "SELECT set_config('idle_in_transaction_session_timeout', :idle, true),"
+    " set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'local'), true)"
+)
 
 
 def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
@@ -27,6 +36,8 @@ def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
 
     Migrations of SQLite switch *foreign_keys* off: to alter a table there is to copy it and drop the old one,
     which would take the rows that refer to it along.
+
+    No error of it tells the parameters of a statement: environments are among them.
 
     Raises:
         BookUnreachable: *url* is no URL of SQLite or PostgreSQL, or the driver for it is not installed.
@@ -46,8 +57,7 @@ def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
             engine = _sqlite(parsed, foreign_keys=foreign_keys)
         else:
             wait = {} if "connect_timeout" in parsed.query else {"connect_timeout": WAIT_S}
-            # A server that was restarted leaves dead connections in the pool: ask before use.
-            engine = sa.create_engine(parsed, pool_pre_ping=True, connect_args=wait)
+            engine = patience.asking(sa.create_engine(parsed, connect_args=wait, hide_parameters=True))
         engine.dialect.create_connect_args(parsed)  # judges the rest of the address: later it would be too late
     except (ImportError, exc.NoSuchModuleError) as error:
         raise BookUnreachable(
@@ -67,20 +77,52 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
         BookUnreachable: the database does not answer or has no tables.
 
     """
-    with _explained(engine), engine.connect() as connection:
+    with _explained(engine), engine.connect() as connection, _bounded(connection, patience.ANSWER_S):
         yield connection
 
 
 @contextmanager
-def writing(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """Give a connection in a transaction that is committed at the end.
+def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connection]:
+    """Give a connection in a transaction that is committed at the end; it may take long if *patient*.
 
     Raises:
         BookUnreachable: the database does not answer or has no tables; nothing was changed.
 
     """
-    with _explained(engine), engine.connect().execution_options(**{WRITES: True}) as connection, connection.begin():
+    limit_s = None if patient else patience.ANSWER_S
+    with (
+        _explained(engine),
+        engine.connect().execution_options(**{WRITES: True}) as connection,
+        _bounded(connection, limit_s),
+        connection.begin(),
+    ):
+        if limit_s is not None and connection.dialect.name == "postgresql":
+            connection.execute(_SAFELY, {"idle": str(round(limit_s * 1000))})
         yield connection
+
+
+def _bounded(connection: sa.Connection, limit_s: float | None) -> AbstractContextManager[None]:
+    """Bound what is done with *connection*. SQLite has its own limit, and no one at the other end."""
+    if limit_s is None or connection.dialect.name != "postgresql":
+        return nullcontext()
+    return patience.bounded(connection.connection.driver_connection, limit_s)
+
+
+def check_revision(connection: sa.Connection) -> None:
+    """Refuse tables of another version.
+
+    Raises:
+        BookUnreachable: they are older, newer, or not there.
+
+    """
+    revision = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+    where = f"the book at {shown(connection.engine.url)}"
+    if revision is None:
+        raise BookUnreachable(f"{where} has no tables yet", "run gpuqueue up, or gpuqueue db upgrade")
+    if revision < REVISION:
+        raise BookUnreachable(f"{where} is older ({revision}) than this gpuqueue", "run gpuqueue db upgrade")
+    if revision > REVISION:
+        raise BookUnreachable(f"{where} is newer ({revision}) than this gpuqueue", "upgrade gpuqueue")
 
 
 def shown(url: sa.URL) -> str:
@@ -92,28 +134,18 @@ def shown(url: sa.URL) -> str:
 def _explained(engine: sa.Engine) -> Iterator[None]:
     try:
         yield
-    except (exc.IntegrityError, exc.DataError):
-        raise  # no trouble of the database but of ours: it must not look like an outage
+    except patience.Late as error:
+        raise silent(shown(engine.url), str(error)) from error
     except exc.DBAPIError as error:
-        where = f"the book at {shown(engine.url)}"
-        if _is_missing_table(error.orig):
-            raise BookUnreachable(f"{where} has no tables yet: run gpuqueue up, or gpuqueue db upgrade") from error
-        raise BookUnreachable(f"{where} does not answer: {_first_line(error.orig)}") from error
-    except exc.TimeoutError as error:
-        raise BookUnreachable(f"the book at {shown(engine.url)} has no connection left: {error}") from error
-
-
-def _is_missing_table(error: BaseException | None) -> bool:
-    undefined_table = "42P01"
-    return getattr(error, "sqlstate", None) == undefined_table or str(error).startswith("no such table")
-
-
-def _first_line(error: BaseException | None) -> str:
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+        if is_of_the_row(error):
+            raise
+        raise unreachable(shown(engine.url), error.orig) from error
+    except (exc.TimeoutError, exc.DisconnectionError) as error:
+        raise silent(shown(engine.url), str(error)) from error
 
 
 def _sqlite(url: sa.URL, *, foreign_keys: bool) -> sa.Engine:
-    engine = sa.create_engine(url, connect_args={"timeout": WAIT_S})
+    engine = sa.create_engine(url, connect_args={"timeout": WAIT_S}, hide_parameters=True)
 
     @event.listens_for(engine, "do_connect")
     def _create_private(_dialect: Any, _record: Any, cargs: Sequence[Any], _cparams: Any) -> None:
@@ -135,7 +167,7 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool) -> sa.Engine:
     def _set_up(connection: Any, _record: Any) -> None:
         # The driver would begin a transaction only before the first change; _begin does it instead.
         connection.isolation_level = None
-        connection.execute(f"PRAGMA busy_timeout = {WAIT_S * 1000}")
+        connection.execute(f"PRAGMA busy_timeout = {WAIT_S * 1000:.0f}")
         if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
             connection.execute("PRAGMA journal_mode = WAL")
         # Not NORMAL: the outbox is trimmed once we have committed, and a power cut must not take both.
@@ -148,4 +180,27 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool) -> sa.Engine:
         writes = connection.get_execution_options().get(WRITES)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
+    _keep_to_the_path(engine)
     return engine
+
+
+def _keep_to_the_path(engine: sa.Engine) -> None:
+    """Open anew where somebody has moved the file away, or a backup into its place: nobody reads what is gone."""
+
+    @event.listens_for(engine, "connect")
+    def _remember(_connection: Any, record: Any) -> None:
+        record.info["file"] = _identity(engine.url)
+
+    @event.listens_for(engine, "checkout")
+    def _compare(_connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info["file"] != _identity(engine.url):
+            raise exc.DisconnectionError("another file is in its place")
+
+
+def _identity(url: sa.URL) -> tuple[int, int] | None:
+    """Return what tells the file behind *url* from another one in its place, None if there is none."""
+    try:
+        found = Path(str(url.database)).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino

@@ -13,7 +13,7 @@ from sqlalchemy import exc
 
 from gpuqueue.book import queries
 from gpuqueue.book.connect import open_engine, reading, shown, writing
-from gpuqueue.book.tables import REVISION, jobs
+from gpuqueue.book.tables import REVISION, jobs, unwritten_events
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.job import JobState, WaitReason
 
@@ -48,6 +48,10 @@ class BookFacts:
     cursor: Cursor | None
     #: The first jobs that were lost too often and wait for a person.
     lost_too_often: tuple[int, ...]
+    #: How many events no table could take, and the job and the reason of the first.
+    unwritten: int
+    unwritten_job: int | None
+    unwritten_why: str | None
 
 
 def book_facts(url: str, *, integrity_s: float) -> BookFacts:
@@ -62,7 +66,7 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
     if path is not None and not path.exists():
         engine.dispose()  # to open it would make it
         raise BookUnreachable(
-            f"the book at {shown(engine.url)} is not there yet: run gpuqueue up, or gpuqueue db upgrade"
+            f"the book at {shown(engine.url)} is not there yet", "run gpuqueue up, or gpuqueue db upgrade"
         )
     try:
         with reading(engine) as connection:
@@ -74,6 +78,7 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
             readable = revision == REVISION and not damage
             cursor = queries.cursor(connection) if readable else None
             lost = _lost_too_often(connection) if readable else ()
+            unwritten, job_id, why = _unwritten(connection) if readable else (0, None, None)
         return BookFacts(
             product=product,
             where=shown(engine.url),
@@ -85,6 +90,9 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
             damage=damage,
             cursor=cursor,
             lost_too_often=lost,
+            unwritten=unwritten,
+            unwritten_job=job_id,
+            unwritten_why=why,
         )
     finally:
         engine.dispose()
@@ -123,6 +131,13 @@ def _lost_too_often(connection: sa.Connection) -> tuple[int, ...]:
     return tuple(int(row.id) for row in found)
 
 
+def _unwritten(connection: sa.Connection) -> tuple[int, int | None, str | None]:
+    number = int(connection.scalar(sa.select(sa.func.count()).select_from(unwritten_events)) or 0)
+    columns = unwritten_events.c.job_id, unwritten_events.c.why
+    first = connection.execute(sa.select(*columns).order_by(unwritten_events.c.at).limit(1)).first()
+    return (number, *first) if first is not None else (0, None, None)
+
+
 def _damage(connection: sa.Connection, limit_s: float) -> str | None:
     """Return what SQLite's quick check finds, empty if nothing, None if it takes longer than *limit_s*.
 
@@ -157,4 +172,4 @@ def _refusal(engine: sa.Engine, path: Path | None) -> str | None:
             asked = sa.text("SELECT has_table_privilege('jobs', 'INSERT') AND has_table_privilege('jobs', 'UPDATE')")
             return None if connection.scalar(asked) else "this account may not write into its tables"
     except BookUnreachable as error:
-        return str(error).partition(" does not answer: ")[2] or str(error)
+        return error.what.partition(f"the book at {shown(engine.url)} ")[2] or error.what

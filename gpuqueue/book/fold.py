@@ -53,6 +53,7 @@ class Batch:
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
+    unwritten: list[Row] = field(default_factory=list)
 
     def job(self, key: JobKey) -> Row:
         """Return the columns to set for a job: of its new row, or of its change."""
@@ -80,25 +81,13 @@ def fold(events: Sequence[Event], *, epoch: str) -> Batch:
                 "the fields of event %s of job %s cannot be read, they are kept as they are", event.id, event.job_id
             )
             kept = dict(event.fields)
-        _move_job(batch, event)
-        batch.events.append(_event_row(event, epoch=epoch, detail=json.dumps(kept) if kept else None))
+        move_job(batch, event)
+        batch.events.append(event_row(event, epoch=epoch, detail=json.dumps(kept) if kept else None))
     return batch
 
 
-#: Largest number that a column of every database takes.
-_MOST = 2**31 - 1
-
-
-def only_events(events: Sequence[Event], *, epoch: str) -> Batch:
-    """Return the rows that say that *events* were, and nothing of what they hold."""
-    batch = Batch()
-    for event in events:
-        row = _event_row(event, epoch=epoch, detail=None)
-        batch.events.append({**row, **{name: min(row[name], _MOST) for name in ("job_id", "attempt", "losses")}})
-    return batch
-
-
-def _event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
+def event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
+    """Return the row of *event* in the story of its job."""
     return {
         "epoch": epoch,
         "event_id": event.id,
@@ -113,7 +102,7 @@ def _event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
     }
 
 
-def _move_job(batch: Batch, event: Event) -> None:
+def move_job(batch: Batch, event: Event) -> None:
     """Set what every event tells: where the job stands after it."""
     row = batch.job((event.job_id,))
     row["state"] = event.state.value
@@ -183,7 +172,7 @@ def _claim(batch: Batch, event: Event) -> None:
 
 
 def _started(batch: Batch, event: Event) -> None:
-    run = batch.run(_run_key(event))
+    run = batch.run(run_key(event))
     run["started_at"] = event.at
     run["log_path"], devices = decode_started(event.fields["started"])
     _describe(batch, event, devices)
@@ -201,7 +190,7 @@ def _giveback(batch: Batch, event: Event) -> None:
 
 
 def _finish(batch: Batch, event: Event) -> None:
-    key = _run_key(event)
+    key = run_key(event)
     try:
         ended = decode_ended(event.fields["ended"])
     except _UNREADABLE as error:
@@ -213,7 +202,7 @@ def _finish(batch: Batch, event: Event) -> None:
         ended_at=event.at,
         duration_s=ended.duration_s,
         peak_at_once_bytes=ended.peak_at_once_bytes,
-        **_ending_columns(ended.ending),
+        **ending_columns(ended.ending),
     )
     _describe(batch, event, ended.devices)
     for device in ended.devices:
@@ -225,7 +214,7 @@ def _finish(batch: Batch, event: Event) -> None:
 
 def _lose(batch: Batch, event: Event) -> None:
     ending = Ending.lost(event.fields.get("detail", ""))
-    batch.run(_run_key(event)).update(ended_at=event.at, **_ending_columns(ending))
+    batch.run(run_key(event)).update(ended_at=event.at, **ending_columns(ending))
 
 
 _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
@@ -238,7 +227,8 @@ _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
 }
 
 
-def _run_key(event: Event) -> RunKey:
+def run_key(event: Event) -> RunKey:
+    """Return the run that *event* is about."""
     return event.job_id, event.attempt, event.fields["token"]
 
 
@@ -255,7 +245,8 @@ def _describe(batch: Batch, event: Event, devices: Sequence[RunDevice]) -> None:
             batch.device((event.job_id, event.attempt, device.uuid)).update(facts)
 
 
-def _ending_columns(ending: Ending) -> Row:
+def ending_columns(ending: Ending) -> Row:
+    """Return what a run's row says of its ending."""
     return {
         "ending": ending.kind.value,
         "exit_code": ending.exit_code,

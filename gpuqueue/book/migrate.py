@@ -95,7 +95,7 @@ def _configured(url: str) -> Iterator[Config]:
     engine = open_engine(url, foreign_keys=False)
     config = _config()
     try:
-        with _one_at_a_time, writing(engine) as connection:
+        with _one_at_a_time, writing(engine, patient=True) as connection:
             if connection.dialect.name == "postgresql":  # SQLite has one writer at a time anyway
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
             config.attributes["connection"] = connection

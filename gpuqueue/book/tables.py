@@ -239,6 +239,21 @@ job_events = sa.Table(
     sa.Index(None, "job_id"),
 )
 
+#: Events that the tables above could not take, whole, for a person to look at. Their job's story says that they were.
+unwritten_events = sa.Table(
+    "unwritten_events",
+    metadata,
+    _key("epoch", sa.Text),
+    _key("event_id", sa.Text),
+    sa.Column("job_id", sa.BigInteger, nullable=False),
+    _word("act"),
+    _moment("at", nullable=False),
+    #: What the database said.
+    _text("why"),
+    #: The event's fields as JSON.
+    _word("fields"),
+)
+
 #: How far the outbox is read: a single row, moved in the transaction that writes the events down.
 outbox_cursor = sa.Table(
     "outbox_cursor",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -9,35 +10,67 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gpuqueue.book.connect import writing
-from gpuqueue.book.fold import Batch, DeviceKey, Row, fold, only_events
-from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs
+from gpuqueue.book.connect import check_revision, writing
+from gpuqueue.book.fold import Batch, DeviceKey, Row, fold
+from gpuqueue.book.outline import kept_whole, outline
+from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs, unwritten_events
+from gpuqueue.book.trouble import reason
+from gpuqueue.errors import Unreachable
 from gpuqueue.event import Cursor, Event
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+log = logging.getLogger(__name__)
+
+#: Errors that are nothing that an event could do about: it is tried again as it is.
+NOT_OF_THE_ROW = (Unreachable, MemoryError, OSError)
 #: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
 _MOST_IN = 1000
 
 
-def apply(
-    engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str, bare: bool = False
-) -> bool:
+def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
     """Write *events* down and move the cursor from *expected* to the last of them, in one transaction.
 
     Returns:
         False, and nothing is changed, if the cursor does not stand at *expected*: another recorder was faster.
 
     Raises:
-        BookUnreachable: the database does not answer; nothing was changed.
+        BookUnreachable: the database does not answer, or has other tables; nothing was changed.
 
     """
     if not events:
         return True
-    batch = only_events(events, epoch=epoch) if bare else fold(events, epoch=epoch)
+    return _apply(engine, fold(events, epoch=epoch), expected, Cursor(epoch=epoch, last_id=events[-1].id))
+
+
+def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | None, epoch: str) -> bool:
+    """Keep *event* whole in a table that takes anything, with *why* the others do not take it.
+
+    Where its job stands after it is written down as well, if at all possible: no job may be running for ever in the
+    book because of it.
+
+    Returns:
+        False, and nothing is changed, if the cursor does not stand at *expected*: another recorder was faster.
+
+    Raises:
+        BookUnreachable: the database does not answer, or has other tables; nothing was changed.
+
+    """
+    to = Cursor(epoch=epoch, last_id=event.id)
+    try:
+        return _apply(engine, outline(event, why, epoch=epoch), expected, to)
+    except NOT_OF_THE_ROW:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a driver has against a row
+        log.warning("not even where job %s stands after it can be written: %s", event.job_id, reason(error))
+        return _apply(engine, kept_whole(event, why, epoch=epoch), expected, to)
+
+
+def _apply(engine: sa.Engine, batch: Batch, expected: Cursor | None, to: Cursor) -> bool:
     with writing(engine) as connection:
-        if not _move_cursor(connection, expected, Cursor(epoch=epoch, last_id=events[-1].id)):
+        check_revision(connection)  # somebody may have upgraded it under a recorder of an older version
+        if not _move_cursor(connection, expected, to):
             return False
         _write(connection, batch)
     return True
@@ -73,6 +106,7 @@ def _write(connection: sa.Connection, batch: Batch) -> None:
     there = _known_devices(connection, {key[0] for key in batch.timelines})
     _insert_all(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
     _insert_all(connection, job_events, batch.events)
+    _insert_all(connection, unwritten_events, batch.unwritten)
 
 
 def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:

@@ -6,11 +6,17 @@ from dataclasses import dataclass
 
 from gpuqueue.address import without_password
 from gpuqueue.book.facts import BookFacts, book_facts
+from gpuqueue.book.trouble import silent
 from gpuqueue.doctor.state import FULL_BYTES, LOW_BYTES, free_bytes
+from gpuqueue.errors import BookUnreachable
 from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.look import Unseen
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes
+from gpuqueue.words import short
+
+#: Most letters of a reason that are shown.
+MAX_WHY = 120
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,16 +40,18 @@ def facts_of(settings: Settings, *, integrity_s: float) -> Facts:
 
 def away(settings: Settings, why: Unseen) -> Finding:
     """Return why the book does not serve, and what to do."""
-    words = str(why)
-    head, mark, remedy = words.partition(": run ")  # our own errors end in what to do
-    if mark:
-        return problem(head, remedy)
-    if "malformed" in words:  # SQLite's word for a damaged file
-        return problem(words, _recover(settings.database_url.partition(":///")[2]))
-    remedy = "bring it back, or set GPUQUEUE_DATABASE_URL right. Jobs go on, and their history waits in the store"
-    if why.cause is None:
-        words = f"the book at {without_password(settings.database_url)} does not answer: {words}"
-    return problem(words, remedy)
+    words, known = str(why), why.cause if isinstance(why.cause, BookUnreachable) else None
+    if "malformed" in words or "not a database" in words:  # SQLite's words for a damaged file
+        return problem(known.what if known else words, _recover(settings.database_url.partition(":///")[2]))
+    if known is not None and known.remedy:
+        return problem(known.what, known.remedy.removeprefix("run "))
+    if why.cause is not None:
+        return problem(words, _BRING_BACK)
+    gone = silent(without_password(settings.database_url), words)
+    return problem(gone.what, gone.remedy)
+
+
+_BRING_BACK = silent("", "").remedy
 
 
 def answers(facts: Facts) -> Findings:
@@ -113,4 +121,15 @@ def lost_jobs(facts: Facts) -> Findings:
     )
 
 
-CHECKS = (answers, tables, writing, integrity, disk, lost_jobs)
+def events(facts: Facts) -> Findings:
+    """Did the tables take every event?"""
+    if facts.book.revision != facts.book.wanted or facts.book.damage:
+        return unknown("its tables cannot be read")
+    if not facts.book.unwritten:
+        return ok("its tables took every event")
+    why = short(facts.book.unwritten_why or "", MAX_WHY)
+    seen = f"it could not take {facts.book.unwritten} events, the first of job {facts.book.unwritten_job}: {why}"
+    return warning(seen, "they lie whole in its table unwritten_events: report this, and delete them when you have")
+
+
+CHECKS = (answers, tables, writing, integrity, disk, lost_jobs, events)

@@ -1,4 +1,4 @@
-"""What a run did on its devices beside its peak: first memory, utilisation, temperature, and how its memory went."""
+"""What a run did on its devices beside its peak, how its memory went there, and the events that no table could take."""
 
 from __future__ import annotations
 
@@ -40,10 +40,22 @@ def upgrade() -> None:
         ),
         sa.CheckConstraint("step_s > 0", name=op.f("ck_run_timelines_step_positive")),
     )
+    op.create_table(
+        "unwritten_events",
+        sa.Column("epoch", sa.Text, autoincrement=False, nullable=False),
+        sa.Column("event_id", sa.Text, autoincrement=False, nullable=False),
+        sa.Column("job_id", sa.BigInteger, nullable=False),
+        sa.Column("act", sa.Text, nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("why", sa.Text, nullable=False),
+        sa.Column("fields", sa.Text, nullable=False),
+        sa.PrimaryKeyConstraint("epoch", "event_id", name=op.f("pk_unwritten_events")),
+    )
 
 
 def downgrade() -> None:
     """Drop them. A figure from a source that was not known before keeps what it can still be called."""
+    op.drop_table("unwritten_events")
     op.drop_table("run_timelines")
     op.execute("UPDATE run_devices SET peak_source = 'nvml_sampled' WHERE peak_source = 'nvml_accounting'")
     op.execute("UPDATE run_devices SET peak_source = 'none', peak_bytes = NULL WHERE peak_source = 'device_delta'")
