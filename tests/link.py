@@ -44,7 +44,12 @@ class Link:
             while True:
                 near, _ = self._listener.accept()
                 far = socket.socket(socket.AF_UNIX)
-                far.connect(self._store)
+                try:
+                    far.connect(self._store)
+                except OSError:  # nobody is there just now: that is what the other end hears
+                    near.close()
+                    far.close()
+                    continue
                 self._sockets += [near, far]
                 for source, sink in ((near, far), (far, near)):
                     threading.Thread(target=self._carry, args=(source, sink), daemon=True).start()

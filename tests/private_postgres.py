@@ -44,13 +44,14 @@ class Server:
     def database(self, template: str = "template0") -> Iterator[str]:
         """Give the URL of a new database, a copy of *template*."""
         name = f"gpuqueue_test_{os.getpid()}_{next(_numbers)}"
-        self._run(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        self.run(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
         try:
             yield sa.make_url(self.url).set(database=name).render_as_string(hide_password=False)
         finally:
-            self._run(f'DROP DATABASE "{name}" WITH (FORCE)')
+            self.run(f'DROP DATABASE "{name}" WITH (FORCE)')
 
-    def _run(self, statement: str) -> None:
+    def run(self, statement: str) -> None:
+        """Run *statement* as the account that may do everything."""
         url = sa.make_url(self.url).set(drivername="postgresql+psycopg")
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""A real worker with one constant of its own: what it does once an hour a test can see at once.
+"""A real worker with constants of its own: what it does once an hour a test can see at once.
 
 python with_constant.py workers.prune:ROUND_S=0.2 run --device 0 --plain
 """
@@ -9,10 +9,10 @@ import sys
 from importlib import import_module
 
 if __name__ == "__main__":
-    place, *sys.argv[1:] = sys.argv[1:]
-    module, _, said = place.partition(":")
-    name, _, value = said.partition("=")
-    setattr(import_module(module), name, float(value))
+    while "=" in sys.argv[1]:
+        place, _, value = sys.argv.pop(1).partition("=")
+        module, _, name = place.partition(":")
+        setattr(import_module(module), name, int(value) if value.isdigit() else float(value))
     from workers.cli import main
 
     main()

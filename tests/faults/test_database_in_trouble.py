@@ -1,0 +1,356 @@
+"""The database dies in every way that we know: the outbox waits, one line says so, and then the book has all, once."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from bounded import until
+from breakable_postgres import Breakable, breakable
+from factories import make_spec, must_claim, serve
+from link import Link
+from private_postgres import NoPostgres
+from short_host import fill, own_disk
+from site_of_one import Site
+
+from gpuqueue.book import migrate
+from gpuqueue.book.connect import open_engine, writing
+from gpuqueue.client import Client
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.event import Act
+from gpuqueue.job import JobState
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.run import Ending
+
+WITH_CONSTANT = Path(__file__).with_name("with_constant.py")
+IN_CI = bool(os.environ.get("CI"))
+LIMITS = {
+    "gpuqueue.book.connect:WAIT_S": 0.3,
+    "gpuqueue.book.patience:ANSWER_S": 0.7,
+    "gpuqueue.book.patience:PING_S": 0.7,
+}
+CONSTANTS = ("workers.recorder:PAUSE_S=0.05", *(f"{name}={value}" for name, value in LIMITS.items()))
+
+#: A name, what breaks and mends, what is said, and whether the history can be read meanwhile.
+Fault = tuple[str, Callable[[], AbstractContextManager[None]], str, bool]
+
+
+def life(queue: JobQueue) -> int:
+    """Have one job come and go; return its id."""
+    job_id = queue.submit(make_spec()).id
+    claimed = must_claim(queue)
+    assert job_id == claimed.job_id
+    assert queue.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    ended = Ending.from_status(0)
+    assert queue.finish(job_id, claimed.token, state=JobState.SUCCEEDED, ending=ended, duration_s=1.0, devices=())
+    return job_id
+
+
+def run_sql(url: str, statement: str) -> None:
+    """Run *statement* as the recorder's account."""
+    engine = open_engine(url)
+    with writing(engine) as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def told(site: Site) -> list[str]:
+    """Return what the recorder has said, without the time of day."""
+    return re.findall(r"WARNING workers\.recorder: (.*)", site.log())
+
+
+def refused(client: Client, words: str) -> bool:
+    """Return whether the history is refused with *words*; that it is refused is not asked."""
+    with pytest.raises(BookUnreachable) as caught:
+        client.history()
+    return re.search(words, str(caught.value)) is not None
+
+
+def go_through(site: Site, faults: list[Fault]) -> None:
+    """Let one recorder live through all *faults*, with jobs that come and go in each."""
+    serve(site.queue)
+    site.spawn_command([sys.executable, str(WITH_CONSTANT), *CONSTANTS, "record"])
+    jobs = [life(site.queue)]
+    until(lambda: site.queue.unrecorded() == (0, None), what="a book that is well")
+    for name, broken, words, readable in faults:
+        before = len(told(site))
+        with broken():
+
+            def said(words: str = words, before: int = before) -> bool:
+                jobs.append(life(site.queue))
+                return any(re.search(words, line) for line in told(site)[before:])
+
+            until(said, what=f"{name}: {words}")
+            assert site.queue.unrecorded()[0] >= 4
+            with Client(site.settings) as client:
+                if readable:
+                    assert jobs[0] in [record.job.id for record in client.history(limit=1000)]
+                else:
+                    until(lambda client=client, words=words: refused(client, words), what=f"{name} for a reader")
+        until(lambda: site.queue.unrecorded() == (0, None), what=f"{name} mended")
+        until(lambda: told(site)[-1] == "the history is recorded again", what=f"{name}: a word that it is well")
+        lines = told(site)[before:]
+        assert len(lines) == len(set(lines)), lines
+    book = site.client.book
+    assert jobs == [record.job.id for record in reversed(site.client.history(limit=10_000))]
+    for job_id in jobs:
+        assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.FINISH] == [event.act for event in book.events(job_id)]
+        record = book.get(job_id)
+        assert record is not None
+        assert (JobState.SUCCEEDED, [Ending.from_status(0)]) == (record.job.state, [run.ending for run in record.runs])
+
+
+def test_commands_say_it_in_one_line(site: Site, store_url: str) -> None:
+    """Whoever needs the book ends with 4 and with what to do; whoever does not goes on."""
+    assert "history  recorded" in site.cli("status").stdout
+    store = connect(store_url)
+    store.xadd(keys.OUTBOX, {"act": "told in 1970"}, id="1-1")
+    store.close()
+    Path(site.settings.database_url.partition(":///")[2]).write_text("no database at all" * 100)
+    job_id = int(site.cli("submit", "--mem", "1G", "--device", "any", "--", "true").stdout)
+
+    for words in (("history",), ("show", str(job_id))):
+        done = site.cli(*words, check=False)
+        (line,) = done.stderr.splitlines()
+        assert (4, "") == (done.returncode, done.stdout)
+        assert re.search(r"the book at sqlite:.* is damaged \(.*\): gpuqueue doctor says how", line)
+    assert str(job_id) in site.cli("queue").stdout
+    assert re.search(
+        "history  behind  +2 events wait for the book, the oldest for .*: see gpuq", site.cli("status").stdout
+    )
+    assert 2 == json.loads(site.cli("status", "--json").stdout)["unrecorded"]
+    site.cli("cancel", str(job_id))
+    assert JobState.CANCELLED is site.client.get(job_id).state
+
+
+# ---- SQLite ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait no longer in this process than the recorder does."""
+    for name, value in LIMITS.items():
+        monkeypatch.setattr(name.replace(":", "."), value)
+
+
+class File:
+    """A book in a file, and what may happen to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Be in a transaction that does not end."""
+        other = sqlite3.connect(self.path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.close()
+
+    @contextmanager
+    def moved(self, instead: str | None = None) -> Iterator[None]:
+        """Lie elsewhere for a while, with something else in its place."""
+        away = self.path.with_name("away")
+        away.mkdir()
+        self._move(self.path.parent, away)
+        if instead is not None:
+            self.path.write_text(instead)
+        yield
+        for each in self.path.parent.glob(f"{self.path.name}*"):
+            each.unlink()
+        self._move(away, self.path.parent)
+        away.rmdir()
+
+    def _move(self, source: Path, target: Path) -> None:
+        for each in source.glob(f"{self.path.name}*"):
+            shutil.move(each, target / each.name)
+
+    @contextmanager
+    def of_revision(self, revision: str) -> Iterator[None]:
+        """Have tables of another version."""
+        with contextmanager(self._set)(revision):
+            yield
+
+    def _set(self, revision: str) -> Iterator[None]:
+        for each in (revision, migrate.head()):
+            other = sqlite3.connect(self.path, isolation_level=None, timeout=10)
+            other.execute("UPDATE alembic_version SET version_num = ?", [each])
+            other.close()
+            if each == revision:
+                yield
+
+
+@pytest.mark.usefixtures("limits")
+def test_sqlite(store_url: str, tmp_path: Path) -> None:
+    """Locked, moved away, overwritten, of another version, on a full disk."""
+    with own_disk(tmp_path / "disk", options="size=4m") as disk:
+        file = File(disk / "book.db")
+        migrate.upgrade(f"sqlite:///{file.path}")
+
+        @contextmanager
+        def full() -> Iterator[None]:
+            filler = fill(disk)
+            yield
+            filler.unlink()
+
+        site = Site(tmp_path / "state", store_url, GPUQUEUE_DATABASE_URL=f"sqlite:///{file.path}")
+        try:
+            go_through(
+                site,
+                [
+                    ("locked", file.locked, r"is held by another program \(database is locked\)", True),
+                    ("moved", file.moved, "has no tables yet: run gpuqueue up", False),
+                    ("garbage", lambda: file.moved("no database " * 999), "is damaged .*gpuqueue doctor says", False),
+                    ("older", lambda: file.of_revision("0001"), r"older \(0001\) .*: run gpuqueue db upgrade", False),
+                    ("newer", lambda: file.of_revision("9999"), r"newer \(9999\) .*: upgrade gpuqueue", False),
+                    ("full", full, "cannot be written, its disk is full .*: free some space", True),
+                ],
+            )
+        finally:
+            site.stop()
+
+
+# ---- PostgreSQL ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def postgres() -> Iterator[Breakable]:
+    """Return a server that may be broken; without one skip, but never in CI."""
+    opening = breakable()
+    try:
+        server = opening.__enter__()
+    except NoPostgres as error:
+        if IN_CI:
+            raise
+        pytest.skip(f"no PostgreSQL: {error}")
+    try:
+        yield server
+    finally:
+        opening.__exit__(None, None, None)
+
+
+class Away:
+    """What may happen to a server and to the account ``ada`` there, whose the book is."""
+
+    def __init__(self, postgres: Breakable, link: Link) -> None:
+        self.postgres, self.link = postgres, link
+        self.run = postgres.server.run
+
+    @contextmanager
+    def killed(self) -> Iterator[None]:
+        """Kill -9, all of it."""
+        self.postgres.kill()
+        yield
+        self.postgres.start()
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Say nothing, while the kernel takes every connection and every byte."""
+        self.postgres.send(signal.SIGSTOP)
+        yield
+        self.postgres.send(signal.SIGCONT)
+
+    @contextmanager
+    def cut_off(self) -> Iterator[None]:
+        """Lose every packet."""
+        self.link.cut()
+        yield
+        self.link.heal()
+
+    @contextmanager
+    def recovering(self) -> Iterator[None]:
+        """Be back, and not yet ready."""
+        self._as_standby("hot_standby=off", wait=False)
+        yield
+        self._primary_again()
+
+    @contextmanager
+    def standby(self) -> Iterator[None]:
+        """Be the copy of another server, that can only be read."""
+        self._as_standby()
+        yield
+        self.postgres.promote()
+
+    def _as_standby(self, *settings: str, wait: bool = True) -> None:
+        self.postgres.stop()
+        (self.postgres.data / "standby.signal").touch()
+        self.postgres.start(*settings, wait=wait)
+
+    def _primary_again(self) -> None:
+        self.postgres.kill()
+        (self.postgres.data / "standby.signal").unlink()
+        self.postgres.start()
+
+    @contextmanager
+    def full(self, stack: ExitStack, url: str) -> Iterator[None]:
+        """Have no room left for the stories; skip this where no disk can be had."""
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gq-pg-", dir="/tmp")))
+        place.chmod(0o755)
+        disk = stack.enter_context(own_disk(place / "disk", options="size=4m"))
+        self.postgres.own(disk)
+        self.run(f"CREATE TABLESPACE small LOCATION '{disk}'")
+        self.run("GRANT ALL ON TABLESPACE small TO ada")
+        run_sql(url, "ALTER TABLE job_events SET TABLESPACE small")
+        stack.callback(self.postgres.kill)  # before its disk goes
+        filler = fill(disk)
+        yield
+        filler.unlink()
+
+    def refused(self, before: str, after: str) -> Callable[[], AbstractContextManager[None]]:
+        """Let ``ada`` in no more, from her next connection on."""
+
+        @contextmanager
+        def there() -> Iterator[None]:
+            self.run(before)
+            self.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'ada'")
+            yield
+            self.run(after)
+
+        return there
+
+
+@pytest.mark.usefixtures("limits")
+def test_postgresql(store_url: str, tmp_path: Path, postgres: Breakable) -> None:
+    """Killed, stopped, cut off, recovering, a standby, full, full of others, with another password."""
+    run = postgres.server.run
+    run("CREATE ROLE ada LOGIN PASSWORD 'right'")
+    run("CREATE DATABASE book OWNER ada")
+    (postgres.data / "pg_hba.conf").write_text("local all gpuqueue trust\nlocal all ada scram-sha-256")
+    run("SELECT pg_reload_conf()")
+    link = Link(f"unix://{postgres.socket}")
+    url = f"postgresql://ada:right@127.0.0.1:{link.url.rpartition(':')[2]}/book?connect_timeout=2"
+    migrate.upgrade(url)
+    site = Site(tmp_path / "state", store_url, GPUQUEUE_DATABASE_URL=url)
+    away = Away(postgres, link)
+    silent = "does not answer: .*bring it back"
+    many = away.refused("ALTER ROLE ada CONNECTION LIMIT 0", "ALTER ROLE ada CONNECTION LIMIT -1")
+    password = away.refused("ALTER ROLE ada PASSWORD 'new'", "ALTER ROLE ada PASSWORD 'right'")
+    with ExitStack() as stack:
+        stack.callback(link.close)
+        stack.callback(site.stop)
+        go_through(
+            site,
+            [
+                ("killed", away.killed, silent, False),
+                ("stopped", away.stopped, silent, False),
+                ("cut off", away.cut_off, silent, False),
+                ("recovering", away.recovering, r"starts or stops just now .*: wait for it", False),
+                ("standby", away.standby, "can only be read .*name the primary", True),
+                ("many", many, "no connection left", False),
+                ("password", password, "does not let this account in .*GPUQUEUE_DATABASE_URL", False),
+                ("full", lambda: away.full(stack, url), "cannot be written, its disk is full .*: free", True),
+            ],
+        )
+    assert "right@" not in site.log()

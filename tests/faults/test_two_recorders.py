@@ -1,0 +1,186 @@
+"""Two recorders at once, killed at any moment, and a database that dies under them: the book is that of one."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from bounded import until
+from breakable_postgres import Breakable, breakable
+from factories import make_spec, must_claim, serve
+from private_postgres import NoPostgres
+from site_of_one import Site
+
+from gpuqueue.book import migrate
+from gpuqueue.book.book import Book
+from gpuqueue.book.connect import open_engine, reading
+from gpuqueue.book.tables import metadata
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.event import Cursor, Event
+from gpuqueue.job import JobState
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.run import Ending
+from workers.recorder import Recorder
+
+WITH_CONSTANT = Path(__file__).with_name("with_constant.py")
+JOBS, BATCH = 100, 5
+
+
+def live(queue: JobQueue, count: int) -> None:
+    """Have *count* jobs come and go: some end well, some are given back or lost first, some are cancelled."""
+    serve(queue)
+    for number in range(count):
+        job_id = queue.submit(make_spec()).id
+        if number % 5 == 4:
+            queue.cancel(job_id)
+            continue
+        if number % 5 == 3:
+            assert queue.giveback(job_id, must_claim(queue).token, "no room")
+        if number % 5 == 2:
+            queue.lose(job_id, must_claim(queue).token, loss_limit=3, detail="gone")
+        token = must_claim(queue).token
+        queue.started(job_id, token, lease_s=300, log_path="/l", devices=())
+        ended = Ending.from_status(number % 2)
+        queue.finish(job_id, token, state=JobState.SUCCEEDED, ending=ended, duration_s=1.0, devices=())
+
+
+def all_events(queue: JobQueue) -> list[Event]:
+    """Return everything in the outbox."""
+    found: list[Event] = []
+    while some := queue.events(found[-1].id if found else "0-0"):
+        found += some
+    return found
+
+
+def rows(url: str) -> dict[str, list[dict[str, Any]]]:
+    """Return every row of every table."""
+    engine = open_engine(url)
+    try:
+        with reading(engine) as connection:
+            return {
+                table.name: [
+                    dict(row) for row in connection.execute(sa.select(table).order_by(*table.primary_key)).mappings()
+                ]
+                for table in metadata.sorted_tables
+            }
+    finally:
+        engine.dispose()
+
+
+def written_by_one(events: list[Event], epoch: str, url: str) -> dict[str, list[dict[str, Any]]]:
+    """Return every row of a book that nothing has disturbed."""
+    migrate.upgrade(url)
+    book = Book(url)
+    assert book.apply(events, expected=None, epoch=epoch)
+    book.close()
+    return rows(url)
+
+
+@pytest.fixture
+def postgres() -> Iterator[Breakable]:
+    """Return a server that may be killed; without one skip, but never in CI."""
+    with ExitStack() as stack:
+        try:
+            server = stack.enter_context(breakable())
+        except NoPostgres as error:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"no PostgreSQL: {error}")
+        yield server
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
+    """Kill -9 of a recorder in the midst of a batch is kill -9 of SQLite; PostgreSQL itself is killed as well."""
+    chance = random.Random(20261121)  # noqa: S311 - only moments are drawn
+    url = f"sqlite:///{tmp_path / 'book.db'}"
+    server: Breakable | None = None
+    if kind == "postgresql":
+        server = request.getfixturevalue("postgres")
+        assert server is not None
+        # A site that trades safety for speed: what we have trimmed must lie on the disk all the same.
+        server.server.run("ALTER SYSTEM SET synchronous_commit = off")
+        server.server.run("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        server.server.run("SELECT pg_reload_conf()")
+        url = server.server.url
+    migrate.upgrade(url)
+    site = Site(tmp_path / "state", store_url, GPUQUEUE_DATABASE_URL=url)
+    live(site.queue, JOBS)
+    events, epoch = all_events(site.queue), site.queue.epoch()
+    assert epoch is not None
+    words = [f"workers.recorder:BATCH={BATCH}", "workers.recorder:PAUSE_S=0.02", "record"]
+    book = Book(url)
+
+    def passed(event: Event) -> bool:
+        with suppress(BookUnreachable):
+            cursor = book.cursor()
+            return cursor is not None and _place(cursor.last_id) >= _place(event.id)
+        return False
+
+    try:
+        recorders = [site.spawn_command([sys.executable, str(WITH_CONSTANT), *words]) for _ in range(2)]
+        for moment in sorted(chance.sample(range(len(events) * 3 // 4), 2)):
+            until(lambda moment=moment: passed(events[moment]), what=f"event {moment}", timeout_s=60)
+            victim = chance.randrange(2)
+            site.end(recorders[victim], signal.SIGKILL)
+            if server is not None:
+                server.kill()
+                server.start()
+            recorders[victim] = site.spawn_command([sys.executable, str(WITH_CONSTANT), *words])
+        until(lambda: site.queue.unrecorded() == (0, None), what="an empty outbox", timeout_s=60)
+        assert passed(events[-1])
+        assert all(recorder.poll() is None for recorder in recorders), site.log()
+    finally:
+        book.close()
+        site.stop()
+
+    assert written_by_one(events, epoch, f"sqlite:///{tmp_path / 'one.db'}") == rows(url)
+
+
+def _place(event_id: str) -> tuple[int, int]:
+    ms, _, number = event_id.partition("-")
+    return int(ms), int(number)
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["answer lost", "never done"])
+def test_nobody_knows_whether_it_was_committed(
+    queue: JobQueue, book: Book, book_url: str, tmp_path: Path, *, committed: bool
+) -> None:
+    """The database dies in the very moment of the commit; before it did it, or right after."""
+    live(queue, 5)
+    events, epoch = all_events(queue), queue.epoch()
+    assert epoch is not None
+    recorder = Recorder(queue, book)
+    deaths = []
+
+    def die(connection: sa.Connection) -> None:
+        if not deaths:
+            deaths.append(1)
+            if committed:
+                connection.connection.driver_connection.execute("COMMIT")
+            raise sa.exc.OperationalError("COMMIT", {}, ConnectionError("server closed the connection"))
+
+    sa.event.listen(book._engine, "commit", die)
+    with pytest.raises(BookUnreachable, match="server closed the connection"):
+        recorder.record(0)
+    assert (len(events) if not committed else 0, committed) == (_left(queue, book), book.cursor() is not None)
+
+    while recorder.record(0):
+        pass
+
+    assert (0, None) == queue.unrecorded()
+    assert Cursor(epoch=epoch, last_id=events[-1].id) == book.cursor()
+    assert written_by_one(events, epoch, f"sqlite:///{tmp_path / 'one.db'}") == rows(book_url)
+
+
+def _left(queue: JobQueue, book: Book) -> int:
+    cursor = book.cursor()
+    return len(queue.events("0-0" if cursor is None else cursor.last_id))
