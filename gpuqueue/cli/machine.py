@@ -17,7 +17,7 @@ from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
 from gpuqueue.command import say
 from gpuqueue.embedded.machine import Machine, MachineStatus
-from gpuqueue.errors import Refused, Unreachable
+from gpuqueue.errors import BookUnreachable, Refused, Unreachable
 from gpuqueue.event import BEHIND_S
 from gpuqueue.process import DetachedProcess
 from gpuqueue.queue.lease import SILENT_BEATS, DeviceStatus
@@ -82,7 +82,7 @@ def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
 
 
 def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedProcess:
-    _tell("history", "ready", f"tables at revision {machine.prepare_book()}")
+    _prepare_book(machine)
     machine.open_queue()
     since_ms = machine.queue.now_ms()
     host = machine.start_host(spec)
@@ -90,6 +90,17 @@ def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedP
     _tell("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
     click.echo(_device_rows(ready, machine.settings))
     return host
+
+
+def _prepare_book(machine: Machine) -> None:
+    """Bring the book's tables up. Only a new store needs the book at once, for the highest id that was given out."""
+    try:
+        _tell("history", "ready", f"tables at revision {machine.prepare_book()}")
+    except BookUnreachable as error:
+        if machine.queue.epoch() is None:
+            raise
+        _tell("history", "away", "it waits in the store; when the book is back, run gpuqueue db upgrade")
+        say("gpuqueue", str(error))
 
 
 def _refresh(machine: Machine, devices: str | None, pid: int) -> None:

@@ -135,6 +135,28 @@ def test_commands_say_it_in_one_line(site: Site, store_url: str) -> None:
     assert JobState.CANCELLED is site.client.get(job_id).state
 
 
+def test_a_machine_comes_up_without_its_book(site: Site) -> None:
+    """After a reboot the database may need longer than we do: the GPUs do not wait for it, but for a new store."""
+    Path(site.settings.database_url.partition(":///")[2]).write_text("no database at all" * 100)
+    done = site.cli("up")
+    try:
+        assert "history  away" in done.stdout
+        assert "is damaged" in done.stderr
+        job_id = int(site.cli("submit", "--mem", "1G", "--device", "any", "--", "true").stdout)
+        site.until_state(job_id, JobState.SUCCEEDED)
+    finally:
+        site.cli("down")
+    store = connect(site.settings.redis_url)
+    store.flushall()
+    store.close()
+
+    done = site.cli("up", check=False)
+
+    assert 4 == done.returncode
+    assert "is damaged" in done.stderr
+    assert [] == site.queue.devices()
+
+
 # ---- SQLite ----------------------------------------------------------------------------------------------------------
 
 

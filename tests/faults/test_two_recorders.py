@@ -31,7 +31,9 @@ from gpuqueue.run import Ending
 from workers.recorder import Recorder
 
 WITH_CONSTANT = Path(__file__).with_name("with_constant.py")
-JOBS, BATCH = 100, 5
+JOBS, BATCH = 150, 4
+#: Of the moments at which something happens: those at which a recorder is killed. At the others it stands still.
+KILLS = {3, 6}
 
 
 def live(queue: JobQueue, count: int) -> None:
@@ -127,9 +129,16 @@ def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: py
 
     try:
         recorders = [site.spawn_command([sys.executable, str(WITH_CONSTANT), *words]) for _ in range(2)]
-        for moment in sorted(chance.sample(range(len(events) * 3 // 4), 2)):
+        moments = sorted(chance.sample(range(len(events) * 3 // 4), 8))
+        for number, moment in enumerate(moments):
             until(lambda moment=moment: passed(events[moment]), what=f"event {moment}", timeout_s=60)
             victim = chance.randrange(2)
+            if number not in KILLS:
+                recorders[victim].send_signal(signal.SIGSTOP)  # it may know a batch that the other one writes
+                with suppress(AssertionError):  # it may also be the one that all wait for
+                    until(lambda moment=moment: passed(events[moment + 5 * BATCH]), timeout_s=0.5)
+                recorders[victim].send_signal(signal.SIGCONT)
+                continue
             site.end(recorders[victim], signal.SIGKILL)
             if server is not None:
                 server.kill()
