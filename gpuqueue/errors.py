@@ -8,7 +8,8 @@
     ├── JobNotFound         neither the queue nor the book knows the id   exit 3
     ├── Unreachable         a service does not answer                     exit 4
     │   ├── StoreUnreachable   Redis
-    │   ├── StoreNotReady      Redis answers but was never opened, or is unsafe
+    │   ├── StoreNotReady      Redis answers but cannot serve, or is unsafe
+    │   │   ├── StoreNotOpen   it knows nothing: never opened, or its data is lost
     │   │   └── StoreLoading   Redis still reads its data and will be there soon
     │   └── BookUnreachable    the SQL database
     ├── Refused             understood, but not allowed in this state     exit 5
@@ -55,7 +56,14 @@ class StoreUnreachable(Unreachable):
 
 
 class StoreNotReady(Unreachable):
-    """The Redis store answers, but was not opened for gpuqueue or is not safe to use."""
+    """The Redis store answers, but cannot serve or is not safe to use."""
+
+
+class StoreNotOpen(StoreNotReady):
+    """The Redis store answers and knows nothing: it was never opened, or it lost its data and is not rebuilt yet.
+
+    It gives no job to anybody meanwhile, so what runs may go on.
+    """
 
 
 class StoreLoading(StoreNotReady):

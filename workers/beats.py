@@ -7,7 +7,7 @@ import logging
 import threading
 
 from gpuqueue.clock import Clock
-from gpuqueue.errors import Unreachable
+from gpuqueue.errors import StoreNotOpen, Unreachable
 from gpuqueue.queue.drains import Drain
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Verdicts
@@ -38,8 +38,13 @@ class Beats:
     def loop(self, stopping: threading.Event) -> None:
         """Beat until *stopping* is set."""
         while not stopping.wait(self._settings.beat_s):
+            asked_s = self._clock.monotonic_s()
             try:
                 self.beat()
+            except StoreNotOpen as error:
+                # It knows nobody's runs and gives nothing to anybody; once it is open again, claims wait for a lease.
+                log.warning("the runs go on: %s", error)
+                self.vouch_for_all(asked_s)
             except Unreachable as error:
                 log.warning("no answer to the beat: %s", error)
 
@@ -101,10 +106,11 @@ class Beats:
         """
         while not stopping.wait(self._settings.beat_s):
             if self._keeps_runs:
-                self._vouch_for_all()
+                self.vouch_for_all(self._clock.monotonic_s())
 
-    def _vouch_for_all(self) -> None:
-        until_s = self._clock.monotonic_s() + self._settings.shim_grace_s
+    def vouch_for_all(self, asked_s: float) -> None:
+        """Keep every run going for one more grace, counted from *asked_s*, when the store was asked."""
+        until_s = asked_s + self._settings.shim_grace_s
         for run in self._runs.all():
             with contextlib.suppress(OSError):
                 run.directory.vouch(until_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from gpuqueue.address import without_password
-from gpuqueue.errors import StoreLoading, StoreNotReady, StoreUnreachable, Unreadable
+from gpuqueue.errors import StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
 from gpuqueue.words import brief
 
 #: How long one command may take before the store counts as unreachable, in seconds.
@@ -33,8 +33,11 @@ _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
         "the store's access rules do not let gpuqueue work: allow all commands on keys {gq}:*",
     ),
 )
+_NOT_OPEN = {
+    "NOTOPEN": "the store was never opened for gpuqueue, or lost its data: run gpuqueue up",
+    "REBUILDING": "the store lost its data and is being rebuilt: try again in a moment",
+}
 _BY_CODE = {
-    "NOTOPEN": "the store was never opened for gpuqueue: run gpuqueue up",
     "LOADING": _LOADING,
     "MISCONF": "the store cannot write to its disk: free some space, see the store's log",
     "READONLY": "the store is a read-only replica: point GPUQUEUE_REDIS_URL at the primary",
@@ -101,6 +104,7 @@ def translated(url: str) -> Iterator[None]:
 
     Raises:
         StoreUnreachable: no answer.
+        StoreNotOpen: the store knows nothing.
         StoreNotReady: an answer that says that the store cannot serve; StoreLoading if it soon will.
         Unreadable: any other error of the store, such as a key of ours that holds something of somebody else's.
 
@@ -108,6 +112,9 @@ def translated(url: str) -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
+        not_open = _said(error, _NOT_OPEN)
+        if not_open is not None:
+            raise StoreNotOpen(not_open) from error
         words = _not_ready(error)
         if words is not None:
             raise (StoreLoading if words == _LOADING else StoreNotReady)(words) from error
@@ -137,6 +144,9 @@ def _not_ready(error: redis.RedisError) -> str | None:
     for kind, words in _BY_CLASS:
         if isinstance(error, kind):
             return words
-    # A script passes the code on at the start, or in the middle, of a message of its own.
-    said = str(error).split()
-    return next((_BY_CODE[word] for word in said if word in _BY_CODE), None)
+    return _said(error, _BY_CODE)
+
+
+def _said(error: redis.RedisError, words: Mapping[str, str]) -> str | None:
+    """Return what the code in *error* means; a script passes it on at the start, or in the middle, of its message."""
+    return next((words[word] for word in str(error).split() if word in words), None)

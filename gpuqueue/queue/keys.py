@@ -8,7 +8,7 @@ reads without a script stand below it. ``<lv>`` is a level 0..3, ``<shape>`` the
 =====================  ======  ==================================================================================
 key                    type    holds
 =====================  ======  ==================================================================================
-epoch                  string  random id, written once; a new one means that the store lost its data
+epoch                  string  random id, there once the store is open; a new one means that the store lost its data
 seq                    int     the last job id given out; restored from the book when the epoch is new
 live                   zset    job id -> job id: every job that the book has not taken over yet
 j:<id>                 hash    where a job stands (fields: see ``lua/lib.lua``); small, so it stays compact

@@ -31,6 +31,10 @@ ACTS = (
     "resume",
 )
 
+#: The acts that make a store ready; it refuses every other one before.
+OPENING = frozenset({"open"})
+_FIRST = "do local why = refusal() if why then return why end end\n"
+
 
 @cache
 def source(act: str) -> str:
@@ -58,6 +62,7 @@ class Scripts:
         """Run the script *act* in one atomic step and return its reply."""
         script = self._registered.get(act)
         if script is None:
-            script = self._client.register_script(source("lib") + source(act))
+            first = "" if act in OPENING else _FIRST
+            script = self._client.register_script(source("lib") + first + source(act))
             self._registered[act] = script
         return script(keys=[PREFIX], args=args)

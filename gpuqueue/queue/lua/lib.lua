@@ -26,6 +26,14 @@ local function tell(act, id, state, now, attempt, losses, reason, ...)
     'attempt', attempt, 'losses', losses, 'reason', reason, ...)
 end
 
+-- Why the store cannot serve, or nil. One that lost its data knows no job: its word would end what runs, and ids
+-- would be given out twice. Every script asks this first, but those that make the store ready (see ../scripts.py).
+local function refusal()
+  if call('EXISTS', P .. 'epoch') == 1 then return nil end
+  if call('EXISTS', P .. 'rebuilding') == 1 then return redis.error_reply('REBUILDING the jobs are on their way back') end
+  return redis.error_reply('NOTOPEN the store knows nothing')
+end
+
 local function ring(what) call('PUBLISH', P .. 'bell', what) end
 
 -- shape text -> memory, time limit (0: none), devices, pool, wish ('' where the job does not say: the text ends there)

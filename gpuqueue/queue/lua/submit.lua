@@ -7,7 +7,6 @@
 local wrong = expect {'user', 'level', 'size', 'shape', 'flag', 'text', 'nonce'}
 if wrong then return wrong end
 local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV)
-if not call('GET', P .. 'epoch') then return redis.error_reply('NOTOPEN the store was never opened') end
 local need, _, n, pool, wish = parse_shape(shape)
 local WISHES = {[''] = true, gpu = true, cpu = true, any = true}
 if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
