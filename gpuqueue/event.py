@@ -30,6 +30,9 @@ class Act(str, Enum):
     CANCEL = "cancel"
     HOLD = "hold"
     RELEASE = "release"
+    RESTORE = "restore"
+    ADOPT = "adopt"
+    PARK = "park"
     #: An act of a newer version, which this one does not know.
     OTHER = "other"
 
@@ -49,13 +52,18 @@ class Event:
     this act brings:
 
     ======== ==============================================================================
-    submit   ``spec`` (see :func:`gpuqueue.codec.encode_spec`)
+    submit   ``spec`` (see :func:`gpuqueue.codec.encode_spec`); ``meant`` (gpu) where the queue knew a GPU and the
+             request does not say on what it is to run
     claim    ``token``, ``host``, ``worker``, ``devices`` (UUIDs, comma-separated), ``lease`` (bytes on each)
     started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`)
     note     ``token``, ``detail`` (something about the run that its owner should know)
     giveback ``token``, ``detail`` (the claim did not become a run and counts as none)
     finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`)
     lose     ``token``, ``detail`` (the run is over, nobody knows how)
+    restore  ``token``, where a run is on (the one store had lost the job, the other still knew it); ``meant``
+    adopt    ``token``, ``claimed`` (ms), ``started``; where the store had lost the run all that claim has;
+             where it had lost the job all that submit has
+    park     ``token``, ``until`` (ms; its machine went down and left the run to its shim)
     ======== ==============================================================================
     """
 
@@ -68,6 +76,12 @@ class Event:
     losses: int = 0
     reason: WaitReason | None = None
     fields: Mapping[str, str] = field(default_factory=dict)
+
+
+def place(event_id: str) -> tuple[int, int]:
+    """Return where *event_id* stands in the outbox; as text, ``…-10`` would come before ``…-9``."""
+    ms, _, number = event_id.partition("-")
+    return int(ms), int(number or 0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -63,15 +63,16 @@ ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobSt
 #: its own arrows in its header, and a test holds the two together.
 TRANSITIONS: Mapping[JobState | None, frozenset[JobState]] = MappingProxyType(
     {
-        None: frozenset({JobState.QUEUED}),
-        JobState.QUEUED: frozenset({JobState.STARTING, JobState.HELD, JobState.CANCELLED}),
-        JobState.HELD: frozenset({JobState.QUEUED, JobState.CANCELLED}),
+        None: frozenset({JobState.QUEUED, JobState.HELD, JobState.STARTING, JobState.RUNNING, JobState.CANCELLING}),
+        JobState.QUEUED: frozenset({JobState.STARTING, JobState.RUNNING, JobState.HELD, JobState.CANCELLED}),
+        JobState.HELD: frozenset({JobState.QUEUED, JobState.RUNNING, JobState.CANCELLED}),
         JobState.STARTING: frozenset(
             {
                 JobState.RUNNING,
                 JobState.CANCELLING,
                 JobState.QUEUED,
                 JobState.HELD,
+                JobState.SUCCEEDED,
                 JobState.FAILED,
                 JobState.LOST,
             }
@@ -110,6 +111,8 @@ class WaitReason(str, Enum):
     MEMORY = "memory"
     #: The queue knows of no device of the kind, and in the pool, that it may run on.
     DEVICE = "device"
+    #: The store lost its data and was rebuilt: nothing starts before one lease is over.
+    PAUSE = "pause"
     #: A person held it.
     HELD = "held"
     #: Its runs were lost so often that it waits for a person.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
-from gpuqueue.device import Activity, DeviceKind, Peak, Timeline
-from gpuqueue.job import Job, JobState
+from gpuqueue.device import Activity, DeviceKind, DeviceWish, Peak, Timeline
+from gpuqueue.job import Job, JobState, Shape
 
 
 class EndingKind(str, Enum):
@@ -192,3 +192,28 @@ class Record:
     def last_run(self) -> Run | None:
         """Return the newest run, or None for a job that never ran."""
         return self.runs[-1] if self.runs else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Survivor:
+    """A job that one store lost and the other hands back: its record, and its spec verbatim."""
+
+    record: Record
+    payload: str = field(repr=False)
+    #: Whether it is meant for a GPU although its request does not say so: one was known when it was submitted.
+    meant_for_gpu: bool = False
+    #: Until when its machine has left the run to its shim, on the store's clock; None if a worker answers for it.
+    parked_until: datetime | None = None
+
+    @property
+    def shape(self) -> Shape:
+        """Return what matters for matching it."""
+        shape = self.record.job.spec.shape
+        return replace(shape, device=DeviceWish.GPU) if self.meant_for_gpu and shape.device is None else shape
+
+    @property
+    def run(self) -> Run | None:
+        """Return the run that holds devices now, or None."""
+        job, run = self.record.job, self.record.last_run
+        on = job.state.is_active and run is not None and run.attempt == job.attempt and run.ended_at is None
+        return run if on else None

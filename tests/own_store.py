@@ -75,8 +75,12 @@ def own_store() -> Iterator[OwnStore]:
 
 
 @pytest.fixture
-def own_site(own_store: OwnStore, tmp_path: Path) -> Iterator[Site]:
-    """Return a site whose store may lose its data; its leases are short, so that what waits for one can be seen."""
-    made = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE="6s")
+def own_site(own_store: OwnStore, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Return a site whose store may lose its data.
+
+    Its leases are long: no run is lost because this machine is busy. Where a test waits for one to be over, it gives
+    a shorter one as the fixture's parameter.
+    """
+    made = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE=getattr(request, "param", "90s"))
     yield made
     made.stop()

@@ -50,6 +50,12 @@ class Server:
         finally:
             self.run(f'DROP DATABASE "{name}" WITH (FORCE)')
 
+    def remake(self, url: str) -> None:
+        """Drop the database at *url*, whoever is in it, and make it anew, empty."""
+        name = sa.make_url(url).database
+        self.run(f'DROP DATABASE "{name}" WITH (FORCE)')
+        self.run(f'CREATE DATABASE "{name}" TEMPLATE "template0"')
+
     def run(self, statement: str) -> None:
         """Run *statement* as the account that may do everything."""
         url = sa.make_url(self.url).set(drivername="postgresql+psycopg")

@@ -109,6 +109,15 @@ class Site:
         assert job is not None
         return job
 
+    def until_state_in_queue(self, job_id: int, state: JobState) -> None:
+        """Wait until the queue, which the book need not answer for, has a job in *state*."""
+
+        def there() -> bool:
+            job = self.queue.get(job_id)
+            return job is not None and job.state is state
+
+        until(there, what=f"job {job_id} {state} in the queue")
+
     def until_recorded(self, job_id: int, timeout_s: float = 60.0) -> Record:
         """Wait until the book knows the end of a job."""
 

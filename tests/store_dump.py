@@ -39,6 +39,39 @@ def digest(client: redis.Redis) -> str:
     return str(client.eval(_DIGEST, 0))
 
 
+#: Every key as the server itself would write it, in turn: name, contents, milliseconds that it has left.
+_KEEP = """
+local kept = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+  for _, word in ipairs({key, redis.call('DUMP', key), redis.call('PTTL', key)}) do kept[#kept + 1] = word end
+end
+return cmsgpack.pack(kept)
+"""
+_PUT_BACK = """
+redis.call('FLUSHALL')
+local kept = cmsgpack.unpack(ARGV[1])
+for i = 1, #kept, 3 do redis.call('RESTORE', kept[i], math.max(0, kept[i + 2]), kept[i + 1]) end
+"""
+
+
+class Snapshot:
+    """All that a store holds now, to begin again from there."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        arguments = dict(client.connection_pool.connection_kwargs) | {"decode_responses": False}
+        pool = redis.ConnectionPool(connection_class=client.connection_pool.connection_class, **arguments)
+        self._client = redis.Redis(connection_pool=pool)
+        self._kept = self._client.eval(_KEEP, 0)
+
+    def put_back(self) -> None:
+        """Leave in the store what was there, and nothing else."""
+        self._client.eval(_PUT_BACK, 0, self._kept)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._client.connection_pool.disconnect()
+
+
 def dump(client: redis.Redis) -> Dump:
     """Return every key with all that it holds."""
     names = client.keys("*")

@@ -70,7 +70,7 @@ def record(parent: int | None) -> None:
     stopping = _stop_signal(parent)
     reaper = Reaper(settings, JobQueue(settings.redis_url), SystemClock())
     threading.Thread(target=reaper.loop, args=(stopping,), name="gpuqueue-reaper", daemon=True).start()
-    Recorder(JobQueue(settings.redis_url), Book(settings.database_url)).loop(stopping)
+    Recorder(settings, JobQueue(settings.redis_url), Book(settings.database_url)).loop(stopping)
 
 
 @worker_commands.command()

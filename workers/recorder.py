@@ -11,8 +11,9 @@ from gpuqueue.book.trouble import reason
 from gpuqueue.book.writer import NOT_OF_THE_ROW
 from gpuqueue.errors import Unreachable
 from gpuqueue.event import Cursor, Event
-from gpuqueue.opening import open_queue
+from gpuqueue.opening import catch_up, open_queue
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings import Settings
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ PAUSE_S = 1.0
 class Recorder:
     """One of any number: how far the book has read is a row in the book itself, moved in the same transaction."""
 
-    def __init__(self, queue: JobQueue, book: Book) -> None:
+    def __init__(self, settings: Settings, queue: JobQueue, book: Book) -> None:
+        self._settings = settings
         self._queue = queue
         self._book = book
         self._settled: Cursor | None = None
@@ -37,7 +39,7 @@ class Recorder:
         """Record until *stopping* is set, and then until the outbox is empty."""
         while not stopping.is_set():
             try:
-                open_queue(self._queue, self._book)
+                self.mend()
                 self.record(WAIT_S)
             except Unreachable as error:
                 self._tell(str(error))
@@ -59,6 +61,28 @@ class Recorder:
         elif trouble not in self._told:
             log.warning("nothing is recorded for now, the outbox waits: %s", trouble)
             self._told.add(trouble)
+
+    def mend(self) -> None:
+        """Open the store unless it is open, and put back into store or book what it lost.
+
+        Raises:
+            Unreachable: the store or the book does not answer; the next call goes on.
+
+        """
+        opened = open_queue(self._queue, self._book, lease_s=self._settings.lease_s)
+        if opened is not None and opened.lost_data:
+            log.warning(
+                "the store lost its data: %d jobs are back from the book, claims begin again in %.0f s",
+                opened.jobs,
+                opened.pause_s,
+            )
+        back = catch_up(self._queue, self._book)
+        if back is not None:
+            log.warning(
+                "the book lost its history: %d jobs that the store still knows are written down again, "
+                "what had ended before is gone",
+                back,
+            )
 
     def record(self, wait_s: float) -> int:
         """Record one batch, waiting up to *wait_s* for it; return how many events there were.

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from gpuqueue.book import queries, writer
+from gpuqueue.book import queries, rebase, writer
 from gpuqueue.book.connect import check_revision, open_engine, reading
+from gpuqueue.errors import BookUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from gpuqueue.book.queries import HistoryQuery
     from gpuqueue.event import Cursor, Event
-    from gpuqueue.run import Record
+    from gpuqueue.run import Record, Survivor
 
 
 class Book:
@@ -69,6 +71,49 @@ class Book:
         """
         return writer.set_aside(self._engine, event, why, expected=expected, epoch=epoch)
 
+    def turn_to(self, epoch: str, *, expected: Cursor | None) -> bool:
+        """Read the store of *epoch* from now on, and no other, if the cursor still stands at *expected*.
+
+        Whoever still holds events of the store before cannot write them any more.
+
+        Returns:
+            False, and nothing is changed, if somebody else moved the cursor.
+
+        Raises:
+            BookUnreachable: see the class; nothing was changed.
+
+        """
+        with self._trusted():
+            return writer.turn_to(self._engine, epoch, expected=expected)
+
+    def rebase(
+        self,
+        pages: Iterable[list[Survivor]],
+        *,
+        expected: Cursor | None,
+        to: Cursor,
+        last_given: int,
+        at: datetime,
+    ) -> int | None:
+        """Write down again what the store still knows, see :func:`gpuqueue.book.rebase.rebase`; return how many jobs.
+
+        Raises:
+            BookUnreachable: see the class; nothing was changed.
+
+        """
+        with self._trusted():
+            return rebase.rebase(self._engine, pages, expected=expected, to=to, last_given=last_given, at=at)
+
+    def survivors(self) -> Iterator[list[Survivor]]:
+        """Yield every job that has not ended, in pages, in the order of their ids; one that cannot be read is left out.
+
+        Raises:
+            BookUnreachable: see the class.
+
+        """
+        with self._reading() as connection:
+            yield from queries.survivors(connection)
+
     def history(self, query: HistoryQuery) -> list[Record]:
         """Return the jobs that match *query* with all their runs, newest first.
 
@@ -115,12 +160,21 @@ class Book:
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        self._check()
-        with reading(self._engine) as connection:
+        with self._trusted(), reading(self._engine) as connection:
             yield connection
 
+    @contextmanager
+    def _trusted(self) -> Iterator[None]:
+        """Use the tables, once they are known to be ours; after any trouble it may be another database that answers."""
+        self._check()
+        try:
+            yield
+        except BookUnreachable:
+            self._checked = False
+            raise
+
     def _check(self) -> None:
-        """Refuse tables of another version. Asked until the answer is good; each writing asks again."""
+        """Refuse tables of another version. Asked until the answer is good, and then not before the next trouble."""
         if not self._checked:
             with reading(self._engine) as connection:
                 check_revision(connection)

@@ -29,6 +29,8 @@ _SAFELY = sa.text(
     "SELECT set_config('idle_in_transaction_session_timeout', :idle, true),"
     " set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'local'), true)"
 )
+#: Where a connection to SQLite keeps which file it has open.
+_FILE = "gpuqueue_file"
 
 
 def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
@@ -89,16 +91,18 @@ def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connecti
         BookUnreachable: the database does not answer or has no tables; nothing was changed.
 
     """
-    limit_s = None if patient else patience.ANSWER_S
+=    limit_s = None if patient else patience.ANSWER_S
     with (
         _explained(engine),
         engine.connect().execution_options(**{WRITES: True}) as connection,
         _bounded(connection, limit_s),
-        connection.begin(),
     ):
-        if limit_s is not None and connection.dialect.name == "postgresql":
-            connection.execute(_SAFELY, {"idle": str(round(limit_s * 1000))})
-        yield connection
+        with connection.begin():
+            if limit_s is not None and connection.dialect.name == "postgresql":
+                connection.execute(_SAFELY, {"idle": str(round(limit_s * 1000))})
+            yield connection
+        if connection.dialect.name == "sqlite" and connection.info[_FILE] != _identity(engine.url):
+            raise BookUnreachable(f"the book at {shown(engine.url)} was replaced while it was written to")
 
 
 def _bounded(connection: sa.Connection, limit_s: float | None) -> AbstractContextManager[None]:
@@ -189,11 +193,11 @@ def _keep_to_the_path(engine: sa.Engine) -> None:
 
     @event.listens_for(engine, "connect")
     def _remember(_connection: Any, record: Any) -> None:
-        record.info["file"] = _identity(engine.url)
+        record.info[_FILE] = _identity(engine.url)
 
     @event.listens_for(engine, "checkout")
     def _compare(_connection: Any, record: Any, _proxy: Any) -> None:
-        if record.info["file"] != _identity(engine.url):
+        if record.info[_FILE] != _identity(engine.url):
             raise exc.DisconnectionError("another file is in its place")
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_ended, decode_spec, decode_started
 from gpuqueue.device import Activity, Peak, Timeline
 from gpuqueue.errors import Unreadable
@@ -31,7 +32,7 @@ RunKey = tuple[int, int, str]
 DeviceKey = tuple[int, int, str]
 
 #: Payloads that stand in another table as well; the event does not repeat them.
-_ELSEWHERE = {"spec": Act.SUBMIT, "started": Act.STARTED, "ended": Act.FINISH}
+_ELSEWHERE = {"spec": {Act.SUBMIT, Act.ADOPT}, "started": {Act.STARTED, Act.ADOPT}, "ended": {Act.FINISH}}
 #: What an unreadable payload may raise. One bad event must not stop the recorder for ever.
 _UNREADABLE = (Unreadable, ValueError, KeyError, TypeError, AttributeError)
 
@@ -72,7 +73,7 @@ def fold(events: Sequence[Event], *, epoch: str) -> Batch:
     """Return what *events*, in their order, come to. Of an event with unreadable fields the rest still counts."""
     batch = Batch()
     for event in events:
-        kept = {name: text for name, text in event.fields.items() if _ELSEWHERE.get(name) is not event.act}
+        kept = {name: text for name, text in event.fields.items() if event.act not in _ELSEWHERE.get(name, ())}
         try:
             if event.act in _FOLDS:
                 _FOLDS[event.act](batch, event)
@@ -174,8 +175,21 @@ def _claim(batch: Batch, event: Event) -> None:
 def _started(batch: Batch, event: Event) -> None:
     run = batch.run(run_key(event))
     run["started_at"] = event.at
-    run["log_path"], devices = decode_started(event.fields["started"])
+    log_path, devices = decode_started(event.fields["started"])
+    run["log_path"] = log_path or None  # of a run that was written down again, nobody may know it
     _describe(batch, event, devices)
+
+
+def _adopt(batch: Batch, event: Event) -> None:
+    """Write down what the book missed: the start, the run, or the whole job. It began when it was claimed."""
+    then = replace(event, at=from_epoch_ms(int(event.fields["claimed"])))
+    if "spec" in event.fields:
+        _submit(batch, then)
+    if "host" in event.fields:
+        _claim(batch, then)
+        batch.job((event.job_id,)).update(host=event.fields["host"], claimed_at=then.at)
+    _started(batch, then)
+    batch.job((event.job_id,))["started_at"] = then.at
 
 
 def _giveback(batch: Batch, event: Event) -> None:
@@ -221,6 +235,7 @@ _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
     Act.SUBMIT: _submit,
     Act.CLAIM: _claim,
     Act.STARTED: _started,
+    Act.ADOPT: _adopt,
     Act.GIVEBACK: _giveback,
     Act.FINISH: _finish,
     Act.LOSE: _lose,

@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs
+from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import UNREADABLE, decode_spec, stand_in
 from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.errors import Unreadable
-from gpuqueue.event import Act, Cursor, Event
+from gpuqueue.event import Act, Cursor, Event, place
 from gpuqueue.job import Job, JobSpec, JobState, Level, WaitReason
-from gpuqueue.run import Ending, EndingKind, Note, Record, Run, RunDevice
+from gpuqueue.run import Ending, EndingKind, Note, Record, Run, RunDevice, Survivor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
 #: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
 _MOST_IN = 1000
+#: Jobs in a page of survivors.
+_PAGE = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,10 +65,55 @@ def _notes(connection: sa.Connection, job_id: int) -> tuple[Note, ...]:
     return tuple(Note(at=event.at, attempt=event.attempt, text=event.fields.get("detail", "")) for event in told)
 
 
+def survivors(connection: sa.Connection) -> Iterator[list[Survivor]]:
+    """Yield every job that has not ended, in pages, in the order of their ids.
+
+    One whose request cannot be read is there as well: its run may be on, and whoever claims it ends it with its story.
+    """
+    alive = jobs.c.state.in_([state.value for state in JobState if not state.is_end])
+    last = 0
+    while True:
+        page = sa.select(jobs).where(alive, jobs.c.id > last).order_by(jobs.c.id).limit(_PAGE)
+        rows = connection.execute(page).mappings().all()
+        if not rows:
+            return
+        last = rows[-1]["id"]
+        payloads = {row["id"]: row["spec"] for row in rows}
+        records = _records(connection, rows)
+        gpu_jobs = _meant_for_gpus(connection, list(payloads))
+        parked = _parked(connection, [record.job.id for record in records if record.job.state.is_active])
+        yield [
+            Survivor(
+                record=record,
+                payload=payloads[record.job.id],
+                meant_for_gpu=record.job.id in gpu_jobs,
+                parked_until=parked.get(record.last_run.token) if record.last_run else None,
+            )
+            for record in records
+        ]
+
+
+def _meant_for_gpus(connection: sa.Connection, ids: Sequence[int]) -> set[int]:
+    """Return which of these jobs are meant for a GPU although their request does not say so."""
+    acts = (Act.SUBMIT.value, Act.RESTORE.value, Act.ADOPT.value)
+    wanted = sa.select(job_events).where(job_events.c.job_id.in_(ids), job_events.c.act.in_(acts))
+    told = (_event(row) for row in connection.execute(wanted.where(job_events.c.detail.is_not(None))).mappings())
+    return {event.job_id for event in told if event.fields.get("meant") == "gpu"}
+
+
+def _parked(connection: sa.Connection, ids: Sequence[int]) -> dict[str, datetime]:
+    """Return until when each run is left to its shim, by token: of those that no worker has taken over since."""
+    acts = (Act.PARK.value, Act.ADOPT.value)
+    wanted = sa.select(job_events).where(job_events.c.job_id.in_(ids), job_events.c.act.in_(acts))
+    told = sorted((_event(row) for row in connection.execute(wanted).mappings()), key=lambda event: place(event.id))
+    last = {event.fields.get("token", ""): event for event in told}
+    return {token: from_epoch_ms(int(event.fields["until"])) for token, event in last.items() if event.act is Act.PARK}
+
+
 def events(connection: sa.Connection, job_id: int) -> tuple[Event, ...]:
     """Return every step of the job in order; payloads that are in its record are left out of ``fields``."""
     found = connection.execute(sa.select(job_events).where(job_events.c.job_id == job_id)).mappings()
-    return tuple(sorted((_event(row) for row in found), key=_place))
+    return tuple(sorted((_event(row) for row in found), key=lambda event: place(event.id)))
 
 
 def max_job_id(connection: sa.Connection) -> int | None:
@@ -242,9 +290,3 @@ def _event(row: sa.RowMapping) -> Event:
         reason=WaitReason(row["reason"]) if row["reason"] else None,
         fields=fields,
     )
-
-
-def _place(event: Event) -> tuple[int, int]:
-    """Return the outbox's order; as text, ``…-10`` would come before ``…-9``."""
-    ms, _, number = event.id.partition("-")
-    return int(ms), int(number or 0)

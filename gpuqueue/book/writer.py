@@ -70,13 +70,24 @@ def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | N
 def _apply(engine: sa.Engine, batch: Batch, expected: Cursor | None, to: Cursor) -> bool:
     with writing(engine) as connection:
         check_revision(connection)  # somebody may have upgraded it under a recorder of an older version
-        if not _move_cursor(connection, expected, to):
+        if not move_cursor(connection, expected, to):
             return False
-        _write(connection, batch)
+        write(connection, batch)
     return True
 
 
-def _move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor) -> bool:
+def turn_to(engine: sa.Engine, epoch: str, *, expected: Cursor | None) -> bool:
+    """Move the cursor from *expected* to the start of the outbox of *epoch*; return False if it does not stand there.
+
+    Raises:
+        BookUnreachable: the database does not answer; nothing was changed.
+
+    """
+    with writing(engine) as connection:
+        return move_cursor(connection, expected, Cursor(epoch=epoch))
+
+
+def move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor) -> bool:
     """Compare and swap. A second recorder waits here for the first one's transaction, and then sees its cursor."""
     row = {"id": 1, "epoch": to.epoch, "last_id": to.last_id}
     statement: sa.Insert | sa.Update
@@ -89,8 +100,9 @@ def _move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor)
     return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
 
 
-def _write(connection: sa.Connection, batch: Batch) -> None:
-    _insert_all(connection, jobs, batch.new_jobs.values())
+def write(connection: sa.Connection, batch: Batch) -> None:
+    """Write the rows of *batch*."""
+    _put_all(connection, jobs, list(batch.new_jobs.values()))
     if batch.given_back:
         gone = sa.delete(runs).where(
             runs.c.job_id == sa.bindparam("gone_id"), runs.c.token == sa.bindparam("gone_token")
@@ -98,8 +110,8 @@ def _write(connection: sa.Connection, batch: Batch) -> None:
         connection.execute(gone, [{"gone_id": job_id, "gone_token": token} for job_id, token in batch.given_back])
     known = _known(connection, {key[0] for key in batch.new_runs} - {key[0] for key in batch.new_jobs})
     known.update(key[0] for key in batch.new_jobs)
-    _insert_all(connection, runs, [row for key, row in batch.new_runs.items() if key[0] in known])
-    _insert_all(connection, run_devices, [row for key, row in batch.new_devices.items() if key[0] in known])
+    _put_all(connection, runs, [row for key, row in batch.new_runs.items() if key[0] in known])
+    _put_all(connection, run_devices, [row for key, row in batch.new_devices.items() if key[0] in known])
     _update_all(connection, jobs, ("id",), batch.moved_jobs)
     _update_all(connection, runs, ("job_id", "attempt", "token"), batch.moved_runs)
     _update_all(connection, run_devices, ("job_id", "attempt", "device_uuid"), batch.moved_devices)
@@ -139,6 +151,21 @@ def _insert(connection: sa.Connection, table: sa.Table) -> sa.Insert:
 def _insert_all(connection: sa.Connection, table: sa.Table, rows: Collection[Row]) -> None:
     if rows:
         connection.execute(_insert(connection, table), list(rows))
+
+
+def _put_all(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    """Insert *rows*; one that is there already is replaced: what the outbox tells is newer than what was restored."""
+    if rows:
+        connection.execute(_put(table, connection.dialect.name, tuple(rows[0])), list(rows))
+
+
+@lru_cache(maxsize=32)
+def _put(table: sa.Table, dialect: str, columns: tuple[str, ...]) -> sa.Insert:
+    statement: postgresql.Insert | sqlite.Insert
+    statement = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+    keys = [column.name for column in table.primary_key]
+    newer = {name: statement.excluded[name] for name in columns if name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=newer)
 
 
 def _update_all(

@@ -26,6 +26,7 @@ from gpuqueue.settings import Settings, unusable
 from gpuqueue.submission import current_account
 
 if TYPE_CHECKING:
+    from gpuqueue.opening import Opened
     from gpuqueue.queue.lease import DeviceStatus
 
 #: How long the workers may take to announce their devices, in seconds.
@@ -120,14 +121,26 @@ class Machine:
         migrate.upgrade(self.settings.database_url)
         return migrate.head()
 
-    def open_queue(self) -> None:
-        """Make the store ready. Where it is new, ids go on above all that the book has seen."""
+    def has_book(self) -> bool:
+        """Return whether the book has tables, of whatever version.
+
+        Raises:
+            BookUnreachable: the database does not answer.
+
+        """
+        from gpuqueue.book import migrate  # noqa: PLC0415 - as in prepare_book
+
+        return migrate.current(self.settings.database_url) is not None
+
+    def open_queue(self) -> Opened | None:
+        """Make the store ready; return what that took if it was not. What it lost comes back from the book."""
         from gpuqueue.book.book import Book  # noqa: PLC0415 - as in prepare_book
         from gpuqueue.opening import open_queue  # noqa: PLC0415 - as in prepare_book
 
         book = Book(self.settings.database_url)
-        open_queue(self.queue, book)
+        opened = open_queue(self.queue, book, lease_s=self.settings.lease_s)
         book.close()
+        return opened
 
     def host_running(self) -> ProcessIdentity | None:
         """Return the host process that serves this machine, or None."""

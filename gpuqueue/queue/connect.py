@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
 from urllib.parse import parse_qs, urlsplit
 
 import redis
@@ -33,7 +35,8 @@ _BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
         "the store's access rules do not let gpuqueue work: allow all commands on keys {gq}:*",
     ),
 )
-_NOT_OPEN = {
+#: What the scripts say of a store that knows nothing (see ``refusal`` in lua/lib.lua).
+NOT_OPEN = {
     "NOTOPEN": "the store was never opened for gpuqueue, or lost its data: run gpuqueue up",
     "REBUILDING": "the store lost its data and is being rebuilt: try again in a moment",
 }
@@ -112,7 +115,7 @@ def translated(url: str) -> Iterator[None]:
     try:
         yield
     except redis.RedisError as error:
-        not_open = _said(error, _NOT_OPEN)
+        not_open = _said(error, NOT_OPEN)
         if not_open is not None:
             raise StoreNotOpen(not_open) from error
         words = _not_ready(error)
@@ -121,7 +124,8 @@ def translated(url: str) -> Iterator[None]:
         where = f"the store at {without_password(url)}"
         if not isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
             # No Unreachable: nobody may go on as if the store were away when it is there and gives jobs to others.
-            raise Unreadable(f"{where} has answered what it should not: {brief(str(error), 200)}") from error
+            said = str(error).rpartition(" of pipeline caused error: ")[2]  # the client's words before the store's
+            raise Unreadable(f"{where} has answered what it should not: {brief(said, 200)}") from error
         if _is_forbidden(error):
             raise StoreUnreachable(
                 f"you may not use {where}: it belongs to another account. Ask whoever runs it to let you in, "
@@ -150,3 +154,24 @@ def _not_ready(error: redis.RedisError) -> str | None:
 def _said(error: redis.RedisError, words: Mapping[str, str]) -> str | None:
     """Return what the code in *error* means; a script passes it on at the start, or in the middle, of its message."""
     return next((words[word] for word in str(error).split() if word in words), None)
+
+
+class _Addressed(Protocol):
+    @property
+    def url(self) -> str: ...
+
+
+S = TypeVar("S", bound=_Addressed)
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def answering(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+    """Let *method*, of an object that knows the store's URL, raise our errors instead of the client library's."""
+
+    @wraps(method)
+    def wrapper(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+        with translated(self.url):
+            return method(self, *args, **kwargs)
+
+    return cast("Callable[Concatenate[S, P], R]", wrapper)

@@ -7,10 +7,9 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
-from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, cast
 
 import redis
 
@@ -22,11 +21,12 @@ from gpuqueue.event import Cursor, Event
 from gpuqueue.fields import loaded
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.queue import keys, replies
-from gpuqueue.queue.connect import connect, translated
+from gpuqueue.queue.connect import answering as _answering
+from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, DeviceStatus, Evidence, Offer, Verdicts
 from gpuqueue.queue.matching import is_known, kind_word, why_impossible
-from gpuqueue.queue.scripts import Scripts
+from gpuqueue.queue.recovery import Recovery
 from gpuqueue.run import Ending, RunDevice
 from gpuqueue.version import VERSION
 from gpuqueue.words import brief, in_one_line, short
@@ -38,33 +38,17 @@ MAX_WAIT_S = 10.0
 #: Longest word on why a run died at once, in characters; three of them stand in one line.
 MAX_WHY = 100
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _answering(method: Callable[Concatenate[JobQueue, P], R]) -> Callable[Concatenate[JobQueue, P], R]:
-    """Let *method* raise our errors instead of the client library's."""
-
-    @wraps(method)
-    def wrapper(self: JobQueue, *args: P.args, **kwargs: P.kwargs) -> R:
-        with translated(self.url):
-            return method(self, *args, **kwargs)
-
-    return cast("Callable[Concatenate[JobQueue, P], R]", wrapper)
-
 
 def new_nonce() -> str:
     """Return 48 random bits, as hexadecimal digits."""
     return secrets.token_hex(6)
 
 
-class JobQueue:
+class JobQueue(Recovery):
     """The store at *url*. Every method raises StoreUnreachable or StoreNotReady when it cannot serve."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
-        self._redis = connect(url)
-        self._scripts = Scripts(self._redis)
+        super().__init__(url)
         self._reader: redis.Redis | None = None
         self._seen: dict[str, str] = {}
 
@@ -73,25 +57,6 @@ class JobQueue:
         self._redis.close()
         if self._reader is not None:
             self._reader.close()
-
-    # ---- opening -------------------------------------------------------------------------------------------------
-
-    @_answering
-    def open(self, floor: int) -> bool:
-        """Make the store ready; return whether it was new. Ids go on above *floor*."""
-        _, created = self._scripts.run("open", secrets.token_hex(8), floor)
-        return bool(created)
-
-    @_answering
-    def epoch(self) -> str | None:
-        """Return the store's epoch, or None if it was never opened."""
-        return cast("str | None", self._redis.get(keys.EPOCH))
-
-    @_answering
-    def now_ms(self) -> int:
-        """Return the store's clock."""
-        seconds, micros = self._redis.time()
-        return seconds * 1000 + micros // 1000
 
     # ---- a job's way, in order -----------------------------------------------------------------------------------
 
@@ -287,7 +252,7 @@ class JobQueue:
     @_answering
     def page(self, *, limit: int = 1000, after: int = 0) -> tuple[list[Job], int | None]:
         """Return what :meth:`live` returns, and the id to go on *after*, None where there are no more."""
-        ids = cast("list[str]", self._redis.zrange(keys.LIVE, f"({after}", "+inf", byscore=True, offset=0, num=limit))
+        ids = self._live_ids(after, limit)
         found = []
         for job_id, (fields, spec) in zip(ids, self._entries(ids), strict=True):
             try:
@@ -297,23 +262,14 @@ class JobQueue:
                 log.warning("%s", error)
         return self._with_reasons(found), int(ids[-1]) if ids else None
 
-    def _entries(self, ids: Sequence[int | str]) -> Iterator[tuple[dict[str, str], str | None]]:
-        """Yield the hash and the spec of each job, both of the same moment: the book may take it over meanwhile."""
-        pipe = self._redis.pipeline(transaction=True)
-        for job_id in ids:
-            pipe.hgetall(keys.job(job_id))
-            pipe.get(keys.spec(job_id))
-        answers = pipe.execute()
-        return zip(answers[::2], answers[1::2], strict=True)
-
     def _with_reasons(self, jobs: list[Job]) -> list[Job]:
-        """Return *jobs*, and of those that wait say which wait for a device that nobody has announced."""
+        """Return *jobs*; of those that wait, say which wait for a device that nobody announced, or for the pause."""
         if all(job.reason is not WaitReason.MEMORY for job in jobs):
             return jobs
-        devices = self._known()
+        devices, others = self._known(), WaitReason.PAUSE if self.pause_left_s() else WaitReason.MEMORY
         return [
-            replace(job, reason=WaitReason.DEVICE)
-            if job.reason is WaitReason.MEMORY and not is_known(job.spec, devices)
+            replace(job, reason=others if is_known(job.spec, devices) else WaitReason.DEVICE)
+            if job.reason is WaitReason.MEMORY
             else job
             for job in jobs
         ]
@@ -355,6 +311,7 @@ class JobQueue:
         clock_ahead_s = round(time.time() - self.now_ms() / 1000, 3)
         more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s}
         self._redis.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, **more}))
+        self._seen.pop(offer.device.uuid, None)  # a store that must be told who we are knows nothing of that either
 
     @_answering
     def devices(self, host: str | None = None) -> list[DeviceStatus]:

@@ -9,6 +9,7 @@ reads without a script stand below it. ``<lv>`` is a level 0..3, ``<shape>`` the
 key                    type    holds
 =====================  ======  ==================================================================================
 epoch                  string  random id, there once the store is open; a new one means that the store lost its data
+rebuilding             string  the epoch to come, while the jobs of the book are put back into an empty store
 seq                    int     the last job id given out; restored from the book when the epoch is new
 live                   zset    job id -> job id: every job that the book has not taken over yet
 j:<id>                 hash    where a job stands (fields: see ``lua/lib.lua``); small, so it stays compact
@@ -31,8 +32,11 @@ rsv                    hash    device -> job:need:start: reservations for a job 
 lc                     hash    device -> nonce:job: the last claim, so that a claim sent twice is answered twice
 idem:<nonce>           string  id:time of the job, for ten minutes: a submit sent twice makes one job
 ev                     stream  the outbox: one event for each step of each job
+late                   set     jobs that this store never heard of, brought back by the workers of their runs
 ended                  zset    job id -> when it ended: forgotten once the book has the event
-meta                   hash    the reaper's last tick and grace, the time that usage decays by, the layout's version
+meta                   hash    the layout's version, the reaper's last tick and grace, the time that usage decays by; of
+                               the opening: the last id that the book knew, the floor of new ids, when claims begin;
+                               the last event that was recorded
 =====================  ======  ==================================================================================
 
 Channels: ``bell`` (there is work, or room), ``ctl`` (``cancel:<id>:<token>``), ``end`` (a job's id).
@@ -43,6 +47,9 @@ from __future__ import annotations
 PREFIX = "{gq}:"
 
 EPOCH = PREFIX + "epoch"
+REBUILDING = PREFIX + "rebuilding"
+SEQ = PREFIX + "seq"
+META = PREFIX + "meta"
 LIVE = PREFIX + "live"
 HOSTS = PREFIX + "hosts"
 FACTS = PREFIX + "facts"

@@ -9,6 +9,7 @@ from gpuqueue.device import Device
 from gpuqueue.errors import Unreadable
 from gpuqueue.job import JobSpec
 from gpuqueue.queue.drains import Drain
+from gpuqueue.run import RunDevice
 
 #: A device whose worker was silent for so many beats is served by nobody.
 SILENT_BEATS = 3
@@ -16,7 +17,7 @@ SILENT_BEATS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claim:
-    """A job that was given to a device: the token proves it in every later write."""
+    """A job that was given to a device: the token proves it in every later write. ``payload`` is the spec verbatim."""
 
     job_id: int
     token: str
@@ -25,6 +26,7 @@ class Claim:
     lease_bytes: int
     devices: tuple[str, ...]
     claimed_ms: int
+    payload: str = field(repr=False)
 
 
 class BrokenClaim(Unreadable):
@@ -82,6 +84,23 @@ class Alive:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Stray:
+    """A run that its worker offers to a store which may have lost it: all that the store would know of it.
+
+    ``payload`` is the job's spec as it was claimed, None where it was lost as well.
+    """
+
+    job_id: int
+    token: str
+    host: str
+    worker: str
+    devices: tuple[RunDevice, ...]
+    claimed_ms: int | None
+    log_path: str
+    payload: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Lease:
     """A lease on a device, as the store has it. ``leads`` is true where the device's worker owns the run."""
 
@@ -96,6 +115,8 @@ class Lease:
 class Verdicts:
     """The answer to a beat: what to do with each run named, the leases that the worker did not name, the drains."""
 
+    #: Of the store that answered; a new one means that it knows nothing but what the book knew.
+    epoch: str
     go_on: frozenset[str]
     cancelled: frozenset[str]
     stale: frozenset[str]

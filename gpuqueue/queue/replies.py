@@ -41,16 +41,18 @@ def claim(reply: Sequence[str]) -> Claim:
         lease_bytes=int(lease_bytes),
         devices=tuple(devices.split(",")),
         claimed_ms=int(claimed_ms),
+        payload=spec,
     )
 
 
 def verdicts(alive: Sequence[Alive], reply: Sequence[Any]) -> Verdicts:
     """Return what beat.lua answered about the runs *alive*, the other leases and the device."""
-    per_run, others, drained = reply
+    per_run, others, drained, epoch = reply
     by_verdict = {1: set[str](), 0: set[str](), -1: set[str]()}
     for run, verdict in zip(alive, per_run, strict=True):
         by_verdict[int(verdict)].add(run.token)
     return Verdicts(
+        epoch=epoch,
         go_on=frozenset(by_verdict[1]),
         cancelled=frozenset(by_verdict[-1]),
         stale=frozenset(by_verdict[0]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -13,6 +14,8 @@ from gpuqueue.queue.keys import PREFIX
 
 #: One script an act; ``lib.lua`` is the prelude and no act.
 ACTS = (
+    "begin",
+    "restore",
     "open",
     "submit",
     "claim",
@@ -20,6 +23,8 @@ ACTS = (
     "beat",
     "note",
     "giveback",
+    "adopt",
+    "park",
     "finish",
     "lose",
     "reap",
@@ -32,7 +37,7 @@ ACTS = (
 )
 
 #: The acts that make a store ready; it refuses every other one before.
-OPENING = frozenset({"open"})
+OPENING = frozenset({"begin", "restore", "open"})
 _FIRST = "do local why = refusal() if why then return why end end\n"
 
 
@@ -60,9 +65,23 @@ class Scripts:
 
     def run(self, act: str, *args: str | float) -> Any:
         """Run the script *act* in one atomic step and return its reply."""
+        return self._script(act)(keys=[PREFIX], args=args)
+
+    def run_each(self, act: str, many: Iterable[Sequence[str | float]]) -> list[Any]:
+        """Run the script *act* once for each of *many*, each in a step of its own.
+
+        Return the replies; in the place of one that the store refused its error.
+        """
+        script = self._script(act)
+        pipe = self._client.pipeline(transaction=False)
+        for args in many:
+            script(keys=[PREFIX], args=args, client=pipe)
+        return pipe.execute(raise_on_error=False)
+
+    def _script(self, act: str) -> Script:
         script = self._registered.get(act)
         if script is None:
             first = "" if act in OPENING else _FIRST
             script = self._client.register_script(source("lib") + first + source(act))
             self._registered[act] = script
-        return script(keys=[PREFIX], args=args)
+        return script

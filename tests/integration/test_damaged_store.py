@@ -22,8 +22,9 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.doorbell import Ring, ring_of
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import BrokenClaim
-from gpuqueue.run import Ending, EndingKind
+from gpuqueue.queue.lease import BrokenClaim, Stray
+from gpuqueue.run import Ending, EndingKind, RunDevice
+from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
 from workers.recorder import Recorder
 
@@ -118,6 +119,29 @@ def test_fields_that_a_job_has_lost_stop_nobody(
     ]
 
 
+@pytest.mark.parametrize("lost", ["st", "mem", "at", "ls", "u", "lv", "sh", "rq", "ts"])
+@pytest.mark.parametrize("worth", [None, "", "x", "1e999"])
+def test_a_run_of_a_job_that_has_lost_a_field_is_taken_back_or_not(
+    queue: JobQueue, client: redis.Redis, lost: str, worth: str | None
+) -> None:
+    """Never half: an error in the middle would leave it neither waiting nor running."""
+    queue.submit(make_spec())
+    held = dict(client.hgetall(keys.job(1)))
+    client.hset(keys.job(1), mapping={**held, lost: worth}) if worth is not None else client.hdel(keys.job(1), lost)
+    device = RunDevice(uuid="GPU-0", lease_bytes=GIB)
+    stray = Stray(job_id=1, token="1.abc", host="nodeA", worker="w", devices=(device,), claimed_ms=None, log_path="/l")
+    before = dump(client)
+
+    state = queue.adopt(stray, lease_s=300)
+
+    assert lost == "u" or (state is None) == (lost in {"st", "lv", "sh"})
+    if state is None:
+        assert before == dump(client)
+    else:
+        assert lost == "u" or [] == faults(dump(client))  # its place in another's queue is found stale by a claim
+        assert [GIB] == [int(lease.split(":")[0]) for lease in client.hvals("{gq}:dl:GPU-0")]
+
+
 def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQueue, client: redis.Redis) -> None:
     """Without level, user or shape nobody can queue it again: what would be queued is lost, with its story."""
     serve(queue, make_offer("GPU-0"))
@@ -206,7 +230,7 @@ def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
     client.xadd(keys.OUTBOX, {b"\xff": b"\xfe\x1b]0;x\x07"})
     client.xadd(keys.OUTBOX, {"act": "pause", "job": 1, "state": "paused", "at": 1, "attempt": 0, "losses": 0})
     queue.submit(make_spec(name="last"))
-    recorder = Recorder(queue, book)
+    recorder = Recorder(Settings.load(), queue, book)
 
     while recorder.record(0):
         pass
@@ -224,7 +248,7 @@ def test_a_request_in_the_book_that_cannot_be_read_hides_no_record(queue: JobQue
     """What the columns know of it is shown."""
     for name in ("first", "last"):
         queue.submit(make_spec(name=name, argv=("echo", "a b"), gpus=2, time_limit_s=5.0))
-    Recorder(queue, book).record(0)
+    Recorder(Settings.load(), queue, book).record(0)
     with book._engine.begin() as connection:
         connection.exec_driver_sql("UPDATE jobs SET spec = '{\"v\":9}' WHERE id = 1")
 

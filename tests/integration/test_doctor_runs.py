@@ -97,7 +97,7 @@ def mended(site: Site) -> list[str]:
 
 def record(site: Site) -> None:
     """Have the book take over all that the outbox holds, as a recorder does."""
-    recorder = Recorder(site.queue, site.client.book)
+    recorder = Recorder(site.settings, site.queue, site.client.book)
     while recorder.record(0):
         pass
 

@@ -24,6 +24,7 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.run import EndingKind, RunDevice
+from gpuqueue.settings import Settings
 from gpuqueue.units import GIB, MIB
 from workers.inside_report import read_reports
 from workers.live import LiveRun
@@ -145,7 +146,7 @@ def test_the_outbox_of_an_older_version_is_recorded_for_ever(queue: JobQueue, cl
     for entry_id, fields in json.loads(golden("outbox-v1.json")):
         client.xadd(keys.OUTBOX, fields, id=entry_id)
 
-    Recorder(queue, book).record(0)
+    Recorder(Settings.load(), queue, book).record(0)
 
     acts = [event.act for event in book.events(1)]
     assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.NOTE, Act.FINISH] == acts

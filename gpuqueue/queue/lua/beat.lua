@@ -1,7 +1,7 @@
 -- A worker tells that its device and its runs are alive; the leases of its runs are renewed.
 -- ARGV: host  device  total  headroom  foreign  slots  pool  kind  lease_ms, then for each run:
 --       id  token  n, and n times: device  observed bytes
--- returns {verdicts, others, drained}
+-- returns {verdicts, others, drained, epoch}
 --   verdicts: for each run 1 go on | 0 not yours any more | -1 cancelled
 --   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device leads the run
 --   drained:  who keeps the device from new jobs (JSON), '' if nobody does
@@ -55,4 +55,4 @@ for k = 1, #leases, 2 do
     for _, value in ipairs({id, job.tok or '', bytes or '0', observed or '0', leads}) do others[#others + 1] = value end
   end
 end
-return {verdicts, others, call('HGET', P .. 'drained', device) or ''}
+return {verdicts, others, call('HGET', P .. 'drained', device) or '', call('GET', P .. 'epoch')}

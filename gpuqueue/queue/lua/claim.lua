@@ -20,6 +20,7 @@ if last_nonce == nonce then
   return {}
 end
 if call('HEXISTS', P .. 'drained', device) == 1 then return {} end
+if now < tonumber(call('HGET', P .. 'meta', 'claims') or 0) then return {} end -- rebuilt a moment ago (see open.lua)
 
 -- The look at the device that led to this claim travels with it.
 local record = call('HGET', key2('dev', host), device)
@@ -107,7 +108,7 @@ local function take(id, lv, user, shape, devices)
   local names = table.concat(devices, ',')
   local deposit_s = limit_s > 0 and math.min(limit_s, DEPOSIT_S) or DEPOSIT_S
   local rate = n * math.max(tonumber(mem) / total, 1 / all_slots)
-  call('HDEL', job_key(id), 'tr')
+  call('HDEL', job_key(id), 'tr', 'said')
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
     'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'

@@ -1,4 +1,5 @@
 -- A run has ended and its processes are gone: give the memory back and say how it went.
+-- arrow: starting -> succeeded
 -- arrow: starting -> failed
 -- arrow: running -> succeeded
 -- arrow: running -> failed

@@ -4,7 +4,7 @@
 --   st state    u user       lv level     sh shape      mem bytes on each device    rq 1 if it may run again
 --   at attempts ls losses    tok token    why reason    w worker    host, devs (comma-separated) of the run
 --   ts submitted, tc claimed, tr started, te ended (ms)  dep deposited seconds, rate usage per second
---   tf when it was claimed, by the clock of fair_ms
+--   tf when it was claimed, by the clock of fair_ms    said what the worker said when it started (JSON for the book)
 --   ev outbox id of the event that ended it
 local P = KEYS[1]
 local call = redis.call
@@ -88,7 +88,9 @@ local KINDS = {
   token = '^%d+%.%w+$', nonce = '^%w+$', user = WORD, host = WORD, pool = '^[%w_.@+-]*$', worker = '^[^%c]+$',
   device = '^[!-+%-.-9;-~]+$', shape = '^%d+:%d+:[1-9]%d?:[%w_.@+:-]*$', word = WORD,
   devices = '^[!-+%-.-9;-~,]*$', -- no comma or colon in a device
+  gang = '^[!-+%-.-9;-~,]+$', -- the devices that a run holds: at least one
   passed = '^%d*$', -- '' where it is not known
+  reason = '^[%a_]*$', rate = '^%d?%d?%d?%d%.%d+$',
 }
 local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true}
 
@@ -97,6 +99,7 @@ local function misfit(kinds, from)
   for i = 1, #kinds do
     local kind, text = kinds[i], ARGV[(from or 1) + i - 1]
     local good = text and (kind == 'text' or (#text <= 4096 and string.find(text, KINDS[kind])))
+    if good and kind == 'gang' then good = not string.find(',' .. text .. ',', ',,', 1, true) end
     if good and NUMBERS[kind] then good = #text < #MOST or (#text == #MOST and text <= MOST) end
     if not good then return redis.error_reply('BADARGS argument ' .. (from or 1) + i - 1 .. ' is no ' .. kind) end
   end
@@ -164,6 +167,16 @@ local function promise(host, device)
     available = available - math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
   end
   return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots), kind
+end
+
+-- Promise a run its memory on each of its devices, and write down whose run it is. What it costs counts from now on.
+local function hold_devices(id, run, mem, shape, now, expires)
+  local _, limit_s = parse_shape(shape)
+  local ends = limit_s > 0 and string.format('%.0f', tonumber(run.tc) + limit_s * 1000) or '0'
+  for name, value in pairs(run) do call('HSET', job_key(id), name, value) end
+  call('HSET', job_key(id), 'tf', string.format('%.0f', fair_ms(now)), 'dep', 0)
+  for device in string.gmatch(run.devs, '[^,]+') do call('HSET', key2('dl', device), id, mem .. ':0:' .. ends) end
+  call('ZADD', P .. 'leases', string.format('%.0f', expires), id)
 end
 
 -- Give back all that a run holds, and settle its deposit with the seconds that it really took: by its shim's clock

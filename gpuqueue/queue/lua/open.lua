@@ -1,12 +1,17 @@
--- Make the store ready, once. A store that lost its data gets a new epoch, and ids go on above the book's last.
--- ARGV: epoch  floor (the highest id that may ever have been given out)
--- returns {epoch, 1 if it is new}
-local wrong = expect {'nonce', 'count'}
+-- The store is ready, once: all that the book knows is back. A store that lost its data gets a new epoch, and ids go on
+-- above the book's last.
+-- ARGV: epoch to come  floor (the highest id that may ever have been given out)  last (that the book knows)
+--       pause_ms (no claims for so long: a run that nobody knows of any more is over by then)
+-- returns 1 it is open now | 0 it was open, or another rebuild is on
+local wrong = expect {'nonce', 'count', 'count', 'ms'}
 if wrong then return wrong end
-local epoch, floor = ARGV[1], tonumber(ARGV[2])
-local known = call('GET', P .. 'epoch')
-if known then return {known, 0} end
-call('SET', P .. 'epoch', epoch)
-call('HSET', P .. 'meta', 'layout', '1')
+local epoch, floor, last, pause_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return 0 end
+call('HSET', P .. 'meta', 'layout', '1', 'floor', string.format('%.0f', floor), 'book', last,
+  'claims', string.format('%.0f', pause_ms > 0 and now_ms() + pause_ms or 0))
+if tonumber(last) > 0 then call('HSET', P .. 'meta', 'recorded', '0-0') end -- the book has jobs of which no event tells
 if tonumber(call('GET', P .. 'seq') or 0) < floor then call('SET', P .. 'seq', string.format('%.0f', floor)) end
-return {epoch, 1}
+call('SET', P .. 'epoch', epoch)
+call('DEL', P .. 'rebuilding')
+ring('work')
+return 1

@@ -5,6 +5,7 @@ local wrong = expect {'count', 'count'}
 if wrong then return wrong end
 local ms, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local forgotten = 0
+call('HSET', P .. 'meta', 'recorded', ARGV[1] .. '-' .. ARGV[2]) -- a book that has less than this lost some of it
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'ended', '-inf', ARGV[1])) do
   local ev_ms, ev_n = string.match(call('HGET', job_key(id), 'ev') or '0-0', '^(%d+)-(%d+)$')
   ev_ms, ev_n = tonumber(ev_ms) or 0, tonumber(ev_n) or 0 -- a damaged entry is forgotten as well

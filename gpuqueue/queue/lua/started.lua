@@ -13,7 +13,7 @@ if job.st == 'running' then -- sent twice
   call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
   return 1
 end
-call('HSET', job_key(id), 'st', 'running', 'tr', string.format('%.0f', now))
+call('HSET', job_key(id), 'st', 'running', 'tr', string.format('%.0f', now), 'said', started)
 call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
 tell('started', id, 'running', now, job.at, job.ls, '', 'token', token, 'started', started)
 return 1

@@ -50,7 +50,8 @@ if verdict == 'impossible' then return {verdict, why, figure} end
 
 -- What does not say, while a GPU is known, is meant for a GPU: it must not find itself on a CPU because the last GPU
 -- was withdrawn while it waited.
-if wish == '' and gpus_known() then shape = shape .. ':gpu' end
+local meant = {}
+if wish == '' and gpus_known() then shape, meant = shape .. ':gpu', {'meant', 'gpu'} end
 
 local id = string.format('%.0f', call('INCR', P .. 'seq'))
 local now = now_ms()
@@ -61,6 +62,6 @@ call('HSET', job_key(id), 'st', 'queued', 'u', user, 'lv', lv, 'sh', shape, 'mem
 call('SET', key2('s', id), spec)
 call('ZADD', P .. 'live', id, id)
 enqueue(id, lv, user, shape)
-tell('submit', id, 'queued', now, 0, 0, '', 'spec', spec)
+tell('submit', id, 'queued', now, 0, 0, '', 'spec', spec, unpack(meant))
 ring('work')
 return {verdict, id, stamp, why}

@@ -1,0 +1,14 @@
+-- A machine leaves a run to its shim for a long time: nobody may take the run meanwhile, not even after the store was
+-- lost. So the book must hear of it. The next worker's offer (adopt.lua) ends it.
+-- ARGV: id  token  lease_ms
+-- returns 1 done | 0 stale, or cancelled
+local wrong = expect {'id', 'token', 'ms'}
+if wrong then return wrong end
+local id, token, lease_ms = unpack(ARGV)
+local job = read_job(id)
+if not owns(job, token) or job.st == 'cancelling' then return 0 end
+local now = now_ms()
+local expires = string.format('%.0f', now + lease_ms)
+call('ZADD', P .. 'leases', expires, id)
+tell('park', id, job.st, now, job.at, job.ls, '', 'token', token, 'until', expires)
+return 1

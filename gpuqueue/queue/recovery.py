@@ -1,0 +1,162 @@
+"""What the queue does when a store lost its data: open it, take back what others still know, hand out what it knows."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+import redis
+
+from gpuqueue.errors import StoreNotOpen
+from gpuqueue.job import JobState
+from gpuqueue.queue import keys, survivors
+from gpuqueue.queue.connect import NOT_OPEN, answering, connect
+from gpuqueue.queue.lease import Stray
+from gpuqueue.queue.scripts import Scripts
+from gpuqueue.run import Survivor
+
+log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that stores are opened and mended with."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._redis = connect(url)
+        self._scripts = Scripts(self._redis)
+
+    @answering
+    def begin(self) -> str | None:
+        """Begin to make a store ready, or join whoever is at it; return the epoch to come, None if it is open."""
+        return self._scripts.run("begin", secrets.token_hex(8)) or None
+
+    @answering
+    def restore(self, epoch: str, jobs: Sequence[Survivor], *, lease_s: float) -> int | None:
+        """Put jobs of the book back where they stood, before the store opens as *epoch*; runs get a lease from now on.
+
+        One that makes no sense is left out, and keeps no other from coming back.
+
+        Returns:
+            How many were not back before; None if this rebuild is over.
+
+        """
+        each = [(epoch, round(lease_s * 1000), *survivors.restored(survivor)) for survivor in jobs]
+        replies = self._scripts.run_each("restore", each)
+        for survivor, reply in zip(jobs, replies, strict=True):
+            if isinstance(reply, redis.RedisError):
+                if "BADARGS" not in str(reply):
+                    raise reply
+                log.error("job %s cannot be put back: %s", survivor.record.job.id, reply)
+        told = [int(reply) for reply in replies if not isinstance(reply, redis.RedisError)]
+        return None if -1 in told else sum(told)
+
+    @answering
+    def open(self, floor: int, *, epoch: str | None = None, last: int = 0, pause_s: float = 0.0) -> bool:
+        """Make the store ready; return whether it was not. Ids go on above *floor*.
+
+        *epoch* is that of a rebuild that :meth:`begin` began, *last* the highest id that the book knows; nothing is
+        claimed for *pause_s*.
+        """
+        epoch = epoch or self.begin()
+        return epoch is not None and bool(self._scripts.run("open", epoch, floor, last, round(pause_s * 1000)))
+
+    @answering
+    def epoch(self) -> str | None:
+        """Return the store's epoch, or None if it is not open."""
+        return cast("str | None", self._redis.get(keys.EPOCH))
+
+    @answering
+    def pause_left_s(self) -> float:
+        """Return how long nothing is claimed yet, because the store was rebuilt a moment ago; 0 if that is over."""
+        until_ms = int(cast("str | None", self._redis.hget(keys.META, "claims")) or 0)
+        return max(0, until_ms - self.now_ms()) / 1000 if until_ms else 0.0
+
+    @answering
+    def now_ms(self) -> int:
+        """Return the store's clock."""
+        seconds, micros = self._redis.time()
+        return seconds * 1000 + micros // 1000
+
+    @answering
+    def adopt(self, stray: Stray, *, lease_s: float) -> JobState | None:
+        """Offer a run to a store that may have lost it; return the job's state, None if this is not its run (any more).
+
+        The state is an end where the run's end is known already and the book does not have it yet.
+        """
+        reply = self._scripts.run("adopt", stray.job_id, stray.token, round(lease_s * 1000), *survivors.offered(stray))
+        return JobState(reply) if reply else None
+
+    @answering
+    def park(self, job_id: int, token: str, *, lease_s: float) -> bool:
+        """Let nobody take a run for *lease_s* that is left to its shim; False if it is stale or cancelled."""
+        return bool(self._scripts.run("park", job_id, token, round(lease_s * 1000)))
+
+    @answering
+    def unrecorded(self, epoch: str, runs: Mapping[int, str]) -> dict[str, JobState] | None:
+        """Return where the jobs stand whose ended *runs* (tokens by job id) the book does not have yet, by token.
+
+        None where the store is no more that of *epoch*: it cannot know.
+        """
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.get(keys.EPOCH)
+        for job_id in runs:
+            pipe.hmget(keys.job(job_id), "tok", "st")
+        now_epoch, *found = pipe.execute()
+        if now_epoch != epoch:
+            return None
+        here = zip(runs.values(), found, strict=True)
+        return {token: JobState(state) for token, (its_token, state) in here if token == its_token}
+
+    @answering
+    def recorded(self) -> str | None:
+        """Return the id of the last event that was recorded in a book, None if none ever was."""
+        return cast("str | None", self._redis.hget(keys.META, "recorded"))
+
+    @answering
+    def last_given(self) -> int:
+        """Return the last job id that was given out, or skipped."""
+        return int(cast("str | None", self._redis.get(keys.SEQ)) or 0)
+
+    def survivors(self) -> Iterator[list[Survivor]]:
+        """Yield every job that the book has not taken over, with its current run, in pages, in the order of their ids.
+
+        One whose entry makes no sense is left out.
+
+        Raises:
+            Unreachable: the store does not answer.
+
+        """
+        last = "0"
+        while page := self._survivors(last):
+            last = page[-1][0]
+            yield [job for _, job in page if job is not None]
+
+    @answering
+    def _survivors(self, after: str) -> list[tuple[str, Survivor | None]]:
+        ids = self._live_ids(after, limit=500)
+        found = zip(ids, self._entries(ids), strict=True)
+        return [
+            (each, survivors.survivor(int(each), fields, spec) if fields else None) for each, (fields, spec) in found
+        ]
+
+    def _live_ids(self, after: int | str, limit: int) -> list[str]:
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.exists(keys.EPOCH)
+        pipe.exists(keys.REBUILDING)
+        pipe.zrange(keys.LIVE, f"({after}", "+inf", byscore=True, offset=0, num=limit)
+        is_open, is_on_its_way, page = pipe.execute()
+        if not is_open:  # no list at all is better than one with jobs missing
+            raise StoreNotOpen(NOT_OPEN["REBUILDING" if is_on_its_way else "NOTOPEN"])
+        return cast("list[str]", page)
+
+    def _entries(self, ids: Sequence[int | str]) -> Iterator[tuple[dict[str, str], str | None]]:
+        """Yield the hash and the spec of each job, both of the same moment: the book may take it over meanwhile."""
+        pipe = self._redis.pipeline(transaction=True)
+        for job_id in ids:
+            pipe.hgetall(keys.job(job_id))
+            pipe.get(keys.spec(job_id))
+        answers = pipe.execute()
+        return zip(answers[::2], answers[1::2], strict=True)

@@ -1,0 +1,123 @@
+"""Jobs that one store lost and the other has: how they come back into the queue, and how the queue hands them out.
+
+They come back by the book, or by the worker of their run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpuqueue.clock import from_epoch_ms, to_epoch_ms
+from gpuqueue.codec import decode_spec, decode_started, encode_started
+from gpuqueue.device import DeviceKind, DeviceWish
+from gpuqueue.errors import Unreadable
+from gpuqueue.job import Job, JobState
+from gpuqueue.queue import replies
+from gpuqueue.queue.lease import Stray
+from gpuqueue.run import Record, Run, RunDevice, Survivor
+
+log = logging.getLogger(__name__)
+
+
+def restored(survivor: Survivor) -> list[str | float]:
+    """Return what restore.lua wants to know of a job. One that runs, but the book knows no run, was not tried yet."""
+    job, run = survivor.record.job, survivor.run
+    spec = job.spec
+    untold = job.state.is_active and run is None
+    words: list[str | float] = [
+        job.id,
+        JobState.QUEUED.value if untold else job.state.value,
+        job.reason.value if job.reason and job.state is JobState.HELD else "",
+        spec.account.name,
+        int(spec.level),
+        spec.mem_bytes,
+        str(survivor.shape),
+        int(spec.requeue),
+        survivor.payload,
+        to_epoch_ms(job.submitted_at),
+        max(0, job.attempt - 1) if untold else job.attempt,
+        job.losses,
+    ]
+    return words if run is None else [*words, *_run(survivor, run)]
+
+
+def _run(survivor: Survivor, run: Run) -> list[str | float]:
+    spec = survivor.record.job.spec
+    claimed_ms = to_epoch_ms(run.claimed_at)
+    total_bytes = run.devices[0].total_bytes
+    return [
+        run.token,
+        run.host,
+        run.worker,
+        ",".join(device.uuid for device in run.devices),
+        claimed_ms,
+        to_epoch_ms(run.started_at) if run.started_at else claimed_ms,
+        _rate(spec.gpus * (spec.mem_bytes / total_bytes if total_bytes else 1.0)),
+        encode_started(log_path=run.log_path or "", devices=run.devices),
+        to_epoch_ms(survivor.parked_until) if survivor.parked_until else 0,
+    ]
+
+
+def offered(stray: Stray) -> list[str | float]:
+    """Return what adopt.lua wants to know of a run; its job can come back only with a spec that can be read."""
+    shares = (device.lease_bytes / (device.total_bytes or device.lease_bytes) for device in stray.devices)
+    words: list[str | float] = [
+        stray.host,
+        stray.worker,
+        ",".join(device.uuid for device in stray.devices),
+        "" if stray.claimed_ms is None else stray.claimed_ms,
+        _rate(sum(shares)),
+        encode_started(log_path=stray.log_path, devices=stray.devices),
+    ]
+    try:
+        spec = decode_spec(stray.payload or "")
+    except Unreadable:
+        return [*words, ""]
+    shape = spec.shape
+    if shape.device is None and stray.devices[0].kind not in {None, DeviceKind.CPU}:
+        shape = replace(shape, device=DeviceWish.GPU)  # as submit.lua: it must not find itself on a CPU one day
+    whose: list[str | float] = [spec.account.name, int(spec.level), spec.mem_bytes, str(shape), int(spec.requeue)]
+    return [*words, stray.payload or "", *whose]
+
+
+def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Survivor | None:
+    """Return a job of the store, with the run that it has now or had last; its earlier runs only the book knew.
+
+    None if it cannot be read: that must not keep all others from being told.
+    """
+    try:
+        job = replies.job(job_id, fields, payload)
+        token = fields.get("tok")
+        run = _run_of(job, token, fields) if token else None
+    except (Unreadable, ValueError, KeyError) as error:
+        log.error("job %s cannot be told to the book: %s", job_id, error)  # noqa: TRY400 - the entry is at fault
+        return None
+    # That a queued job waits for memory is what we say when we are asked, and no step of its story.
+    job = replace(job, reason=job.reason if job.state is JobState.HELD else None)
+    record = Record(job=job, runs=(run,) if run else ())
+    meant = job.spec.shape.device is None and fields.get("sh", "").split(":")[4:] == [DeviceWish.GPU.value]
+    return Survivor(record=record, payload=payload or "", meant_for_gpu=meant)
+
+
+def _run_of(job: Job, token: str, fields: Mapping[str, str]) -> Run:
+    log_path, devices = None, tuple(RunDevice(uuid=uuid, lease_bytes=int(fields["mem"])) for uuid in job.devices)
+    if fields.get("said"):
+        log_path, devices = decode_started(fields["said"])
+    return Run(
+        job_id=job.id,
+        attempt=job.attempt,
+        token=token,
+        host=fields["host"],
+        worker=fields["w"],
+        devices=devices,
+        claimed_at=from_epoch_ms(int(fields["tc"])),
+        started_at=job.started_at,
+        log_path=log_path or None,
+    )
+
+
+def _rate(rate: float) -> str:
+    """Return a usage per second as the scripts take it, whatever Python thinks of small numbers."""
+    return f"{rate:.9f}"

@@ -1,0 +1,66 @@
+"""The database is lost under a running recorder: what lives is written down again, and jobs do not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_spec
+from private_postgres import Server
+from site_of_one import Site
+
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.job import JobState
+from gpuqueue.units import MIB
+
+
+@pytest.fixture
+def robbed(
+    store_url: str, tmp_path: Path, request: pytest.FixtureRequest, backend: str
+) -> Iterator[tuple[Site, Callable[[], None]]]:
+    """Return a site, and a way to take its database away: the file deleted, or dropped and made anew, empty."""
+    if backend == "sqlite":
+        site = Site(tmp_path / "state", store_url)
+
+        def rob() -> None:
+            for file in site.settings.state_dir.glob("book.db*"):
+                file.unlink()
+
+        yield site, rob
+        site.stop()
+        return
+    server: Server = request.getfixturevalue("postgres_server")
+    with server.database() as url:
+        site = Site(tmp_path / "state", store_url, GPUQUEUE_DATABASE_URL=url)
+        yield site, lambda: server.remake(url)
+        site.stop()
+
+
+def test_a_database_lost_under_a_running_recorder(robbed: tuple[Site, Callable[[], None]], tmp_path: Path) -> None:
+    """It wrote on into a file that nobody could read any more, and let the queue forget what it had written there."""
+    site, rob = robbed
+    site.start_recorder()
+    site.start_worker()
+    before = site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id).job.id
+    gate = tmp_path / "gate"
+    script = f"while [ ! -e {gate} ]; do sleep 0.05; done; exit 4"
+    runs_on = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB)).id
+    until(lambda: site.client.book.get(runs_on) is not None, what="the book knows the job")
+
+    rob()
+    ends_meanwhile = site.queue.submit(make_spec(argv=("sh", "-c", "exit 9"), mem_bytes=MIB)).id
+    site.until_state_in_queue(ends_meanwhile, JobState.FAILED)
+    until(lambda: "has no tables yet: run gpuqueue up, or gpuqueue db upgrade" in site.log(), what="it is said")
+    with pytest.raises(BookUnreachable, match="gpuqueue db upgrade"):
+        site.client.book.get(before)
+    site.cli("db", "upgrade")
+
+    assert "exit 9" == str(site.until_recorded(ends_meanwhile).runs[-1].ending)
+    assert JobState.RUNNING is site.client.book.get(runs_on).job.state  # type: ignore[union-attr]
+    gate.touch()
+    assert "exit 4" == str(site.until_recorded(runs_on).runs[-1].ending)
+    assert site.client.book.get(before) is None
+    assert 1 == site.log().count("the book lost its history: ")
+    assert site.queue.submit(make_spec()).id == ends_meanwhile + 1
