@@ -8,11 +8,12 @@ import threading
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import StoreNotOpen, Unreachable
-from gpuqueue.queue.drains import Drain
+from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Verdicts
 from gpuqueue.run import EndingKind
 from gpuqueue.settings import OnPartition, Settings
+from workers.adoption import Adoption
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
 
@@ -22,8 +23,12 @@ log = logging.getLogger(__name__)
 class Beats:
     """Renews the leases in the store and passes each verdict on to the shim concerned."""
 
-    def __init__(self, settings: Settings, queue: JobQueue, gate: Gate, runs: LiveRuns, clock: Clock) -> None:
+    def __init__(
+        self, settings: Settings, queue: JobQueue, gate: Gate, runs: LiveRuns, clock: Clock, adoption: Adoption
+    ) -> None:
         self._settings = settings
+        self._adoption = adoption
+        self._epoch: str | None = None
         self._clock = clock
         self._queue = queue
         self._gate = gate
@@ -49,24 +54,37 @@ class Beats:
                 log.warning("no answer to the beat: %s", error)
 
     def beat(self) -> Verdicts:
-        """Beat once.
+        """Beat once. A store that does not know us is told all first: before, its verdicts are worth nothing.
 
         Raises:
             Unreachable: the store does not answer; no run is ended for that.
 
         """
-        asked_s = self._clock.monotonic_s()  # the lease may count from here on, so nobody may be vouched for longer
-        runs = self._runs.all()
-        offer = self._gate.look()
-        alive = [Alive(job_id=run.held.job_id, token=run.held.token, observed=run.observed()) for run in runs]
-        verdicts = self._queue.beat(offer, alive, lease_s=self._settings.lease_s)
+        while True:
+            asked_s = self._clock.monotonic_s()  # the lease may count from here on: nobody is vouched for longer
+            runs = self._runs.all()
+            offer = self._gate.look()
+            verdicts = self._queue.beat(offer, [_alive(run) for run in runs], lease_s=self._settings.lease_s)
+            if verdicts.epoch == self._epoch:
+                break
+            self._adoption.introduce(offer)
+            if self._epoch is not None:
+                self._say_drains_again(offer.device.uuid)
+            self._epoch = verdicts.epoch
         self._tell_drains(offer.device.uuid, verdicts.drains)
         for run in runs:
             self._tell_notes(run)
         for run in runs:
             if self._runs.get(run.held.token) is not None:  # else it has ended during the beat
                 self._pass_on(run, verdicts, asked_s + self._settings.shim_grace_s)
+        self._adoption.forget_recorded(verdicts.epoch)
         return verdicts
+
+    def _say_drains_again(self, uuid: str) -> None:
+        """Tell a store that lost it why the device takes no new job. What ``down`` said the next ``up`` takes back."""
+        for said in self._drains:
+            if said.origin is not DrainOrigin.DOWN:
+                self._queue.drain([uuid], origin=said.origin, why=said.why, by=said.by or "")
 
     def _tell_drains(self, uuid: str, drains: tuple[Drain, ...]) -> None:
         """Say in our log when the device takes no new job any more, by whose say, and when it does again."""
@@ -114,3 +132,7 @@ class Beats:
         for run in self._runs.all():
             with contextlib.suppress(OSError):
                 run.directory.vouch(until_s)
+
+
+def _alive(run: LiveRun) -> Alive:
+    return Alive(job_id=run.held.job_id, token=run.held.token, observed=run.observed())

@@ -140,9 +140,10 @@ class Claimer:
             token=claim.token,
             devices=tuple(self._run_device(uuid, claim.lease_bytes) for uuid in claim.devices),
             capped=self._settings.cap and claim.spec.cap,
+            claimed_ms=claim.claimed_ms,
         )
         try:
-            directory, lock_fd = self._make_directory(held)
+            directory, lock_fd = self._make_directory(held, claim.payload)
         except OSError as error:
             log.warning("job %s goes back: no run directory: %s", claim.job_id, error)
             self._gate.ground.failed(in_words(error))
@@ -168,8 +169,8 @@ class Claimer:
             self._gate.ground.failed(in_words(error))  # no thread can be made, say
             self._give_back(claim, f"it could not be handed over: {error}")
 
-    def _make_directory(self, held: Held) -> tuple[RunDir, int | None]:
-        directory = RunDir.create(self._settings.runs_dir, held)
+    def _make_directory(self, held: Held, payload: str) -> tuple[RunDir, int | None]:
+        directory = RunDir.create(self._settings.runs_dir, held, payload)
         try:
             return directory, directory.try_lock()
         except OSError:

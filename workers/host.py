@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ import time
 from dataclasses import dataclass
 
 from gpuqueue.device import DeviceKind
+from gpuqueue.errors import StoreNotOpen
 from gpuqueue.process import installed
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
@@ -87,7 +89,8 @@ class Host:
                 )
                 continue
             queue.withdraw(self._settings.host, status.device.uuid)
-        queue.resume(here, origins=[DrainOrigin.DOWN])  # a person's say stands, and that of quick deaths
+        with contextlib.suppress(StoreNotOpen):  # it knows of no drain, and the workers wait for it
+            queue.resume(here, origins=[DrainOrigin.DOWN])  # a person's say stands, and that of quick deaths
         queue.close()
 
     def _look_after(self, child: Child) -> None:

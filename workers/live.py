@@ -139,6 +139,7 @@ class LiveRuns:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._runs: dict[str, LiveRun] = {}
+        self._told: dict[str, LiveRun] = {}
         self._added = SteadyEvent()
 
     def add(self, run: LiveRun) -> None:
@@ -160,6 +161,22 @@ class LiveRuns:
         """Answer for it no more."""
         with self._lock:
             self._runs.pop(token, None)
+
+    def tell(self, run: LiveRun) -> None:
+        """Keep *run*, whose end the store was told, until the book has it."""
+        run.spec = None  # should it be told again, it must not be started again
+        with self._lock:
+            self._told[run.held.token] = run
+
+    def told(self) -> list[LiveRun]:
+        """Return the runs whose end the store was told, and the book may not have yet."""
+        with self._lock:
+            return list(self._told.values())
+
+    def forget(self, token: str) -> None:
+        """Keep it no more."""
+        with self._lock:
+            self._told.pop(token, None)
 
     def get(self, token: str) -> LiveRun | None:
         """Return the run with this token, or None."""

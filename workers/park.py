@@ -37,7 +37,8 @@ def park(settings: Settings, for_s: float) -> int:
         )
         observed = {device.uuid: 0 for device in held.devices}
         alive = Alive(job_id=held.job_id, token=held.token, observed=observed)
-        if held.token in queue.beat(nothing_to_promise, [alive], lease_s=for_s / SHIM_SHARE).go_on:
+        queue.beat(nothing_to_promise, [alive], lease_s=settings.lease_s)
+        if queue.park(held.job_id, held.token, lease_s=for_s / SHIM_SHARE):
             directory.vouch(time.monotonic() + for_s)
             directory.close()
             parked += 1

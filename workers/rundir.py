@@ -1,8 +1,9 @@
 """The run directory: how a worker and a shim talk, and what the next worker finds.
 
 ``<state>/runs/<job>/<token>/`` holds one run and nothing else of the house. The files are listed in
-:mod:`workers.shim`; this is the worker's end of them, with one more: ``claim``, what the next worker of this
-device must know to adopt the run. When the run is settled only ``log`` stays.
+:mod:`workers.shim`; this is the worker's end of them, with two more: ``claim``, what the next worker of this
+device must know to adopt the run, and ``job``, the job's spec, for a store that loses it. When the book has the run
+only ``log`` stays.
 """
 
 from __future__ import annotations
@@ -36,8 +37,12 @@ log = logging.getLogger(__name__)
 
 #: Below the runs: a link to each run that is not settled.
 LIVE = "live"
+#: Below the runs: a link to each run whose end the store was told and the book does not have yet.
+TOLD = "told"
 #: What a settlement removes: the files of the run, whole or half-written. What the job itself has put there stays.
-_OURS = re.compile(r"(claim|spec|beat|cancel|pid|exit|lock|meters)|\.(claim|spec|cancel|pid|exit|meters)(\.\d+\.\d+)?")
+_OURS = re.compile(
+    r"(claim|job|spec|beat|cancel|pid|exit|lock|meters)|\.(claim|job|spec|cancel|pid|exit|meters)(\.\d+\.\d+)?"
+)
 #: No process ends with a larger signal or exit code.
 MOST_STATUS = 255
 #: What opening a file fails with for good, because of what stands in its place: a link to itself, a socket, a file that
@@ -72,6 +77,8 @@ class Held:
     devices: tuple[RunDevice, ...]
     #: Whether the job is held to what it asked for.
     capped: bool = True
+    #: When it was claimed, on the store's clock; None if nobody wrote that down.
+    claimed_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,8 +101,10 @@ class RunDir:
         self._beat_lock = threading.Lock()
 
     @classmethod
-    def create(cls, runs: Path, held: Held) -> RunDir:
+    def create(cls, runs: Path, held: Held, payload: str = "") -> RunDir:
         """Make the directory of a new run below *runs*; nobody but its owner can read it.
+
+        *payload* is the job's spec as it was claimed, for a store that loses it.
 
         Raises:
             OSError: it cannot be made; nothing of it is left.
@@ -104,10 +113,12 @@ class RunDir:
         path = runs / str(held.job_id) / held.token
         path.mkdir(parents=True, mode=0o700)
         directory = cls(path)
-        plain = {"job_id": held.job_id, "token": held.token, "capped": held.capped}
+        plain = {"job_id": held.job_id, "token": held.token, "capped": held.capped, "claimed_ms": held.claimed_ms}
         devices = [run_device_to_plain(each) for each in held.devices]
         live = runs / LIVE
         try:
+            if payload:
+                directory._put("job", payload)
             directory._put("claim", json.dumps({**plain, "devices": devices}))
             live.mkdir(exist_ok=True, mode=0o700)
             (live / f"{held.job_id}.{held.token}").symlink_to(path)
@@ -160,6 +171,7 @@ class RunDir:
             token=plain.text("token"),
             devices=tuple(run_device_from_plain(each) for each in plain.each("devices")),
             capped=plain.flag("capped", default=True),
+            claimed_ms=plain.whole_or_none("claimed_ms"),
         )
         if not held.devices or (str(held.job_id), held.token) != (self.path.parent.name, self.path.name):
             raise plain.wrong("devices", "that of this run") if not held.devices else plain.wrong("token", "this run's")
@@ -174,6 +186,21 @@ class RunDir:
         except Unreadable:
             return True
         return False
+
+    def payload(self) -> str | None:
+        """Return the job's spec as it was claimed, or None if it is not there, or somebody else has written over it.
+
+        Raises:
+            OSError: it cannot be read now.
+
+        """
+        with contextlib.suppress(Unreadable):
+            return self._read("job")
+        return None
+
+    def may_have_started(self) -> bool:
+        """Return whether the queue said yes to the start of the run: from then on there may be a shim."""
+        return (self.path / "spec").exists()
 
     def try_lock(self) -> int | None:
         """Return the locked file's descriptor, or None while a worker or a shim is there."""
@@ -285,6 +312,25 @@ class RunDir:
         """
         return self._fields("meters") or Fields({}, "the figures of a run")
 
+    def tell(self) -> None:
+        """Note that the store was told the end: the files stay until the book has it, should the store lose it.
+
+        Raises:
+            OSError: it cannot be noted.
+
+        """
+        (self._runs / TOLD).mkdir(exist_ok=True, mode=0o700)
+        with contextlib.suppress(FileNotFoundError):  # it was noted before
+            (self._runs / LIVE / self._name).rename(self._runs / TOLD / self._name)
+
+    @property
+    def _runs(self) -> Path:
+        return self.path.parent.parent
+
+    @property
+    def _name(self) -> str:
+        return f"{self.path.parent.name}.{self.path.name}"
+
     def settle(self) -> None:
         """Forget everything but the log: the book has the run, or the run is stale.
 
@@ -298,8 +344,9 @@ class RunDir:
                 if _OURS.fullmatch(path.name):
                     path.unlink(missing_ok=True)
         shutil.rmtree(self.path / "inside", ignore_errors=True)
-        with contextlib.suppress(OSError):
-            (self.path.parent.parent / LIVE / f"{self.path.parent.name}.{self.path.name}").unlink()
+        for links in (LIVE, TOLD):
+            with contextlib.suppress(OSError):
+                (self._runs / links / self._name).unlink()
 
     def _not_after_settlement(self, name: str) -> None:
         """Take a file away again that was written while somebody else settled the run."""
@@ -355,8 +402,17 @@ def _warn_once(path: Path, words: str) -> None:
 
 def unsettled(runs: Path) -> Iterator[RunDir]:
     """Yield the run directories below *runs* that some worker must still settle, however many were settled before."""
+    yield from _linked(runs, LIVE)
+
+
+def told(runs: Path) -> Iterator[RunDir]:
+    """Yield the run directories below *runs* whose end the store was told, and the book may not have yet."""
+    yield from _linked(runs, TOLD)
+
+
+def _linked(runs: Path, links: str) -> Iterator[RunDir]:
     try:
-        names = sorted(link.name for link in (runs / LIVE).iterdir())
+        names = sorted(link.name for link in (runs / links).iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:

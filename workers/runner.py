@@ -20,6 +20,7 @@ from gpuqueue.queue.lease import NO_EVIDENCE, Evidence
 from gpuqueue.run import Ending, EndingKind, RunDevice, state_after
 from gpuqueue.settings import Settings
 from workers import tree
+from workers.adoption import Adoption
 from workers.environment import TOKEN, environment
 from workers.gate import Gate
 from workers.ground import NO_START
@@ -53,9 +54,17 @@ class Runner:
     """Takes runs through their life, each in a thread that Celery's pool (or a plain one) lends."""
 
     def __init__(
-        self, settings: Settings, queue: JobQueue, gate: Gate, sampler: Sampler, runs: LiveRuns, clock: Clock
+        self,
+        settings: Settings,
+        queue: JobQueue,
+        gate: Gate,
+        sampler: Sampler,
+        runs: LiveRuns,
+        clock: Clock,
+        adoption: Adoption,
     ) -> None:
         self._settings = settings
+        self._adoption = adoption
         self._queue = queue
         self._gate = gate
         self._sampler = sampler
@@ -265,21 +274,41 @@ class Runner:
         state, evidence = state_after(ending), self._witness.ended(run, ending, end.duration_s, log_tail)
         for text in run.taken_notes():
             self._answered(partial(self._queue.note, held.job_id, held.token, text))
-        known = self._answered(
-            lambda: self._queue.finish(
-                held.job_id,
-                held.token,
-                state=state,
-                ending=ending,
-                duration_s=end.duration_s,
-                devices=devices,
-                peak_at_once_bytes=run.at_once_bytes,
-                evidence=evidence,
-            )
+        tell = partial(
+            self._queue.finish,
+            held.job_id,
+            held.token,
+            state=state,
+            ending=ending,
+            duration_s=end.duration_s,
+            devices=devices,
+            peak_at_once_bytes=run.at_once_bytes,
+            evidence=evidence,
         )
+        known = self._answered(lambda: tell() or self._tell_if_ours(run, tell))
         log.info("%s: %s (%s)", run, state if known else "stale, the result changes nothing", ending)
-        run.directory.settle()
-        return str(state) if known else "stale"
+        if not known:
+            run.directory.settle()
+            return "stale"
+        self._keep(run)
+        return str(state)
+
+    def _keep(self, run: LiveRun) -> None:
+        """Keep what was told until the book has it. Whatever cannot be noted, the end is told."""
+        self._runs.tell(run)
+        try:
+            run.directory.tell()
+            run.directory.keep_meters(run.figures())
+        except OSError as error:  # the next worker tells the end once more, and hears that it is known
+            log.warning("%s: it cannot be noted that its end was told: %s", run, error)
+
+    def _tell_if_ours(self, run: LiveRun, tell: Callable[[], bool]) -> bool:
+        """Return whether the end of a run that the store calls stale counts all the same.
+
+        A store that lost its data knows the run again only when it is offered: its end must not be the first it hears.
+        """
+        state = self._adoption.offer(run)
+        return state is not None and (state.is_end or tell())
 
     def _judged(self, run: LiveRun, end: Exit, log_tail: bytes) -> tuple[tuple[RunDevice, ...], Ending]:
         """Return the peaks, and the ending in their light. A bug in here must not keep the end from being told."""

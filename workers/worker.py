@@ -9,13 +9,12 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from gpuqueue.clock import Clock
 from gpuqueue.device import Device
-from gpuqueue.errors import Refused, Unreachable
-from gpuqueue.process import boot_id
+from gpuqueue.errors import Refused, StoreNotOpen, Unreachable
 from gpuqueue.queue.doorbell import Doorbell
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Verdicts
@@ -23,6 +22,7 @@ from gpuqueue.queue.scripts import load_all
 from gpuqueue.run import EndingKind
 from gpuqueue.settings import Settings, unusable
 from workers import tree
+from workers.adoption import Adoption
 from workers.beats import Beats
 from workers.claimer import Claimer
 from workers.devices.backend import DeviceBackend
@@ -30,7 +30,7 @@ from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
 from workers.prune import Pruner
 from workers.reaper import Reaper
-from workers.rundir import RunDir, unsettled
+from workers.rundir import RunDir, told, unsettled
 from workers.runner import NOT_STARTED, Runner
 from workers.sampler import Sampler
 from workers.steady import SteadyEvent
@@ -40,6 +40,8 @@ log = logging.getLogger(__name__)
 
 #: How long a new worker waits for its predecessor on the device to be gone, in seconds.
 TAKE_OVER_S = 20.0
+#: How long a new worker waits for a store that is not open, in seconds.
+OPEN_S = 20.0
 #: Runs that a worker may have to adopt beyond its slots, when the setting was lowered; threads cost nothing unused.
 ADOPTED = 64
 #: Longest wait for a ring before the doorbell looks whether it should stop, in seconds.
@@ -67,8 +69,9 @@ class Worker:
         self._clock = clock
         self._gate = Gate(settings, backend, device, self.runs, clock)
         self._sampler = Sampler(backend, self.runs, clock, Watchdog(self._gate.promised_bytes), self._gate.look)
-        self._runner = Runner(settings, self.queue, self._gate, self._sampler, self.runs, clock)
-        self._beats = Beats(settings, self.queue, self._gate, self.runs, clock)
+        self._adoption = Adoption(settings, self.queue, self.runs, worker=self.name)
+        self._runner = Runner(settings, self.queue, self._gate, self._sampler, self.runs, clock, self._adoption)
+        self._beats = Beats(settings, self.queue, self._gate, self.runs, clock, self._adoption)
         self._reaper = Reaper(settings, self.queue, clock)
         self._pruner = Pruner(settings, clock)
         self._stopping = SteadyEvent()
@@ -85,6 +88,7 @@ class Worker:
             Refused: another worker serves the device and does not go.
             GpuQueueError: the state directory cannot be used.
             StoreUnreachable: the store does not answer.
+            StoreNotOpen: it is not opened in time.
 
         """
         load_all()
@@ -158,8 +162,19 @@ class Worker:
 
     def _adopt(self, hand_over: HandOver) -> None:
         """Answer for the runs that an earlier worker of this device left, and give up what never became a run."""
-        adopted = []
-        for directory in unsettled(self.settings.runs_dir):
+        self._adoption.hand_over = hand_over
+        adopted = list(self._left_behind(unsettled(self.settings.runs_dir)))
+        for run in adopted:
+            self.runs.add(run)
+        for run in self._left_behind(told(self.settings.runs_dir)):
+            self.runs.tell(run)
+        self._give_up_orphans(self._first_beat())
+        for run in adopted:
+            log.info("adopted %s", run)
+            hand_over(run)
+
+    def _left_behind(self, directories: Iterable[RunDir]) -> Iterator[LiveRun]:
+        for directory in directories:
             if not directory.claimed:
                 directory.settle()  # a worker died in the middle of this
                 continue
@@ -167,15 +182,26 @@ class Worker:
             if held is not None and self._falls_to_us(held.devices[0].uuid):
                 run = LiveRun(held=held, directory=directory, since_s=self._clock.monotonic_s())
                 run.resume()
-                adopted.append(run)
-        for run in adopted:
-            self.runs.add(run)
-        offer = self._gate.look()
-        self.queue.announce(offer, worker=self.name, pid=os.getpid(), boot_id=boot_id())
-        self._give_up_orphans(self._beats.beat())
-        for run in adopted:
-            log.info("adopted %s", run)
-            hand_over(run)
+                yield run
+
+    def _first_beat(self) -> Verdicts:
+        """Wait a while for a store that is not open yet, and keep alive meanwhile what runs here.
+
+        Raises:
+            StoreNotOpen: it does not open; whoever started us tries again.
+            StoreUnreachable: the store does not answer.
+
+        """
+        deadline_s = self._clock.monotonic_s() + OPEN_S
+        while True:
+            asked_s = self._clock.monotonic_s()
+            try:
+                return self._beats.beat()
+            except StoreNotOpen as error:
+                log.warning("the runs go on: %s", error)
+                self._beats.vouch_for_all(asked_s)
+                if asked_s > deadline_s or self._stopping.wait(LISTEN_S):
+                    raise
 
     def _falls_to_us(self, uuid: str) -> bool:
         """Return whether runs of the device *uuid* are ours: our own, or one that is gone if ours is the first here.

@@ -18,8 +18,9 @@ from gpuqueue.run import Record
 
 #: How often the book's cursor is looked at, in seconds.
 LOOK_S = 0.05
-#: How long it must be quiet in a row, in seconds.
-STILL_S = 1.0
+#: How long it must be quiet in a row, in seconds: by then the workers have emptied the run directories of what the
+#: book has, which they ask at each beat.
+STILL_S = 3.0
 PAGE = 500
 
 #: What stays in a store for good: what it is, who has been served, which devices there are.
@@ -103,7 +104,11 @@ def keys_left(site: Site) -> list[str]:
 def files_left(site: Site) -> list[str]:
     """Return every file of a run directory that its settlement should have removed."""
     runs = site.settings.runs_dir
-    left = [path for path in (*runs.glob("live/*"), *runs.glob("[0-9]*/*/*")) if path.name not in _KEPT_FILES]
+    left = [
+        path
+        for path in (*runs.glob("live/*"), *runs.glob("told/*"), *runs.glob("[0-9]*/*/*"))
+        if path.name not in _KEPT_FILES
+    ]
     return sorted(str(path.relative_to(runs)) for path in left)
 
 

@@ -73,6 +73,10 @@ def _of_the_story(record: Record, story: Sequence[Event]) -> Found:
         state = event.state
     if state is not record.job.state:
         yield Fault.WRONG, f"its row says {record.job.state}, its story ends with {state}"
+    begun = {event.fields.get("token") for event in story if event.act in {Act.STARTED, Act.ADOPT}}
+    for event in story:
+        if event.state is JobState.SUCCEEDED and event.fields.get("token") not in begun:
+            yield Fault.WRONG, f"run {event.fields.get('token')} has ended well, and nobody had said that it began"
     for act in (Act.FINISH, Act.LOSE, Act.STARTED, Act.CLAIM):
         tokens = Counter(event.fields.get("token") for event in story if event.act is act)
         for token, count in tokens.items():

@@ -22,7 +22,8 @@ STEPS = {
     "workers.runner:Runner._spawn": 2,  # the queue said yes, no process yet
     "workers.runner:Runner._follow_child": 1,  # the shim is alive
     "workers.runner:Runner._settle": 1,  # the job has ended, nobody was told
-    "workers.rundir:RunDir.settle": 1,  # the queue was told, the directory is still there
+    "workers.rundir:RunDir.tell": 1,  # the queue was told, nobody wrote that down
+    "workers.rundir:RunDir.settle": 1,  # the book has it, the directory is still there
 }
 
 
@@ -71,6 +72,7 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
         "workers.rundir:RunDir.write_spec",
         "workers.runner:Runner._follow_child",
         "workers.runner:Runner._settle",
+        "workers.rundir:RunDir.tell",
         "workers.rundir:RunDir.settle",
         "workers.runner:Runner._judged",
         "workers.rundir:RunDir.vouch",
@@ -88,5 +90,5 @@ def test_a_moment_of_trouble_at_any_step_ends_no_job(site: Site, tmp_path: Path,
     record = site.until_recorded(job.id)
     assert "exit 3" == str(record.runs[-1].ending)
     assert ["run"] == effects.read_text().split()
-    assert "No space left on device" in site.log()
+    until(lambda: "No space left on device" in site.log(), what="the moment of trouble")
     assert 20 > len(site.client.story(job.id)), "given back and claimed again, over and over"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +13,14 @@ from factories import make_spec
 from own_store import OwnStore
 from site_of_one import Site
 
-from gpuqueue.job import Job
+from gpuqueue.event import Act
+from gpuqueue.job import Job, JobState
+from gpuqueue.opening import ID_GAP
 from gpuqueue.process import ProcessIdentity
-from gpuqueue.units import MIB
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.units import GIB, MIB
+
+DIE_AT = Path(__file__).with_name("die_at.py")
 
 
 class Patient:
@@ -30,10 +38,36 @@ class Patient:
 
     def process(self) -> ProcessIdentity:
         """Wait until it runs, and return the identity of its process."""
-        (pid,) = until(self.pids, what=f"job {self.job.id} runs")
+        (pid,) = until(self.pids, what=f"job {self.job.id} runs\n{self.site.log()[-2000:]}")
         identity = ProcessIdentity.of(pid)
         assert identity is not None
         return identity
+
+    def end(self) -> None:
+        """Let it end."""
+        self.gate.touch()
+
+
+def until_in_book(site: Site, job_id: int, state: JobState) -> None:
+    """Wait until the book says that the job stands there."""
+
+    def there() -> bool:
+        record = site.client.book.get(job_id)
+        return record is not None and record.job.state is state
+
+    until(there, what=f"job {job_id} {state} in the book")
+
+
+def lose_data(store: OwnStore) -> None:
+    """Kill the store, delete its data, start it again."""
+    store.kill()
+    store.remove_data()
+    store.start()
+
+
+def until_open(site: Site) -> None:
+    """Wait until the store is rebuilt."""
+    until(site.queue.epoch, what=f"the store is open\n{site.log()[-2000:]}")
 
 
 @pytest.mark.parametrize("across", ["socket", "network"])
@@ -43,8 +77,7 @@ def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_pa
     site = Site(tmp_path / across, url, GPUQUEUE_LEASE="2s")
     try:
         site.start_worker()
-        patient = Patient(site, tmp_path)
-        process = patient.process()
+        process = Patient(site, tmp_path).process()
 
         own_store.empty()
 
@@ -53,3 +86,260 @@ def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_pa
         assert process.alive()
     finally:
         site.stop()
+
+
+@pytest.mark.parametrize("own_site", ["15s"], indirect=True, ids=[""])
+@pytest.mark.parametrize(
+    ("plain", "worker_dies"),
+    [(True, False), (True, True), (False, True)],
+    ids=["plain", "plain, killed too", "celery, killed too"],
+)
+def test_everything_goes_on_where_it_was(
+    own_site: Site, own_store: OwnStore, tmp_path: Path, *, worker_dies: bool, plain: bool
+) -> None:
+    """Running jobs under their old tokens and pids; waiting ones once and in order; held ones held; ids above."""
+    site = own_site
+    site.start_recorder()
+    worker = site.start_worker(plain=plain)
+    patients = [Patient(site, tmp_path, code) for code in (3, 4)]
+    processes = [patient.process() for patient in patients]
+    effects = tmp_path / "effects"
+    # Each takes the whole device, so they run one by one, when the patients are gone.
+    waiting = [
+        site.queue.submit(make_spec(argv=("sh", "-c", f"echo {number} >> {effects}"), mem_bytes=8 * GIB)).id
+        for number in range(3)
+    ]
+    held = site.queue.submit(make_spec(argv=("sh", "-c", f"echo held >> {effects}"), mem_bytes=8 * GIB)).id
+    site.queue.hold(held)
+    until_in_book(site, held, JobState.HELD)
+    tokens = [site.client.book.get(patient.job.id).runs[0].token for patient in patients]  # type: ignore[union-attr]
+
+    if worker_dies:
+        site.end(worker, signal.SIGKILL)
+    lose_data(own_store)
+    until_open(site)
+    if worker_dies:
+        site.start_worker(plain=plain)
+
+    late = site.queue.submit(make_spec(argv=("sh", "-c", f"echo late >> {effects}"), mem_bytes=8 * GIB)).id
+    assert late > held + ID_GAP
+    assert [*waiting, held] == [job.id for job in site.client.jobs() if job.id in {*waiting, held}]
+    for patient in patients:
+        patient.end()
+    for patient, process, token, code in zip(patients, processes, tokens, (3, 4), strict=True):
+        record = site.until_recorded(patient.job.id)
+        assert f"exit {code}" == str(record.runs[-1].ending)
+        assert ([token], 0) == ([run.token for run in record.runs], record.job.losses)
+        assert [process.pid] == patient.pids()
+        assert Act.RESTORE in [event.act for event in site.client.story(patient.job.id)]
+    assert ["exit 0"] * 4 == [str(site.until_recorded(each).runs[-1].ending) for each in (*waiting, late)]
+    assert ["0", "1", "2", "late"] == effects.read_text().split()
+    assert JobState.HELD is site.client.get(held).state
+    site.client.release(held)
+    assert JobState.SUCCEEDED is site.until_recorded(held).job.state
+
+
+#: How much of a job's story the book had when the store was lost: what it never heard of, and so many steps.
+MISSED = {"the job": 0, "the claim": 1, "the start": 2, "the end": 3}
+
+
+def record_steps(site: Site, job_id: int, steps: int) -> None:
+    """Write down what a recorder would that dies right after the so manyth step of a job."""
+    told = site.queue.events("0-0", most=1000)
+    places = [place for place, event in enumerate(told) if event.job_id == job_id]
+    assert site.client.book.apply(
+        told[: places[steps]], expected=site.client.book.cursor(), epoch=site.queue.epoch() or ""
+    )
+
+
+@pytest.mark.parametrize("worker_dies", [False, True], ids=["worker lives", "worker dies too"])
+@pytest.mark.parametrize("missed", ["the job", "the claim", "the start"])
+def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
+    own_site: Site, own_store: OwnStore, tmp_path: Path, missed: str, *, worker_dies: bool
+) -> None:
+    """Its story was still in the outbox and went down with the store: its worker's word counts."""
+    site = own_site
+    site.cli("db", "upgrade")
+    other = site.queue.submit(make_spec(mem_bytes=MIB)).id
+    worker = site.start_worker()
+    site.until_state(other, JobState.SUCCEEDED)
+    patient = Patient(site, tmp_path, 5)
+    process = patient.process()
+    record_steps(site, patient.job.id, MISSED[missed])
+    if worker_dies:
+        site.end(worker, signal.SIGKILL)
+
+    lose_data(own_store)
+    site.start_recorder()
+    until_open(site)
+    if worker_dies:
+        site.start_worker()
+    until_in_book(site, patient.job.id, JobState.RUNNING)
+    patient.end()
+
+    record = site.until_recorded(patient.job.id)
+    assert ("exit 5", 0, patient.job.spec) == (str(record.runs[-1].ending), record.job.losses, record.job.spec)
+    assert 1 == len(record.runs)
+    assert [process.pid] == patient.pids()
+    assert Path(record.runs[0].log_path or "").is_file()
+    assert Act.ADOPT in [event.act for event in site.client.story(patient.job.id)]
+    assert site.queue.submit(make_spec()).id > patient.job.id + ID_GAP - 10
+
+
+@pytest.mark.parametrize("worker_dies", [False, True], ids=["worker lives", "worker dies too"])
+@pytest.mark.parametrize("missed", ["the job", "the claim", "the end"])
+def test_an_end_that_the_book_did_not_hear_of_is_told_again(
+    own_site: Site, own_store: OwnStore, tmp_path: Path, missed: str, *, worker_dies: bool
+) -> None:
+    """The store had acknowledged it, so the run directory was emptied: the job would have been run once more."""
+    site = own_site
+    site.cli("db", "upgrade")
+    other = site.queue.submit(make_spec(mem_bytes=MIB)).id
+    worker = site.start_worker()
+    site.until_state(other, JobState.SUCCEEDED)
+    patient = Patient(site, tmp_path, 6)
+    patient.end()
+    site.until_state(patient.job.id, JobState.FAILED)
+    record_steps(site, patient.job.id, MISSED[missed])
+    if worker_dies:
+        site.end(worker, signal.SIGKILL)
+
+    lose_data(own_store)
+    site.start_recorder()
+    until_open(site)
+    if worker_dies:
+        site.start_worker()
+
+    record = site.until_recorded(patient.job.id)
+    assert ("exit 6", 0) == (str(record.runs[-1].ending), record.job.losses)
+    assert 1 == len(record.runs) == len(patient.pids())
+    assert "exit 0" == str(site.until_recorded(other).runs[-1].ending)
+    until(lambda: not list(site.settings.runs_dir.glob("[0-9]*/*/claim")), what="every run directory is emptied")
+
+
+@pytest.mark.parametrize("own_site", ["10s"], indirect=True, ids=[""])
+def test_a_worker_that_finds_the_store_not_open_keeps_its_runs_alive_meanwhile(
+    own_site: Site, own_store: OwnStore, tmp_path: Path
+) -> None:
+    """It gave up at once, and whoever started it again took longer than the shims can wait."""
+    site = own_site
+    site.cli("db", "upgrade")
+    worker = site.start_worker()
+    patient = Patient(site, tmp_path, 8)
+    process = patient.process()
+    record_steps(site, patient.job.id, MISSED["the start"])
+    site.end(worker, signal.SIGKILL)
+    own_store.empty()
+
+    site.spawn("run", "--device", "0", "--plain")
+    until(lambda: site.log().count("the runs go on") > 15, what="longer than the grace")
+    site.spawn("record")
+    until_in_book(site, patient.job.id, JobState.RUNNING)
+    until(site.queue.devices, what="the worker is up")
+    patient.end()
+
+    assert "exit 8" == str(site.until_recorded(patient.job.id).runs[-1].ending)
+    assert [process.pid] == patient.pids()
+
+
+def test_an_end_may_be_the_first_that_a_rebuilt_store_hears_of_a_run(own_store: OwnStore, tmp_path: Path) -> None:
+    """It ended while the store was away, and the next beat is far: it must not be taken for a stale one."""
+    site = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE="90s", GPUQUEUE_BEAT="15s")
+    try:
+        site.cli("db", "upgrade")
+        site.start_worker()
+        patient = Patient(site, tmp_path, 7)
+        patient.process()
+        record_steps(site, patient.job.id, MISSED["the claim"])
+        own_store.kill()
+        patient.end()
+        until(lambda: list(site.settings.runs_dir.glob("[0-9]*/*/exit")), what="the shim's last word")
+        own_store.remove_data()
+        own_store.start()
+        site.start_recorder()
+
+        record = site.until_recorded(patient.job.id)
+        assert ("exit 7", 0, 1) == (str(record.runs[-1].ending), record.job.losses, len(patient.pids()))
+    finally:
+        site.stop()
+
+
+def test_a_device_that_somebody_drained_stays_drained(own_site: Site, own_store: OwnStore) -> None:
+    """The store forgot it, and a broken card would take jobs again; its worker has heard who drained it and why."""
+    site = own_site
+    recorder = site.start_recorder()
+    site.start_worker()
+    uuid = site.queue.devices()[0].device.uuid
+    site.cli("drain", "0", "--reason", "it is broken")
+    site.queue.drain([uuid], origin=DrainOrigin.DOWN, why="going down", by="gpuqueue")
+    until(lambda: "it is broken" in site.log() and "going down" in site.log(), what="the worker has heard of it")
+    site.end(recorder)
+
+    own_store.empty()
+    site.spawn("record")
+    until_open(site)
+
+    drains = until(lambda: site.queue.devices() and site.queue.devices()[0].drains, what="it is drained again")
+    assert [(DrainOrigin.PERSON, "it is broken")] == [(each.origin, each.why) for each in drains]
+
+
+@pytest.mark.parametrize("own_site", ["6s"], indirect=True, ids=[""])
+def test_a_run_of_which_nobody_speaks_is_over_before_its_job_starts_again(
+    own_site: Site, own_store: OwnStore, tmp_path: Path
+) -> None:
+    """Neither book nor worker tells of it: its shim ends it within the lease, and only then claims begin."""
+    site = own_site
+    site.cli("db", "upgrade")
+    worker = site.start_worker()
+    said = tmp_path / "said"
+    # Each copy says whether an earlier one is still alive.
+    script = (
+        f'for pid in $(cut -d" " -f1 {said} 2>/dev/null); do kill -0 $pid && alive=$pid; done; '
+        f'echo $$ ${{alive:-alone}} >> {said}; [ "$(wc -l < {said})" -gt 1 ] || sleep 1000'
+    )
+    job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
+    until(lambda: said.exists() and said.read_text().count("alone") == 1, what="it runs")
+    record_steps(site, job.id, MISSED["the claim"])
+    site.end(worker, signal.SIGKILL)
+
+    elsewhere = Site(
+        tmp_path / "elsewhere", own_store.url, GPUQUEUE_LEASE="6s", GPUQUEUE_DATABASE_URL=site.settings.database_url
+    )
+    try:
+        lose_data(own_store)
+        elsewhere.spawn("record")
+        until_open(elsewhere)
+        elsewhere.start_worker()
+
+        assert JobState.SUCCEEDED is elsewhere.until_recorded(job.id).job.state
+        assert ["alone", "alone"] == [line.split()[1] for line in said.read_text().splitlines()]
+    finally:
+        elsewhere.stop()
+
+
+@pytest.mark.parametrize("step", ["restore", "restore@2", "open"])
+def test_a_recorder_killed_in_the_rebuild_is_followed_by_one_that_ends_it(
+    own_site: Site, own_store: OwnStore, step: str
+) -> None:
+    """At the first page, in the middle, and right before the store is open: each job is back once, in order."""
+    site = own_site
+    recorder = site.start_recorder()
+    ids = [site.queue.submit(make_spec(name=f"n{number}")).id for number in range(600)]  # more than one page
+    until_in_book(site, ids[-1], JobState.QUEUED)
+    site.end(recorder)
+    lose_data(own_store)
+    place, _, turn = step.partition("@")
+    command = [sys.executable, str(DIE_AT), f"kill@{turn or 1}", f"gpuqueue.queue.jobqueue:JobQueue.{place}", "record"]
+    killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
+    assert -signal.SIGKILL == killed.returncode, killed.stderr
+    assert site.queue.epoch() is None
+
+    for _ in range(2):
+        site.spawn("record")
+    until_open(site)
+
+    assert [(each, f"n{number}") for number, each in enumerate(ids)] == [
+        (job.id, job.spec.name) for job in site.client.jobs()
+    ]
+    until(lambda: len(site.client.story(ids[-1])) == 2, what="the story has the rebuild")
+    assert all([Act.SUBMIT, Act.RESTORE] == [event.act for event in site.client.story(each)] for each in ids[::50])

@@ -23,6 +23,7 @@ from gpuqueue.queue.lease import Alive
 from gpuqueue.run import Ending, RunDevice
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB, MIB
+from workers.adoption import Adoption
 from workers.beats import Beats
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
@@ -104,7 +105,8 @@ def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
 ) -> None:
     """What a beat has told of it is void when it ends, and not free memory for the ten seconds to the next one."""
     beats = [
-        Beats(host.settings, queue, gate, runs, host.clock) for gate, runs in zip(host.gates, host.runs, strict=True)
+        Beats(host.settings, queue, gate, runs, host.clock, Adoption(host.settings, queue, runs, worker="w"))
+        for gate, runs in zip(host.gates, host.runs, strict=True)
     ]
     for each in beats:
         each.beat()

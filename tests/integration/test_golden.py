@@ -18,6 +18,7 @@ from gpuqueue.device import DeviceKind, PeakSource
 from gpuqueue.errors import Impossible
 from gpuqueue.event import Act
 from gpuqueue.job import JobState
+from gpuqueue.opening import catch_up
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
@@ -141,6 +142,44 @@ def test_a_job_that_an_older_version_has_queued_or_runs_is_known_for_ever(queue:
     assert queue.note(7, TOKEN, "still ours")
 
 
+def test_a_job_that_an_older_version_has_queued_or_runs_comes_back_from_the_store_for_ever(
+    queue: JobQueue, client: redis.Redis, book: Book
+) -> None:
+    """When the book has lost it: with what its worker said of the start, where that version kept it."""
+    for job_id, name in ((7, "job-hash-v1.json"), (8, "job-hash-v1-said.json")):
+        client.hset(keys.job(job_id), mapping=json.loads(golden(name)))
+        client.set(keys.spec(job_id), golden("spec-v1.json"))
+        client.zadd(keys.LIVE, {str(job_id): job_id})
+    client.hset(keys.META, "recorded", "1-0")
+
+    assert 2 == catch_up(queue, book)
+
+    unsaid, said = (book.get(job_id) for job_id in (7, 8))
+    assert unsaid is not None
+    assert said is not None
+    assert (None, "/state/runs/1/1.0123456789ab/log") == (unsaid.runs[0].log_path, said.runs[0].log_path)
+    assert (TOKEN, "nodeA", ("GPU-1",)) == (unsaid.runs[0].token, unsaid.runs[0].host, unsaid.job.devices)
+    assert (DEVICE,) == said.runs[0].devices
+
+
+def test_what_a_rebuilt_store_of_an_older_version_has_told_is_recorded_for_ever(
+    queue: JobQueue, client: redis.Redis, book: Book
+) -> None:
+    """What came back by the book and by a worker, and what was parked and taken over since."""
+    for entry_id, fields in json.loads(golden("outbox-v1-rebuilt.json")):
+        client.xadd(keys.OUTBOX, fields, id=entry_id)
+
+    Recorder(Settings.load(), queue, book).record(0)
+
+    record = book.get(1)
+    assert record is not None
+    assert (JobState.RUNNING, "train.py", TOKEN) == (record.job.state, record.job.spec.script, record.runs[0].token)
+    assert [Act.ADOPT, Act.PARK, Act.ADOPT] == [event.act for event in book.events(1)]
+    assert [Act.RESTORE] == [event.act for event in book.events(2)]
+    ((survivor,),) = book.survivors()
+    assert (None, 1) == (survivor.parked_until, survivor.record.job.id)
+
+
 def test_the_outbox_of_an_older_version_is_recorded_for_ever(queue: JobQueue, client: redis.Redis, book: Book) -> None:
     """A store that was left full before an upgrade."""
     for entry_id, fields in json.loads(golden("outbox-v1.json")):
@@ -178,12 +217,19 @@ def directory(tmp_path: Path) -> RunDir:
     return RunDir(path)
 
 
-def test_a_run_that_an_older_worker_left_is_adopted_for_ever(directory: RunDir) -> None:
+@pytest.mark.parametrize("name", ["claim-v1.json", "claim-v1-claimed.json"])
+def test_a_run_that_an_older_worker_left_is_adopted_for_ever(directory: RunDir, name: str) -> None:
     """What it holds, who its shim is, how it ended, what its processes told: an upgrade finds it all."""
+    if name != "claim-v1.json":
+        shutil.copy(GOLDEN / name, directory.path / "claim")
+        shutil.copy(GOLDEN / "spec-v1.json", directory.path / "job")
     held, end, shim = directory.held(), directory.exit(), directory.shim()
 
     assert held is not None
     assert (1, TOKEN, (DEVICE,), True) == (held.job_id, held.token, held.devices, held.capped)
+    newer = name == "claim-v1-claimed.json"
+    assert (1795276796048 if newer else None) == held.claimed_ms
+    assert ((GOLDEN / "spec-v1.json").read_text() if newer else None) == directory.payload()
     assert ProcessIdentity(3684, 692307, "0f0e0d0c-0b0a-4908-8706-050403020100") == shim
     assert end is not None
     assert (EndingKind.EXITED, 0, None, False) == (
