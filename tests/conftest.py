@@ -16,7 +16,7 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings import Settings
 
-pytest_plugins = ["book_fixtures", "one_shim", "own_store", "private_store"]
+pytest_plugins = ["book_fixtures", "one_shim", "own_home", "own_store", "private_store"]
 
 
 @pytest.fixture(autouse=True)

@@ -91,7 +91,7 @@ def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connecti
         BookUnreachable: the database does not answer or has no tables; nothing was changed.
 
     """
-=    limit_s = None if patient else patience.ANSWER_S
+    limit_s = None if patient else patience.ANSWER_S
     with (
         _explained(engine),
         engine.connect().execution_options(**{WRITES: True}) as connection,

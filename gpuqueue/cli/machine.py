@@ -83,7 +83,7 @@ def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
 
 def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedProcess:
     _prepare_book(machine)
-    machine.open_queue()
+    _open_queue(machine)
     since_ms = machine.queue.now_ms()
     host = machine.start_host(spec)
     ready = machine.wait_ready(host, wanted, since_ms)
@@ -99,8 +99,21 @@ def _prepare_book(machine: Machine) -> None:
     except BookUnreachable as error:
         if machine.queue.epoch() is None:
             raise
-        _tell("history", "away", "it waits in the store; when the book is back, run gpuqueue db upgrade")
-        say("gpuqueue", str(error))
+        _tell_away(error)
+
+
+def _tell_away(error: BookUnreachable) -> None:
+    _tell("history", "away", "it waits in the store; when the book is back, run gpuqueue db upgrade")
+    say("gpuqueue", str(error))
+
+
+def _open_queue(machine: Machine) -> None:
+    """Make the store ready, and tell it where it had lost its data: also when the recorder was faster than we."""
+    opened, pause_s = machine.open_queue(), machine.queue.pause_left_s()
+    if pause_s:
+        back = f"{opened.jobs} jobs are back" if opened is not None else "its jobs are back"
+        pause = format_duration(pause_s)
+        _tell("queue", "rebuilt", f"the store had lost its data: {back}, those that wait start in {pause}")
 
 
 def _refresh(machine: Machine, devices: str | None, pid: int) -> None:
@@ -109,6 +122,12 @@ def _refresh(machine: Machine, devices: str | None, pid: int) -> None:
         raise Refused(f"already up (pid {pid}): for other devices run gpuqueue down first")
     if machine.start_store() == "started":
         _tell("store", "restarted", machine.status().store)
+    try:
+        if not machine.has_book():
+            _tell("history", "made anew", f"tables at revision {machine.prepare_book()}")
+    except BookUnreachable as error:
+        _tell_away(error)
+    _open_queue(machine)
     machine.resume()
     click.echo(f"already up (pid {pid}): see gpuqueue status", err=True)
 

@@ -37,11 +37,18 @@ class Facts:
 
 def opened(facts: Facts) -> Findings:
     """Was the store made ready, and by a gpuqueue whose layout this one knows?"""
+    if facts.queue.epoch is None and facts.queue.rebuilding:
+        seen = "the store lost its data and is being rebuilt from the book; jobs that run go on"
+        return problem(seen, "wait a moment. If it stays: is the book there (see below)? gpuqueue up rebuilds it too")
     if facts.queue.epoch is None:
-        return problem("the store was never opened for gpuqueue", "gpuqueue up")
+        seen = "the store was never opened for gpuqueue, or lost its data; jobs that run go on"
+        return problem(seen, "gpuqueue up: what the book knows comes back")
     if facts.queue.layout != keys.LAYOUT:
         seen = f"its layout is {facts.queue.layout or 'unknown'}, and this gpuqueue knows {keys.LAYOUT}"
         return problem(seen, "use the gpuqueue that its workers have")
+    if facts.queue.claims_from_ms is not None and facts.queue.claims_from_ms > facts.queue.now_ms:
+        left = format_duration(-facts.ago_s(facts.queue.claims_from_ms))
+        return note(f"it lost its data and was rebuilt: jobs start again in {left}")
     return ok(f"epoch {facts.queue.epoch}, layout {facts.queue.layout}")
 
 
@@ -180,6 +187,9 @@ def reaper(facts: Facts) -> Findings:
 def outbox(facts: Facts) -> Findings:
     """Does the book follow?"""
     box = facts.queue.outbox
+    if box.of_another_store:
+        remedy = "point GPUQUEUE_DATABASE_URL at this queue's own, or at a new one; the history waits in the store"
+        return problem("the book is the history of another store: nothing is written into it", remedy)
     if box.unread_ms is None:
         return ok("the book has all")
     late_s = facts.ago_s(box.unread_ms)

@@ -195,7 +195,7 @@ class Machine:
         try:
             waiting, active = self.queue.counts()
             devices = tuple(self.queue.devices())
-            unrecorded, unrecorded_s = self.queue.unrecorded()
+            unrecorded, unrecorded_s = self.queue.backlog()
         except StoreUnreachable:
             return MachineStatus(store=store, store_answers=False, host_pid=pid)
         return MachineStatus(

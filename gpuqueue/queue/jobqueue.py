@@ -371,7 +371,7 @@ class JobQueue(Recovery):
         return [replies.event(entry_id, fields) for entry_id, fields in entries]
 
     @_answering
-    def unrecorded(self) -> tuple[int, float | None]:
+    def backlog(self) -> tuple[int, float | None]:
         """Return how many events wait for the book, and for how long the first of them has, in seconds."""
         pipe = self._redis.pipeline(transaction=True)
         pipe.time()

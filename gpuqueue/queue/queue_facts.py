@@ -44,6 +44,8 @@ class OutboxFacts:
 
     length: int
     unread_ms: int | None
+    #: Whether the book was written by another store, or by this one before it lost its data.
+    of_another_store: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,6 +53,9 @@ class QueueFacts:
     """What lies in the store. Times are milliseconds on its clock."""
 
     epoch: str | None
+    #: Whether the store lost its data and its jobs are on their way back; and until when nothing is claimed after that.
+    rebuilding: bool
+    claims_from_ms: int | None
     layout: str | None
     now_ms: int
     #: Jobs queued or held, jobs that hold a device, and ended jobs that the book has not taken over.
@@ -90,6 +95,7 @@ def queue_facts(url: str, cursor: Cursor | None = None) -> QueueFacts:
         read = cursor.last_id if cursor is not None and cursor.epoch == epoch else None
         with translated(url):
             pipe = client.pipeline(transaction=True)
+            pipe.exists(keys.REBUILDING)
             pipe.hgetall(keys.META)
             pipe.zcard(keys.LIVE)
             pipe.zcard(keys.LEASES)
@@ -99,16 +105,22 @@ def queue_facts(url: str, cursor: Cursor | None = None) -> QueueFacts:
             pipe.xrange(keys.OUTBOX, min="-" if read is None else f"({read}", count=1)
             pipe.zrange(keys.LEASES, "-inf", now_ms, byscore=True, offset=0, num=MOST_NAMED, withscores=True)
             pipe.zcount(keys.LEASES, "-inf", now_ms)
-            meta, live, active, ended, oldest, length, unread, overdue, overdue_count = pipe.execute()
+            rebuilding, meta, live, active, ended, oldest, length, unread, overdue, overdue_count = pipe.execute()
         return QueueFacts(
             epoch=epoch,
+            rebuilding=bool(rebuilding),
+            claims_from_ms=_number(meta.get("claims")),
             layout=meta.get("layout"),
             now_ms=now_ms,
             waiting=live - active - ended,
             active=active,
             ended=ended,
             ended_since_ms=int(oldest[0][1]) if oldest else None,
-            outbox=OutboxFacts(length=length, unread_ms=_ms_of(unread[0][0]) if unread else None),
+            outbox=OutboxFacts(
+                length=length,
+                unread_ms=_ms_of(unread[0][0]) if unread else None,
+                of_another_store=epoch is not None and cursor is not None and cursor.epoch != epoch,
+            ),
             reaped_ms=_number(meta.get("reap")),
             grace_until_ms=_number(meta.get("grace")),
             overdue=tuple(int(job_id) for job_id, _ in overdue),

@@ -83,7 +83,7 @@ def go_through(site: Site, faults: list[Fault]) -> None:
     serve(site.queue)
     site.spawn_command([sys.executable, str(WITH_CONSTANT), *CONSTANTS, "record"])
     jobs = [life(site.queue)]
-    until(lambda: site.queue.unrecorded() == (0, None), what="a book that is well")
+    until(lambda: site.queue.backlog() == (0, None), what="a book that is well")
     for name, broken, words, readable in faults:
         before = len(told(site))
         with broken():
@@ -93,13 +93,13 @@ def go_through(site: Site, faults: list[Fault]) -> None:
                 return any(re.search(words, line) for line in told(site)[before:])
 
             until(said, what=f"{name}: {words}")
-            assert site.queue.unrecorded()[0] >= 4
+            assert site.queue.backlog()[0] >= 4
             with Client(site.settings) as client:
                 if readable:
                     assert jobs[0] in [record.job.id for record in client.history(limit=1000)]
                 else:
                     until(lambda client=client, words=words: refused(client, words), what=f"{name} for a reader")
-        until(lambda: site.queue.unrecorded() == (0, None), what=f"{name} mended")
+        until(lambda: site.queue.backlog() == (0, None), what=f"{name} mended")
         until(lambda: told(site)[-1] == "the history is recorded again", what=f"{name}: a word that it is well")
         lines = told(site)[before:]
         assert len(lines) == len(set(lines)), lines

@@ -144,7 +144,7 @@ def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: py
                 server.kill()
                 server.start()
             recorders[victim] = site.spawn_command([sys.executable, str(WITH_CONSTANT), *words])
-        until(lambda: site.queue.unrecorded() == (0, None), what="an empty outbox", timeout_s=60)
+        until(lambda: site.queue.backlog() == (0, None), what="an empty outbox", timeout_s=60)
         assert passed(events[-1])
         assert all(recorder.poll() is None for recorder in recorders), site.log()
     finally:
@@ -185,7 +185,7 @@ def test_nobody_knows_whether_it_was_committed(
     while recorder.record(0):
         pass
 
-    assert (0, None) == queue.unrecorded()
+    assert (0, None) == queue.backlog()
     assert Cursor(epoch=epoch, last_id=events[-1].id) == book.cursor()
     assert written_by_one(events, epoch, f"sqlite:///{tmp_path / 'one.db'}") == rows(book_url)
 

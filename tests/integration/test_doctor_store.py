@@ -242,7 +242,37 @@ def test_a_queue_that_is_well_needs_nothing(queue: JobQueue) -> None:
 
 def test_a_store_that_was_never_opened_is_found(start_store: StartStore) -> None:
     """Every submit to it is refused."""
-    assert "gpuqueue up" == the(of_queue(start_store()), "opened").remedy
+    found = the(of_queue(start_store()), "opened")
+
+    assert Grade.PROBLEM is found.grade
+    assert found.remedy.startswith("gpuqueue up")
+
+
+def test_a_store_that_is_being_rebuilt_is_told_until_jobs_start_again(start_store: StartStore) -> None:
+    """What to do when it stays so; and after it, why nothing starts although the devices are free."""
+    queue = JobQueue(start_store())
+    epoch = queue.begin()
+    on_its_way = the(of_queue(queue.url), "opened")
+    queue.open(100_001, epoch=epoch, last=1, pause_s=300)
+    paused = the(of_queue(queue.url), "opened")
+    admin = connect(queue.url)
+    admin.hset(keys.META, "claims", queue.now_ms() - 1)
+
+    assert (Grade.PROBLEM, "the store lost its data") == (on_its_way.grade, on_its_way.seen.partition(" and ")[0])
+    assert "gpuqueue up" in on_its_way.remedy
+    assert Grade.NOTE is paused.grade
+    assert "jobs start again in 4:5" in paused.seen or "5:00" in paused.seen
+    assert Grade.OK is the(of_queue(queue.url), "opened").grade
+    admin.close()
+    queue.close()
+
+
+def test_the_book_of_another_store_is_found(queue: JobQueue) -> None:
+    """Nothing is written into it, so that two histories are not mixed up."""
+    found = the(of_queue(queue.url, cursor=Cursor(epoch="another", last_id="5-0")), "outbox")
+
+    assert Grade.PROBLEM is found.grade
+    assert "GPUQUEUE_DATABASE_URL" in found.remedy
 
 
 def test_another_layout_is_found(queue: JobQueue) -> None:

@@ -70,7 +70,7 @@ def test_what_no_table_takes_is_set_aside_whole(
     while recorder.record(0):
         pass
 
-    assert (0, None) == queue.unrecorded()
+    assert (0, None) == queue.backlog()
     assert {first, last} <= {record.job.id for record in book.history(HistoryQuery())}
     kept = unwritten(book_url)
     assert kept

@@ -2,78 +2,17 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 from bounded import until
+from own_home import Home
 from site_of_one import BIN
 
 from gpuqueue.process import ProcessIdentity
-
-
-class Home:
-    """A person's own machine: only a state directory is given."""
-
-    def __init__(self, state: Path) -> None:
-        self.state = state
-        self.environ = {
-            **os.environ,
-            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
-            "GPUQUEUE_STATE_DIR": str(state),
-            "GPUQUEUE_KILL_GRACE": "2s",
-            "GPUQUEUE_HOST": state.name,
-        }
-
-    def __call__(self, *words: str, code: int = 0) -> str:
-        """Run ``gpuqueue``; return its output, errors included."""
-        done = subprocess.run(
-            [str(BIN / "gpuqueue"), *words], env=self.environ, capture_output=True, text=True, timeout=100, check=False
-        )
-        assert code == done.returncode, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert "Traceback" not in done.stderr
-        return done.stdout + done.stderr
-
-    def says(self, *words: str) -> str:
-        """Return what ``gpuqueue`` prints, whatever its exit code."""
-        command = [str(BIN / "gpuqueue"), *words]
-        return subprocess.run(
-            command, env=self.environ, capture_output=True, text=True, check=False, timeout=100
-        ).stdout
-
-    def ours(self) -> list[str]:
-        """Return the command lines of all processes that work for this state directory."""
-        mark = f"GPUQUEUE_STATE_DIR={self.state}".encode()
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
-                try:
-                    if mark in (entry / "environ").read_bytes().split(b"\0"):
-                        found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
-                except OSError:
-                    continue
-        return found
-
-
-@pytest.fixture
-def home() -> Iterator[Home]:
-    """Return a machine on which nothing runs, before and after."""
-    state = Path(mkdtemp(prefix="gpuqueue-home-"))
-    made = Home(state)
-    yield made
-    subprocess.run(
-        [str(BIN / "gpuqueue"), "down", "--cancel-jobs"],
-        env=made.environ,
-        capture_output=True,
-        timeout=100,
-        check=False,
-    )
-    shutil.rmtree(state, ignore_errors=True)
 
 
 def test_up_a_job_history_down(home: Home) -> None:

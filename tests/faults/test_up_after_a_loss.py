@@ -1,0 +1,113 @@
+"""``gpuqueue up`` after a store or a database lost its data: all that a person has to do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+from own_home import Home
+
+from gpuqueue.opening import ID_GAP
+from gpuqueue.process import ProcessIdentity
+
+
+@pytest.fixture
+def up(home: Home) -> Home:
+    """Return a machine with two simulated devices that are up, and leases that a test can wait for."""
+    home.environ.update(GPUQUEUE_LEASE="15s", GPUQUEUE_BEAT="0.5s", GPUQUEUE_HEADROOM="0")
+    home("up", "--devices", "sim:2x24G")
+    return home
+
+
+@pytest.fixture
+def submit(up: Home) -> Callable[[str], int]:
+    """Return a way to submit a shell script that takes a whole device; it returns the id."""
+    return lambda script: int(up("submit", "--mem", "20G", "--", "sh", "-c", script))
+
+
+def patient(submit: Callable[[str], int], place: Path, code: int) -> int:
+    """Submit a job that says who it is, ends with *code* when it is told to, and runs before this returns."""
+    said = place / f"said-{code}"
+    job_id = submit(f"echo $$ >> {said}; while [ ! -e {place}/go ]; do sleep 0.1; done; exit {code}")
+    until(lambda: said.exists() and said.read_text(), what=f"job {job_id} runs")
+    return job_id
+
+
+def until_in_book(home: Home, held: int) -> None:
+    """Wait until the book says that the last job is held: then it has all that went before."""
+    until(lambda: (held, "held") in states(home, "history"), what=f"job {held} is held in the book")
+
+
+def states(home: Home, what: str) -> list[tuple[int, str]]:
+    """Return id and state of each job that ``gpuqueue queue`` or ``gpuqueue history`` tells of, by id."""
+    return sorted((row["id"], row["state"]) for row in json.loads(home(what, "--json")))
+
+
+def ended(home: Home, job_ids: list[int]) -> dict[int, dict[str, Any]]:
+    """Wait until all of these jobs have ended in the history, and return what it says of each."""
+    home.says("wait", *map(str, job_ids))
+    rows = {row["id"]: row for row in json.loads(home("history", "--json"))}
+    return {job_id: rows[job_id] for job_id in job_ids}
+
+
+def endings(rows: dict[int, dict[str, Any]]) -> list[tuple[int, int | None]]:
+    """Return of each job how many runs it had, and the exit code of the last."""
+    return [(len(row["runs"]), row["runs"][-1]["ending"]["exit_code"]) for row in rows.values()]
+
+
+def test_a_store_without_its_data(up: Home, submit: Callable[[str], int], tmp_path: Path) -> None:
+    """Running jobs end with their own exit codes, waiting ones run once, held ones stay held, ids go on above."""
+    running = [patient(submit, tmp_path, code) for code in (3, 4)]
+    waiting = [submit(f"echo {number} >> {tmp_path}/done") for number in range(3)]
+    held = submit(f"echo held >> {tmp_path}/done")
+    up("hold", str(held))
+    tokens = [[path.name for path in (up.state / "runs" / str(each)).iterdir()] for each in running]
+    until_in_book(up, held)
+    store = ProcessIdentity.parse((up.state / "store" / "pid").read_text())
+    assert store is not None
+
+    assert store.send(signal.SIGKILL)
+    assert store.wait(30)
+    shutil.rmtree(up.state / "store")
+    said = up("up")
+
+    assert "queue    rebuilt      the store had lost its data: " in said
+    assert states(up, "queue") == [
+        *((each, "running") for each in running),
+        *((each, "queued") for each in waiting),
+        (held, "held"),
+    ]
+    late = submit(f"echo late >> {tmp_path}/done")
+    assert late > held + ID_GAP
+    (tmp_path / "go").touch()
+    assert [(1, 3), (1, 4), (1, 0), (1, 0), (1, 0), (1, 0)] == endings(ended(up, [*running, *waiting, late]))
+    assert [1, 1] == [len((tmp_path / f"said-{code}").read_text().split()) for code in (3, 4)]
+    assert tokens == [[path.name for path in (up.state / "runs" / str(each)).iterdir()] for each in running]
+    assert ["0", "1", "2", "late"] == sorted((tmp_path / "done").read_text().split())
+    assert [(held, "held")] == states(up, "queue")
+
+
+def test_a_database_file_that_was_deleted(up: Home, submit: Callable[[str], int], tmp_path: Path) -> None:
+    """It said to run ``gpuqueue up``, and that made no tables while the workers were up."""
+    running = [patient(submit, tmp_path, code) for code in (5, 6)]
+    waiting, held = (submit(f"echo {name} >> {tmp_path}/done") for name in ("waiting", "held"))
+    up("hold", str(held))
+    until_in_book(up, held)
+
+    for file in up.state.glob("book.db*"):
+        file.unlink()
+    assert "run gpuqueue up" in up("history", code=4)
+    assert "history  made anew" in up("up")
+
+    alive = [*((each, "running") for each in running), (waiting, "queued"), (held, "held")]
+    until(lambda: states(up, "history") == alive, what="they are back")
+    (tmp_path / "go").touch()
+    assert [(1, 5), (1, 6), (1, 0)] == endings(ended(up, [*running, waiting]))
+    assert ["waiting"] == (tmp_path / "done").read_text().split()
+    assert held + 1 == submit("true")
