@@ -107,7 +107,7 @@ class Host:
             except OSError as error:  # the host is short of something; the others must not go for that
                 log.error("%s cannot be started: %s", child.name, error)  # noqa: TRY400 - there is nothing to trace
                 child.failures += 1
-                child.due_s = now + RESTART_PAUSES_S[min(child.failures, len(RESTART_PAUSES_S) - 1)]
+                child.due_s = now + pause_s(child.failures, self._settings.shim_grace_s)
 
     def _spawn(self, child: Child) -> subprocess.Popen[bytes]:
         logs = self._settings.logs_dir
