@@ -242,8 +242,7 @@ class Worker:
             limit = self.settings.loss_limit
             state = self.queue.lose(lease.job_id, lease.token, loss_limit=limit, detail=words)
             log.warning("job %s: %s, it is %s now", lease.job_id, words, state)
-            if damaged:
-                directory.settle()
+            directory.settle()  # also where that worker had no time to make the link by which it would be found
 
     def _ended(self, directory: RunDir) -> bool:
         """End a run that cannot be adopted; return whether its shim is gone. Two live copies must never be."""

@@ -18,6 +18,7 @@ DIE_AT = Path(__file__).with_name("die_at.py")
 #: Each step of a run, and how many runs it then takes: a run that never began is lost and counted as such.
 STEPS = {
     "workers.claimer:Claimer._take": 2,  # claimed, and nothing else
+    "workers.rundir:Path.symlink_to": 2,  # the claim is on the disk, and no link leads there
     "workers.runner:Runner._start": 2,  # the run directory is there
     "workers.runner:Runner._spawn": 2,  # the queue said yes, no process yet
     "workers.runner:Runner._follow_child": 1,  # the shim is alive
