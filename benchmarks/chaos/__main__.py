@@ -25,11 +25,13 @@ from benchmarks.chaos.effects import read_effects
 from benchmarks.chaos.evidence import Watch, files_left, keys_left, processes_left, read_book
 from benchmarks.chaos.judge import Evidence, judge
 from benchmarks.chaos.kills import Killer
-from benchmarks.chaos.plan import plan_jobs, plan_kills
+from benchmarks.chaos.plan import FOR_EVER_S, Breaks, plan_jobs, plan_kills
 from benchmarks.chaos.site import Operator, Site
 from benchmarks.chaos.traffic import Traffic
 
-SHORT_JOBS, SHORT_KILLS = 60, 12
+SHORT_JOBS, SHORT_KILLS = 40, 12
+#: How long the longest jobs of a short run last, and what is held away in it, in seconds.
+SHORT_S = 4.0
 #: How long the queue may take to become quiet when nothing is broken any more, in seconds.
 QUIET_S = 240.0
 
@@ -70,26 +72,42 @@ def _options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=400)
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--only", default="", metavar="TEXT", help='only kills with this in their name: "shim"')
     parser.add_argument("--short", action="store_true", help=f"{SHORT_JOBS} jobs, {SHORT_KILLS} kills, two devices")
     parser.add_argument("--database", choices=("sqlite", "postgres"), default="sqlite")
     parser.add_argument("--devices", default="sim:4x24G", help="simulated ones only")
     parser.add_argument("--lease", type=float, default=20.0, metavar="S")
     parser.add_argument("--beat", type=float, default=1.0, metavar="S")
     parser.add_argument("--longest", type=float, default=30.0, metavar="S", help="what the longest jobs last")
-    parser.add_argument("--most", type=float, default=1200.0, metavar="S", help="stop submitting and killing then")
+    parser.add_argument(
+        "--hold",
+        type=float,
+        default=FOR_EVER_S,
+        metavar="S",
+        help="hold nothing away for longer: store, database, worker",
+    )
+    parser.add_argument("--most", type=float, default=2400.0, metavar="S", help="stop submitting and killing then")
     parser.add_argument("--keep", action="store_true", help="keep the directory with all logs and files")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(words)
+    if not any(options.only in each.value for each in Breaks):
+        parser.error(f"nothing that is broken here has {options.only!r} in its name: see docs/reliability.md")
     if options.short:
-        options.jobs, options.kills, options.devices, options.longest = SHORT_JOBS, SHORT_KILLS, "sim:2x24G", 8.0
+        options.jobs, options.kills, options.devices = SHORT_JOBS, SHORT_KILLS, "sim:2x24G"
+        options.longest = options.hold = SHORT_S
     return options
 
 
 def _break(options: argparse.Namespace, place: Path, database: Database) -> tuple[Evidence, report.Signs]:
     site = Site(place, database.url, devices=options.devices, lease_s=options.lease, beat_s=options.beat)
     operator = Operator(site)
-    traffic = Traffic(site, plan_jobs(options.seed, options.jobs, longest_s=options.longest))
-    kill_plans = plan_kills(options.seed, options.kills, options.jobs, grace_s=site.settings.shim_grace_s)
+    job_plans = plan_jobs(options.seed, options.jobs, longest_s=options.longest)
+    traffic = Traffic(site, job_plans, lambda: killer.behind)
+    among = [each for each in Breaks if options.only in each.value]
+    grace_s = site.settings.shim_grace_s
+    kill_plans = plan_kills(
+        *(options.seed, options.kills, options.jobs), grace_s=grace_s, longest_hold_s=options.hold, among=among
+    )
     killer = Killer(site, operator, database, kill_plans, lambda: traffic.acknowledged)
     watch = Watch(site)
     wall_minus_monotonic_s = time.time() - time.monotonic()
@@ -114,6 +132,7 @@ def _break(options: argparse.Namespace, place: Path, database: Database) -> tupl
         records, stories = read_book(site)
         site.down()
     finally:
+        operator.drop()  # or it would start again what is ended now
         site.end_everything()
     told = traffic.told
     evidence = Evidence(
@@ -124,6 +143,10 @@ def _break(options: argparse.Namespace, place: Path, database: Database) -> tupl
         traces=read_effects(site.effects, wall_minus_monotonic_s=wall_minus_monotonic_s),
         kills=killer.kills,
         dropped=len(killer.dropped),
+        ups=operator.calls,
+        ups_failed=operator.failures,
+        released=len(told.releases),
+        resumed=told.resumes,
         unknown=sorted(told.unknown),
         surprises=told.surprises,
         processes=left[0],

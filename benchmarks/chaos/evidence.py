@@ -24,7 +24,7 @@ STILL_S = 3.0
 PAGE = 500
 
 #: What stays in a store for good: what it is, who has been served, which devices there are.
-_PERMANENT = {"epoch", "seq", "meta", "fair", "hosts", "facts", "seen", "lc", "ev", "drained"}
+_PERMANENT = {"epoch", "seq", "meta", "fair", "hosts", "facts", "seen", "lc", "ev", "drained", "deaths"}
 #: Each host's devices; and Celery's bindings, which say which queues there are.
 _EXPECTED = re.compile(rf"{re.escape(PREFIX)}dev:.+|_kombu\.binding.+")
 #: What goes by itself within this time, in seconds, is not left behind: a submit's nonce, Celery's own locks.

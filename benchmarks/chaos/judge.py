@@ -37,6 +37,12 @@ class Evidence:
     kills: Sequence[Kill]
     #: Kills for which there was no victim.
     dropped: int = 0
+    #: What a person had to do: `gpuqueue up` called, and how often in vain because something was killed meanwhile; jobs
+    #: released that were lost too often; devices resumed on which jobs had died in a row.
+    ups: int = 0
+    ups_failed: int = 0
+    released: int = 0
+    resumed: int = 0
     #: Jobs that were acknowledged and that nobody knew later.
     unknown: Sequence[int] = ()
     surprises: Sequence[str] = ()
@@ -71,7 +77,7 @@ class Verdict:
 def judge(evidence: Evidence) -> Verdict:
     """Return every discrepancy, and the figures beside them."""
     findings = [*_of_the_site(evidence), *_of_the_book(evidence)]
-    hit = Hit(evidence.kills)
+    hit = Hit(evidence.kills, evidence.records.values())
     known_names = {record.job.spec.name: job_id for job_id, record in evidence.records.items()}
     for name, traces in evidence.traces.items():
         if name not in known_names:

@@ -9,12 +9,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from benchmarks.chaos.database import Database
+from benchmarks.chaos.moment import Moments
 from benchmarks.chaos.plan import BURST_S, Breaks, KillPlan
 from benchmarks.chaos.site import Operator, Role, Site, SiteProcess
+from gpuqueue.event import Act
 
 #: How long a victim is waited for before the kill is dropped, in seconds.
 VICTIM_S = 20.0
 LOOK_S = 0.05
+#: How long a step is waited for, to kill in its midst, in seconds.
+ACT_S = 3.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,13 +53,20 @@ class Killer:
         self._database = database
         self._plans = plans
         self._progress = progress
+        self._turn = float("inf")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._loop, name="chaos-killer", daemon=True)
         self._timers: list[threading.Timer] = []
+        self._moments = Moments(site.settings.redis_url)
 
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    @property
+    def behind(self) -> bool:
+        """Return whether a kill's turn has come: what is submitted too early now has ended before it is hit."""
+        return self._progress() >= self._turn
 
     @property
     def done(self) -> bool:
@@ -68,15 +79,18 @@ class Killer:
         self._thread.join()
         for timer in self._timers:
             timer.join()
+        self._moments.close()
 
     def _loop(self) -> None:
         for plan in self._plans:
+            self._turn = plan.after_jobs
             while not plan.burst and self._progress() < plan.after_jobs:
                 if self._stopping.wait(LOOK_S):
                     return
             if self._stopping.wait(min(plan.delay_s, BURST_S) if plan.burst else plan.delay_s):
                 return
             self._carry_out(plan)
+        self._turn = float("inf")
 
     def _carry_out(self, plan: KillPlan) -> None:
         by_role = {
@@ -99,14 +113,10 @@ class Killer:
             self._kill_many(plan)
 
     def _kill_one(self, plan: KillPlan, role: Role, number: signal.Signals) -> None:
-        victim = self._victim(plan, role)
-        if victim is None:
-            self.dropped.append(plan)
+        hit = self._send(plan, role, number)
+        if hit is None:
             return
-        at = time.time()
-        if not victim.identity.send(number):
-            self.dropped.append(plan)  # it ended by itself in this very moment
-            return
+        at, victim = hit
         self._note(
             plan,
             at,
@@ -116,21 +126,52 @@ class Killer:
             jobs=frozenset({victim.of} if role is Role.JOB else ()),
         )
 
-    def _victim(self, plan: KillPlan, role: Role) -> SiteProcess | None:
+    def _send(self, plan: KillPlan, role: Role, number: signal.Signals) -> tuple[float, SiteProcess] | None:
+        """Send a signal to a victim; return when and to whom. A victim that ends by itself right then is none."""
         deadline = time.monotonic() + VICTIM_S
+        while (victim := self._victim(plan, role, deadline)) is not None:
+            at = time.time()
+            if victim.identity.send(number):
+                return at, victim
+        self.dropped.append(plan)
+        return None
+
+    def _victim(self, plan: KillPlan, role: Role, deadline: float) -> SiteProcess | None:
         while True:
             alive = list(self._site.processes(role))
             if alive:
-                return alive[int(plan.which * len(alive))]
+                busy = self._in_the_act(plan, role, alive) if plan.in_the_act else None
+                return busy or alive[int(plan.which * len(alive))]
             if time.monotonic() > deadline or self._stopping.wait(LOOK_S):
                 return None
 
+    def _in_the_act(self, plan: KillPlan, role: Role, alive: Sequence[SiteProcess]) -> SiteProcess | None:
+        """Return whoever does something next, a moment after that began; None if nobody does."""
+        act = {Role.WORKER: Act.CLAIM, Role.SHIM: Act.STARTED, Role.JOB: Act.STARTED}.get(role)
+        fields = self._moments.next(act, ACT_S)
+        if fields is None:
+            return None
+        who = {Role.WORKER: fields.get("worker", "//").split("/")[1]}.get(role, fields.get("token", ""))
+        if act is Act.STARTED:  # its processes are only coming up now
+            alive = self._of_run(role, who)
+        elif act is None:
+            who = alive[0].of
+        self._stopping.wait(plan.lag_s)
+        return next((each for each in alive if each.of == who), None)
+
+    def _of_run(self, role: Role, token: str) -> list[SiteProcess]:
+        deadline = time.monotonic() + ACT_S
+        while time.monotonic() < deadline and not self._stopping.is_set():
+            found = [each for each in self._site.processes(role) if each.of == token]
+            if found:
+                return found
+        return []
+
     def _stop_one(self, plan: KillPlan, role: Role) -> None:
-        victim = self._victim(plan, role)
-        at = time.time()
-        if victim is None or not victim.identity.send(signal.SIGSTOP):
-            self.dropped.append(plan)
+        hit = self._send(plan, role, signal.SIGSTOP)
+        if hit is None:
             return
+        at, victim = hit
         timer = threading.Timer(plan.hold_s, victim.identity.send, (signal.SIGCONT,))
         timer.start()
         self._timers.append(timer)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from itertools import pairwise
 
 from benchmarks.chaos.effects import Trace
 from benchmarks.chaos.kills import Kill
-from benchmarks.chaos.plan import FOR_EVER_S, JobPlan
+from benchmarks.chaos.plan import FOR_EVER_S, Breaks, JobPlan
 from gpuqueue.event import Act, Event
 from gpuqueue.job import TRANSITIONS, JobState
 from gpuqueue.run import Ending, EndingKind, Record, Run
@@ -42,11 +43,20 @@ class Fault(str, Enum):
 
 
 class Hit:
-    """What the kills can explain."""
+    """What the kills can explain, and which workers went on."""
 
-    def __init__(self, kills: Sequence[Kill]) -> None:
+    def __init__(self, kills: Sequence[Kill], records: Iterable[Record]) -> None:
         self.shims = frozenset(token for kill in kills for token in kill.shims)
         self.jobs = frozenset(token for kill in kills for token in kill.jobs)
+        self._stops = [kill for kill in kills if kill.plan.breaks is Breaks.WORKER_STOP]
+        self._last_claim: dict[str, datetime] = {}
+        for run in (run for record in records for run in record.runs):
+            self._last_claim[run.worker] = max(run.claimed_at, self._last_claim.get(run.worker, run.claimed_at))
+
+    def went_on(self, run: Run) -> bool:
+        """Return whether the worker of a run claimed others after the loss, without ever having been stopped."""
+        stopped = any(str(kill.device) in run.worker for kill in self._stops)
+        return run.ended_at is not None and self._last_claim[run.worker] > run.ended_at and not stopped
 
 
 Found = Iterator[tuple[Fault, str]]
@@ -181,6 +191,8 @@ def _against_lost(case: Case) -> str | None:
     vanished = any(words in case.ending.detail for words in _VANISHED)
     if case.begun and vanished and case.run.token not in case.hit.shims:
         return "but it had begun and nobody had killed its shim"
+    if not case.begun and not vanished and case.hit.went_on(case.run):
+        return "but it had not begun, and its worker went on without it"
     return None
 
 

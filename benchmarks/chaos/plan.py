@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
@@ -17,6 +18,8 @@ from gpuqueue.job import Level
 FOR_EVER_S = 600.0
 #: Two kills of a burst are at most this far apart, in seconds.
 BURST_S = 0.6
+#: Longest time between a step that is seen and the kill in its midst, in seconds.
+LAG_S = 0.04
 #: Longest pause between a kill's turn and the kill, in seconds: its turn comes with a submit, and it should not.
 DELAY_S = 1.5
 
@@ -31,6 +34,8 @@ class Second(str, Enum):
     LEFT = "left"
     #: Left its session by a double fork, and is still there when the first ends.
     DAEMON = "daemon"
+    #: The same, and it starts another program in its own place again and again.
+    RESTLESS = "restless"
 
 
 class Breaks(str, Enum):
@@ -101,8 +106,9 @@ class JobPlan:
 class KillPlan:
     """One kill: its turn comes when ``after_jobs`` jobs are acknowledged, and it comes ``delay_s`` later.
 
-    ``which`` chooses the victim among those alive, from 0 to 1. ``hold_s`` is how long a store stays stopped, a
-    database locked or a machine empty. A kill of a burst does not wait for its turn.
+    ``which`` chooses the victim among those alive, from 0 to 1. With ``in_the_act`` it is whoever does something next,
+    ``lag_s`` after that began. ``hold_s`` is how long something stays stopped, a database locked or a machine empty. A
+    kill of a burst does not wait for its turn.
     """
 
     number: int
@@ -110,6 +116,8 @@ class KillPlan:
     after_jobs: int
     delay_s: float
     which: float
+    in_the_act: bool
+    lag_s: float
     hold_s: float
     burst: bool
 
@@ -124,12 +132,12 @@ def _plan_job(rng: random.Random, name: str, longest_s: float) -> JobPlan:
     common = {
         "name": name,
         "mem_gib": rng.choice((1, 2, 3, 4, 6, 9)),
-        "second": rng.choices(list(Second), weights=(50, 20, 15, 15))[0],
+        "second": rng.choices(list(Second), weights=(48, 18, 14, 14, 6))[0],
         "requeue": rng.random() > 0.06,  # noqa: PLR2004 - a few
         "gpus": 2 if rng.random() < 0.06 else 1,  # noqa: PLR2004 - a few
         "level": rng.choices((Level.LOW, Level.NORMAL, Level.HIGH), weights=(1, 8, 1))[0],
     }
-    lasts = rng.choices(((0.0, 0.3), (0.3, 3.0), (1.0, 6.0), (longest_s / 2, longest_s)), weights=(32, 32, 32, 4))[0]
+    lasts = rng.choices(((0.0, 0.3), (0.3, 3.0), (1.0, 6.0), (longest_s / 2, longest_s)), weights=(30, 30, 30, 10))[0]
     short_s = rng.uniform(*lasts)
     sort = rng.choices(
         ("good", "bad", "signal", "refused", "limit", "limit stubborn", "cancel", "cancel late", "in time"),
@@ -153,15 +161,24 @@ def _plan_job(rng: random.Random, name: str, longest_s: float) -> JobPlan:
     return JobPlan(**{**common, **changes})  # type: ignore[arg-type]
 
 
-def plan_kills(seed: int, count: int, jobs: int, *, grace_s: float) -> list[KillPlan]:
-    """Return *count* kills spread over *jobs* submits, the same for the same seed.
+def plan_kills(
+    seed: int,
+    count: int,
+    jobs: int,
+    *,
+    grace_s: float,
+    longest_hold_s: float = FOR_EVER_S,
+    among: Collection[Breaks] = tuple(Breaks),
+) -> list[KillPlan]:
+    """Return *count* kills *among* these sorts, spread over *jobs* submits, the same for the same seed.
 
-    Each sort that is not rare comes at least once if *count* allows. *grace_s* is that of the shims.
+    Each sort that is not rare comes at least once if *count* allows. *grace_s* is that of the shims; nothing is held
+    away for more than *longest_hold_s*.
     """
     rng = random.Random(f"kills {seed}")  # noqa: S311 - as above
-    sure = [each for each in Breaks if each not in RARE][:count]
+    sure = [each for each in among if each not in RARE][:count]
     rng.shuffle(sure)
-    drawn = sure + rng.choices(list(WEIGHTS), weights=list(WEIGHTS.values()), k=count - len(sure))
+    drawn = sure + rng.choices(list(among), weights=[WEIGHTS[each] for each in among], k=count - len(sure))
     rng.shuffle(drawn)
     turns = sorted(rng.uniform(0.03, 0.95) * jobs for _ in drawn)
     return [
@@ -171,7 +188,9 @@ def plan_kills(seed: int, count: int, jobs: int, *, grace_s: float) -> list[Kill
             after_jobs=int(turn),
             delay_s=rng.uniform(0.0, DELAY_S),
             which=rng.random(),
-            hold_s=_hold_s(rng, breaks, grace_s),
+            in_the_act=rng.random() < 0.5,  # noqa: PLR2004 - every other
+            lag_s=rng.uniform(0.0, LAG_S),
+            hold_s=min(_hold_s(rng, breaks, grace_s), longest_hold_s),
             burst=rng.random() < 0.2,  # noqa: PLR2004 - one in five
         )
         for number, (breaks, turn) in enumerate(zip(drawn, turns, strict=True), start=1)
@@ -183,11 +202,12 @@ def _hold_s(rng: random.Random, breaks: Breaks, grace_s: float) -> float:
     if breaks is Breaks.AWAY:
         return grace_s + rng.uniform(1.0, 3.0)
     long = {
-        Breaks.STORE_STOP: (rng.uniform(5.5, 7.0), rng.uniform(10.5, 11.5)),
+        # Past one try of a command, and past the second: then the first is carried out and nobody hears of it.
+        Breaks.STORE_STOP: (rng.uniform(6.0, 9.5), rng.uniform(10.5, 12.0)),
         Breaks.DATABASE: (rng.uniform(10.5, 12.0),),
         # Past the grace, and past the lease: its runs are ended meanwhile, or another's.
         Breaks.WORKER_STOP: (rng.uniform(1.0, 1.3) * grace_s, rng.uniform(1.5, 1.7) * grace_s),
     }
     if breaks not in long:
         return 0.0
-    return rng.choice((*long[breaks], *[rng.uniform(0.5, 3.0) for _ in (1, 2)]))
+    return rng.choice((rng.uniform(0.5, 3.0), rng.choice(long[breaks])))

@@ -79,6 +79,9 @@ def table(verdict: Verdict, evidence: Evidence, recovered: dict[Breaks, list[flo
     for cause, count in sorted(verdict.losses.items()):
         yield f"{'  lost':34} {count:6}   {cause}"
     yield f"{'  jobs run again after a loss':34} {verdict.again:6}   {verdict.ended_twice} of them ended twice"
+    yield f"{'  gpuqueue up called':34} {evidence.ups:6}   {evidence.ups_failed} in vain, into the next kill"
+    yield f"{'  jobs that a person released':34} {evidence.released:6}   lost three times"
+    yield f"{'  devices that a person resumed':34} {evidence.resumed:6}   three quick deaths in a row"
     for fault in Fault:
         yield f"{fault.value:34} {verdict.jobs_with(fault):6}"
     yield ""

@@ -63,6 +63,7 @@ class Site:
         self.environ = {
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "HOME": os.environ.get("HOME", "/"),
+            **({"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}),
             "GPUQUEUE_CONFIG": os.devnull,
             "GPUQUEUE_STATE_DIR": str(self._state),
             "GPUQUEUE_DATABASE_URL": database_url,
@@ -194,11 +195,20 @@ class Operator:
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Look no more; a command that is at work comes to its end."""
         self._stopping.set()
         self._thread.join()
         if self._running is not None:
             self._running.wait(COMMAND_S)
+
+    def drop(self) -> None:
+        """Look no more, at once: everything is to be ended."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._running is not None:
+            self._running.kill()
+            self._running.wait()
 
     def leave_down(self, for_s: float) -> None:
         """Do nothing for so long."""

@@ -7,7 +7,7 @@ import heapq
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +20,12 @@ from gpuqueue.job import JobState
 SUBMITTERS = 3
 #: How many jobs are kept waiting: enough for every device to have something to claim after a kill.
 BACKLOG = 12
+#: How many are while a kill is due: so much that something runs.
+LEAST_BACKLOG = 2
 #: Pause after an error, and between two looks at the backlog, in seconds.
 PAUSE_S = 0.1
+#: How long a look at the backlog counts, in seconds: a store that is stopped is silent for longer.
+FRESH_S = 1.0
 #: How often held jobs are looked for, in seconds.
 RELEASE_S = 2.0
 PROGRAM = Path(__file__).with_name("job.py")
@@ -46,6 +50,8 @@ class Told:
     unsure: dict[str, JobPlan] = field(default_factory=dict)
     cancels: set[int] = field(default_factory=set)
     releases: set[int] = field(default_factory=set)
+    #: How often a device was resumed after jobs had died on it in a row.
+    resumes: int = 0
     #: Jobs with an id that nobody knew any more.
     unknown: set[int] = field(default_factory=set)
     #: Errors that are none of ours.
@@ -54,13 +60,15 @@ class Told:
 
 
 class Traffic:
-    """Submits the plan at the pace at which it is worked off."""
+    """Submits the plan at the pace at which it is worked off, and more slowly while the kills are *behind*."""
 
-    def __init__(self, site: Site, plans: Sequence[JobPlan]) -> None:
+    def __init__(self, site: Site, plans: Sequence[JobPlan], behind: Callable[[], bool]) -> None:
         self.told = Told()
+        self._behind = behind
         self._site = site
         self._left = iter(plans)
         self._waiting = 0
+        self._looked_s = 0.0
         self._due: list[tuple[float, int]] = []
         self._stopping = threading.Event()
         self._submitters = [threading.Thread(target=self._submit_all, daemon=True) for _ in range(SUBMITTERS)]
@@ -98,9 +106,14 @@ class Traffic:
                     plan = next(self._left, None)
                 if plan is None:
                     return
-                while self._waiting >= BACKLOG and not self._stopping.wait(PAUSE_S):
+                while self._enough() and not self._stopping.wait(PAUSE_S):
                     pass
                 self._submit(client, plan)
+
+    def _enough(self) -> bool:
+        """Return whether so many jobs wait that no more is wanted; whoever cannot tell tries to submit one."""
+        most = LEAST_BACKLOG if self._behind() else BACKLOG
+        return self._waiting >= most and time.monotonic() - self._looked_s < FRESH_S
 
     def _submit(self, client: Client, plan: JobPlan) -> None:
         """Submit until it is acknowledged, each time under a new name: an earlier one may have come through."""
@@ -142,6 +155,7 @@ class Traffic:
             while not self._stopping.wait(PAUSE_S):
                 try:
                     self._waiting, _ = client.queue.counts()
+                    self._looked_s = time.monotonic()
                 except Unreachable:
                     self._waiting = 0  # nobody who submits waits for a store to be there
 
@@ -149,10 +163,12 @@ class Traffic:
         with self._client() as client:
             while not self._stopping.wait(PAUSE_S / 2):
                 while self._due and self._due[0][0] <= time.monotonic():
-                    if not self._cancelled(client, self._due[0][1]):
+                    first = self._due[0]
+                    if not self._cancelled(client, first[1]):
                         break
-                    with self.told.lock:
-                        heapq.heappop(self._due)
+                    with self.told.lock:  # another that is due earlier may have come meanwhile
+                        self._due.remove(first)
+                        heapq.heapify(self._due)
 
     def _cancelled(self, client: Client, job_id: int) -> bool:
         """Cancel a job; return False if it is not known whether that worked."""
@@ -172,7 +188,7 @@ class Traffic:
         return True
 
     def _release(self) -> None:
-        """Release what was lost too often: somebody has looked at it."""
+        """Release what was lost too often, and resume what jobs died on in a row: somebody has looked at it."""
         with self._client() as client:
             while not self._stopping.wait(RELEASE_S):
                 with contextlib.suppress(GpuQueueError):
@@ -180,6 +196,10 @@ class Traffic:
                         if job.state is JobState.HELD:
                             client.release(job.id)
                             self.told.releases.add(job.id)
+                    drained = [each.device.uuid for each in client.devices() if each.drained]
+                    if drained:
+                        client.resume(*drained)
+                        self.told.resumes += len(drained)
 
     def _client(self) -> Client:
         return Client(self._site.settings)

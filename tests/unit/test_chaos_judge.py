@@ -121,6 +121,12 @@ def ended(ending: Ending, state: JobState = JobState.FAILED, **changes: Any) -> 
     return evidence(runs=(run(ending=ending),), state=state, stories={ID: (*STORY[:3], *asked, last)}, **changes)
 
 
+def forgotten() -> Evidence:
+    """Return all there is of a job that a worker claimed and forgot: it took the next one as if nothing were."""
+    runs = (run(ending=Ending.lost("no worker vouched for it in time")), replace(LOST_RUNS[1], claimed_at=at(105)))
+    return lost_once(runs=runs, traces={NAME: [trace("2.bb", 107, 108)]}, kills=[])
+
+
 @pytest.mark.parametrize(
     ("fault", "seen"),
     [
@@ -153,6 +159,7 @@ def ended(ending: Ending, state: JobState = JobState.FAILED, **changes: Any) -> 
         (Fault.WRONG, lambda: ended(Ending.from_status(0))),
         (Fault.WRONG, lambda: ended(Ending.from_status(3), JobState.SUCCEEDED)),
         (Fault.WRONG, lambda: lost_once(kills=[])),
+        (Fault.WRONG, forgotten),
         (Fault.LEFT, lambda: evidence(keys=["{gq}:j:7 (hash)"])),
         (Fault.LEFT, lambda: evidence(files=["7/1.aa/spec"])),
         (Fault.OTHER, lambda: evidence(surprises=["submit: KeyError"])),
@@ -204,6 +211,15 @@ def test_the_same_seed_gives_the_same_plan() -> None:
     assert (
         plan_kills(7, 50, 500, grace_s=14) == plan_kills(7, 50, 500, grace_s=14) != plan_kills(8, 50, 500, grace_s=14)
     )
+
+
+def test_nothing_is_held_away_for_longer_than_asked() -> None:
+    """The same kills otherwise: the short run is to be short."""
+    whole = plan_kills(7, 50, 500, grace_s=14)
+    short = plan_kills(7, 50, 500, grace_s=14, longest_hold_s=4)
+
+    assert max(plan.hold_s for plan in whole) > 4 == max(plan.hold_s for plan in short)
+    assert [plan.breaks for plan in whole] == [plan.breaks for plan in short]
 
 
 @pytest.mark.parametrize("seed", range(5))
