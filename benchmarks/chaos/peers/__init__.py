@@ -1,0 +1,1 @@
+"""The same procedure for others: workers that run a script with ``subprocess.run`` are killed at random."""
