@@ -94,11 +94,16 @@ def keys_left(site: Site) -> list[str]:
     store = connect(site.settings.redis_url)
     found = []
     for key in sorted(store.scan_iter(count=1000)):
-        if key.removeprefix(PREFIX) in _PERMANENT or _EXPECTED.fullmatch(key) or 0 <= store.ttl(key) <= SOON_S:
+        if key.removeprefix(PREFIX) in _PERMANENT or _EXPECTED.fullmatch(key) or goes_soon(store.ttl(key)):
             continue
         found.append(f"{key!s} ({store.type(key)!s})")
     store.close()
     return found
+
+
+def goes_soon(ttl: int) -> bool:
+    """Return whether a key with this time to live, in seconds, goes by itself: -1 says never, -2 that it is gone."""
+    return ttl != -1 and ttl <= SOON_S
 
 
 def files_left(site: Site) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 from factories import make_spec
 
 from benchmarks.chaos.effects import Line, Trace
+from benchmarks.chaos.evidence import SOON_S, goes_soon
 from benchmarks.chaos.judge import Evidence, judge
 from benchmarks.chaos.kills import Kill
 from benchmarks.chaos.one_job import Fault
@@ -203,6 +204,12 @@ def ending_kind(word: str) -> Any:
 def test_an_ending_that_was_asked_for_is_right(seen: Callable[[], Evidence]) -> None:
     """Killed by us, by itself, at its limit, by a cancel; not to be started; failed on purpose."""
     assert () == judge(seen()).findings
+
+
+@pytest.mark.parametrize(("ttl", "goes"), [(-2, True), (-1, False), (0, True), (SOON_S, True), (SOON_S + 1, False)])
+def test_a_key_that_expires_while_it_is_looked_at_is_not_left_behind(ttl: int, *, goes: bool) -> None:
+    """The nonces of the first submits were just going when a run of ten minutes was over."""
+    assert goes is goes_soon(ttl)
 
 
 def test_the_same_seed_gives_the_same_plan() -> None:
