@@ -108,8 +108,9 @@ def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_pa
     """The rest of the tree is swept, the story is told, and the job runs again."""
     site.start_recorder()
     site.start_worker()
-    effects, gate = tmp_path / "effects", tmp_path / "gate"
-    script = f"echo $$ >> {effects}; setsid sleep 1000 & [ -e {gate} ] || sleep 1000; kill %1"
+    effects, left, gate = tmp_path / "effects", tmp_path / "left", tmp_path / "gate"
+    # What the shim starts itself dies with it; what left its session is found by the sweep only.
+    script = f"setsid sleep 1000 & echo $! >> {left}; echo $$ >> {effects}; [ -e {gate} ] || sleep 1000; kill %1"
     job = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB))
     (first,) = until(lambda: runs_of(effects))
     (pid_file,) = site.settings.runs_dir.glob("[0-9]*/*/pid")
@@ -120,7 +121,7 @@ def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_pa
     record = site.until_recorded(job.id)
     assert ["lost", "exited"] == [str(run.ending.kind) for run in record.runs if run.ending]
     assert "its shim vanished" in str(record.runs[0].ending)
-    assert ProcessIdentity.of(int(first)) is None
+    assert [None, None] == [ProcessIdentity.of(int(each)) for each in (first, left.read_text().split()[0])]
     assert Act.LOSE in [event.act for event in site.client.story(job.id)]
 
 
