@@ -16,6 +16,8 @@ from gpuqueue.event import Act, Event
 
 _BOOK = frozenset({Breaks.RECORDER_KILL, Breaks.DATABASE})
 _RUN = frozenset({Breaks.SHIM_KILL, Breaks.JOB_KILL})
+#: What ends a run; a shim killed before its job began is only a claim that is given back.
+_ENDS = frozenset({Act.FINISH, Act.LOSE, Act.GIVEBACK})
 _WORKERS = frozenset(
     {
         *(Breaks.WORKER_KILL, Breaks.WORKER_TERM, Breaks.HOST_KILL, Breaks.GROUP_KILL),
@@ -51,7 +53,7 @@ class Signs:
             if at <= kill.at:
                 known.add(worker)
             elif token is not None:
-                if event.fields.get("token") == token and event.act in {Act.FINISH, Act.LOSE}:
+                if event.fields.get("token") == token and event.act in _ENDS:
                     return at - kill.at
             elif event.act is Act.CLAIM and not (breaks in _WORKERS and worker in known) and _is_of(worker, kill):
                 return at - kill.at

@@ -265,3 +265,11 @@ def test_the_sign_of_health_is_that_of_what_was_broken(
     kill = Kill(plan=plan, at=100, until=100, what="", device=device, shims=SHIM_KILLED.shims)
 
     assert expected == signs.after(kill)
+
+
+def test_a_claim_that_is_given_back_is_the_end_of_a_run_that_never_began() -> None:
+    """A shim that was killed before its job had begun was told of as one that left no sign."""
+    signs = Signs(events=(event(101.5, Act.GIVEBACK, JobState.QUEUED, token=TOKEN),), moves=())
+    plan = replace(SHIM_KILLED.plan, breaks=Breaks.SHIM_KILL)
+
+    assert 1.5 == signs.after(replace(SHIM_KILLED, plan=plan, at=100))
