@@ -28,6 +28,7 @@ from gpuqueue.event import Cursor, Event
 from gpuqueue.job import JobState
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.run import Ending
+from gpuqueue.settings import Settings
 from workers.recorder import Recorder
 
 WITH_CONSTANT = Path(__file__).with_name("with_constant.py")
@@ -167,7 +168,7 @@ def test_nobody_knows_whether_it_was_committed(
     live(queue, 5)
     events, epoch = all_events(queue), queue.epoch()
     assert epoch is not None
-    recorder = Recorder(queue, book)
+    recorder = Recorder(Settings.load({}), queue, book)
     deaths = []
 
     def die(connection: sa.Connection) -> None:

@@ -65,7 +65,7 @@ def test_what_no_table_takes_is_set_aside_whole(
     for each in POISON:
         client.xadd(keys.OUTBOX, each)
     last = queue.submit(make_spec(name="last", env={"TOKEN": "hunter2"})).id
-    recorder = Recorder(queue, book)
+    recorder = Recorder(Settings.load({}), queue, book)
 
     while recorder.record(0):
         pass
@@ -94,7 +94,7 @@ def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
     serve(queue)
     bad, good = (queue.submit(make_spec()).id for _ in range(2))
     claimed = must_claim(queue)
-    recorder = Recorder(queue, book)
+    recorder = Recorder(Settings.load({}), queue, book)
     recorder.record(0)
     client = redis.Redis.from_url(queue.url)
     finished = entry("finish", bad, state="failed", attempt=1, token=claimed.token, ended=_ended())
@@ -134,14 +134,14 @@ def test_a_database_that_fails_is_no_fault_of_the_event(
 ) -> None:
     """Nothing is set aside for want of memory or of a descriptor: it is written when there is some."""
     queue.submit(make_spec())
-    recorder = Recorder(queue, book)
+    recorder = Recorder(Settings.load({}), queue, book)
     for error in (MemoryError(), OSError(24, "Too many open files")):
 
         def fail(*_: object, error: Exception = error, **__: object) -> bool:
             raise error
 
         with monkeypatch.context() as short:
-            short.setattr("gpuqueue.book.writer._write", fail)
+            short.setattr("gpuqueue.book.writer.write", fail)
             with pytest.raises(type(error)):
                 recorder.record(0)
 
@@ -167,7 +167,7 @@ def test_no_secret_is_told_of_a_row_that_is_refused(
     queue.submit(make_spec(name="somebody"))
 
     with caplog.at_level(logging.DEBUG, "workers"):
-        Recorder(queue, book).record(0)
+        Recorder(Settings.load({}), queue, book).record(0)
 
     assert ["somebody"] == [record.job.spec.name for record in book.history(HistoryQuery())]
     (kept,) = unwritten(book_url)
