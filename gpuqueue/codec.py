@@ -381,6 +381,7 @@ def run_to_plain(run: Run) -> Plain:
         "ending": ending_to_plain(run.ending) if run.ending else None,
         "peak_bytes": run.peak_bytes,
         "peak_at_once_bytes": run.peak_at_once_bytes,
+        "start_kind": str(run.start_kind) if run.start_kind else None,
         "log_path": run.log_path,
         "devices": [run_device_to_plain(each) for each in run.devices],
     }

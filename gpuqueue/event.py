@@ -27,6 +27,7 @@ class Act(str, Enum):
     GIVEBACK = "giveback"
     FINISH = "finish"
     LOSE = "lose"
+    LIFT = "lift"
     CANCEL = "cancel"
     HOLD = "hold"
     RELEASE = "release"
@@ -54,7 +55,8 @@ class Event:
     ======== ==============================================================================
     submit   ``spec`` (see :func:`gpuqueue.codec.encode_spec`); ``meant`` (gpu) where the queue knew a GPU and the
              request does not say on what it is to run
-    claim    ``token``, ``host``, ``worker``, ``devices`` (UUIDs, comma-separated), ``lease`` (bytes on each)
+    claim    ``token``, ``host``, ``worker``, ``devices`` (UUIDs, comma-separated), ``lease`` (bytes on each),
+             ``start`` (how it came to it, see :class:`gpuqueue.run.StartKind`)
     started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`)
     note     ``token``, ``detail`` (something about the run that its owner should know)
     giveback ``token``, ``detail`` (the claim did not become a run and counts as none)
@@ -64,6 +66,7 @@ class Event:
     adopt    ``token``, ``claimed`` (ms), ``started``; where the store had lost the run all that claim has;
              where it had lost the job all that submit has
     park     ``token``, ``until`` (ms; its machine went down and left the run to its shim)
+    lift     ``level`` (it waited long and counts as of this level from now on)
     ======== ==============================================================================
     """
 

@@ -35,6 +35,20 @@ class EndingKind(str, Enum):
         return self.value
 
 
+class StartKind(str, Enum):
+    """How a run came to its start; the words are those of the Flux framework."""
+
+    #: It was first in the order.
+    IMMEDIATE = "immediate"
+    #: It fitted where jobs before it in the order did not.
+    BACKFILL = "backfill"
+    #: Its devices had been kept for it, because it had waited too long.
+    RESERVED = "reserved"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ending:
     """How a run ended. Build it with one of the constructors below: they make only what can happen."""
@@ -145,7 +159,7 @@ class Run:
 
     ``duration_s`` is measured by the shim on its own monotonic clock; the times are on the store's clock.
     ``peak_at_once_bytes`` is the most that the run held on all its devices in the same moment, which can be less
-    than the sum of their peaks.
+    than the sum of their peaks. ``start_kind`` is None for runs of versions that did not tell it.
     """
 
     job_id: int
@@ -161,6 +175,7 @@ class Run:
     ending: Ending | None = None
     log_path: str | None = None
     peak_at_once_bytes: int | None = None
+    start_kind: StartKind | None = None
 
     @property
     def peak_bytes(self) -> int | None:

@@ -82,6 +82,12 @@ class Settings:
     kill_grace_s: float = 10.0
     #: Lost runs after which a job is held.
     loss_limit: int = 3
+    #: How long a job waits before devices are kept for it, if it fits nowhere.
+    reserve_after_s: float | None = 600.0
+    #: How many jobs devices of one host are kept for at a time.
+    reservations: int = 1
+    #: How long a job waits on its level before it counts as of the next; None: for ever.
+    age_after_s: float | None = 86400.0
     #: What becomes of the running jobs of a host that cannot reach the store for longer than their grace.
     on_partition: OnPartition = OnPartition.STOP
     #: Whether jobs are told to stay within the memory that they asked for.
@@ -370,6 +376,9 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "poll_s": parse_duration,
     "kill_grace_s": parse_duration,
     "loss_limit": _positive,
+    "reserve_after_s": _duration_or_none,
+    "reservations": _positive,
+    "age_after_s": _duration_or_none,
     "on_partition": _on_partition,
     "cap": _flag,
     "log_limit_bytes": _log_limit,

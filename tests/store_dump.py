@@ -122,6 +122,10 @@ def faults(store: Dump) -> list[str]:
     promised = {(uuid, job_id) for job_id in active for uuid in jobs[job_id]["devs"].split(",")}
     leased = {(key.partition(":dl:")[2], job_id) for key, held in store.items() if ":dl:" in key for job_id in held}
     found += _compare("leases on devices", leased, promised)
+    kept = {(device, text.split(":")[0]) for device, text in store.get(keys.PREFIX + "rsv", {}).items()}
+    wanted = {(device, job_id) for job_id, job in jobs.items() for device in job.get("rv", "").split(",") if device}
+    found += _compare("reservations", kept, wanted)
+    found += [f"job {job_id} keeps {device} and does not wait" for device, job_id in wanted if job_id in active | ended]
     return found + _queue_faults(store, {job_id: job for job_id, job in jobs.items() if job["st"] == "queued"})
 
 

@@ -1,4 +1,7 @@
-"""Takes back the leases that nobody renewed. Any number of reapers may run at once."""
+"""Takes back the leases that nobody renewed, and sees to it that nobody waits for ever.
+
+Any number of reapers may run at once.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,21 @@ log = logging.getLogger(__name__)
 
 
 class Reaper:
-    """Runs the reap script at every beat. The script itself knows when it was away too long to judge."""
+    """Runs the scripts of the tick at every beat. Reaping itself knows when it was away too long to judge."""
 
     def __init__(self, settings: Settings, queue: JobQueue, clock: Clock) -> None:
         self._settings = settings
         self._queue = queue
         self._clock = clock
         self._last_s: float | None = None
+        self._reserved: dict[int, tuple[str, ...]] = {}
 
     def loop(self, stopping: threading.Event) -> None:
-        """Reap until *stopping* is set."""
+        """Tick until *stopping* is set."""
         while not stopping.is_set():
             try:
                 self.reap()
+                self.look_ahead()
             except Unreachable as error:
                 log.warning("nothing reaped for now: %s", error)
             stopping.wait(self._settings.beat_s)
@@ -43,3 +48,18 @@ class Reaper:
         self._last_s = now_s
         for job_id, state in reaped.items():
             log.warning("job %s: its lease expired, it is %s now", job_id, state)
+
+    def look_ahead(self) -> None:
+        """Lift the jobs that waited long by a level, and keep room for those that fit nowhere."""
+        settings = self._settings
+        if settings.age_after_s is not None:
+            lifted = self._queue.age(after_s=settings.age_after_s)
+            if lifted:
+                log.info("%s jobs waited long and were lifted by a level", lifted)
+        after_s, most = settings.reserve_after_s, settings.reservations
+        standing = self._queue.reserve(after_s=after_s or 0.0, most=0 if after_s is None else most)
+        reserved = {each.job_id: each.devices for each in standing}
+        for job_id, devices in reserved.items():
+            if self._reserved.get(job_id) != devices:
+                log.info("job %s has waited too long: room on %s is kept for it", job_id, ", ".join(devices))
+        self._reserved = reserved

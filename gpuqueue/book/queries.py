@@ -17,7 +17,7 @@ from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Cursor, Event, place
 from gpuqueue.job import Job, JobSpec, JobState, Level, WaitReason
-from gpuqueue.run import Ending, EndingKind, Note, Record, Run, RunDevice, Survivor
+from gpuqueue.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind, Survivor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -237,6 +237,7 @@ def _run(row: sa.RowMapping, devices: Sequence[RunDevice]) -> Run:
         ending=_ending(row),
         log_path=row["log_path"],
         peak_at_once_bytes=row["peak_at_once_bytes"],
+        start_kind=StartKind(row["start_kind"]) if row["start_kind"] else None,
     )
 
 

@@ -163,6 +163,8 @@ runs = sa.Table(
     _text("log_path", nullable=True),
     #: The most that it held on all its devices in the same moment.
     sa.Column("peak_at_once_bytes", sa.BigInteger, nullable=True),
+    #: How it came to its start.
+    _word("start_kind", nullable=True),
     sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("ending", EndingKind), name="ending_known"),
     sa.CheckConstraint("(ending IS NULL) = (ended_at IS NULL)", name="ending_has_time"),

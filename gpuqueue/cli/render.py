@@ -153,7 +153,7 @@ def story(record: Record) -> str:
 def _run_lines(run: Run) -> list[str]:
     lines = [
         f"run {run.attempt} on {plain(run.host)}",
-        f"  claimed    {when(run.claimed_at)}",
+        f"  claimed    {when(run.claimed_at)}" + (f" ({run.start_kind})" if run.start_kind else ""),
         f"  took       {format_duration(run.duration_s)}",
         f"  ending     {plain(str(run.ending)) if run.ending else '-'}",
         f"  log        {plain(run.log_path or '-')}",

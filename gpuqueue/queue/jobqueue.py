@@ -24,7 +24,7 @@ from gpuqueue.queue import keys, replies
 from gpuqueue.queue.connect import answering as _answering
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
-from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, DeviceStatus, Evidence, Offer, Verdicts
+from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, DeviceStatus, Evidence, Offer, Reservation, Verdicts
 from gpuqueue.queue.matching import is_known, kind_word, why_impossible
 from gpuqueue.queue.recovery import Recovery
 from gpuqueue.run import Ending, RunDevice
@@ -210,6 +210,17 @@ class JobQueue(Recovery):
         passed_ms = "" if passed_s is None else _ms(passed_s)
         reply = self._scripts.run("reap", loss_limit, _ms(lease_s), _ms(tick_s), most, passed_ms)
         return {int(job_id): JobState(state) for job_id, state in zip(reply[::2], reply[1::2], strict=True)}
+
+    @_answering
+    def reserve(self, *, after_s: float, most: int) -> list[Reservation]:
+        """Keep room for jobs that waited *after_s* and fit nowhere, for *most* on each host; return what stands."""
+        reply = self._scripts.run("reserve", _ms(after_s), most)
+        return replies.reservations(reply)
+
+    @_answering
+    def age(self, *, after_s: float, most: int = 200) -> int:
+        """Lift jobs by a level for each *after_s* that they have waited, at most *most* now; return how many."""
+        return int(self._scripts.run("age", _ms(after_s), most))
 
     # ---- change of mind ------------------------------------------------------------------------------------------
 

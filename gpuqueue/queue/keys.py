@@ -28,7 +28,7 @@ deaths                 hash    device -> JSON of the row of jobs that died on it
 seen                   hash    device -> JSON of its strangers, and of the trouble it is in, as its worker last saw them
 dl:<device>            hash    job id -> lease:observed:end: the leases on a device, in bytes, and when they may end
 leases                 zset    job id -> when the lease expires unless a beat comes
-rsv                    hash    device -> job:need:start: reservations for a job that has waited too long
+rsv                    hash    device -> job:need:start:blockers: what is kept for a job that has waited too long
 lc                     hash    device -> nonce:job: the last claim, so that a claim sent twice is answered twice
 idem:<nonce>           string  id:time of the job, for ten minutes: a submit sent twice makes one job
 ev                     stream  the outbox: one event for each step of each job

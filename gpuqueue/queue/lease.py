@@ -125,6 +125,15 @@ class Verdicts:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Reservation:
+    """Devices kept for a job that has waited too long. ``start_ms``: when they have room at the latest, if known."""
+
+    job_id: int
+    devices: tuple[str, ...]
+    start_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
     """What the end of a run says of its devices; by default nothing.
 

@@ -15,7 +15,7 @@ from gpuqueue.event import Act, Event
 from gpuqueue.fields import Fields, loaded
 from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.queue.drains import drains
-from gpuqueue.queue.lease import Alive, BrokenClaim, Claim, DeviceStatus, Lease, Stranger, Verdicts
+from gpuqueue.queue.lease import Alive, BrokenClaim, Claim, DeviceStatus, Lease, Reservation, Stranger, Verdicts
 from gpuqueue.words import brief
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,14 @@ def claim(reply: Sequence[str]) -> Claim:
         claimed_ms=int(claimed_ms),
         payload=spec,
     )
+
+
+def reservations(reply: Sequence[str]) -> list[Reservation]:
+    """Return what reserve.lua answered: three values for each reservation."""
+    return [
+        Reservation(job_id=int(job_id), devices=tuple(devices.split(",")), start_ms=int(start) or None)
+        for job_id, devices, start in zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+    ]
 
 
 def verdicts(alive: Sequence[Alive], reply: Sequence[Any]) -> Verdicts:

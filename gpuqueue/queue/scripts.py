@@ -12,7 +12,7 @@ from redis.commands.core import Script
 
 from gpuqueue.queue.keys import PREFIX
 
-#: One script an act; ``lib.lua`` is the prelude and no act.
+#: One script an act; ``lib.lua`` is the prelude of all, ``placement.lua`` of those that look ahead; they are no acts.
 ACTS = (
     "begin",
     "restore",
@@ -28,6 +28,8 @@ ACTS = (
     "finish",
     "lose",
     "reap",
+    "reserve",
+    "age",
     "cancel",
     "hold",
     "release",
@@ -41,6 +43,10 @@ OPENING = frozenset({"begin", "restore", "open"})
 _FIRST = "do local why = refusal() if why then return why end end\n"
 
 
+#: What stands before an act beside ``lib.lua``.
+SHARED = {"claim": ("placement",), "reserve": ("placement",), "age": ("placement",)}
+
+
 @cache
 def source(act: str) -> str:
     """Return the text of one script without the prelude."""
@@ -52,8 +58,14 @@ def load_all() -> None:
 
     By the time it needs a rare one the files may be a newer version's, or it may have no descriptor left.
     """
-    for act in ("lib", *ACTS):
-        source(act)
+    for act in ACTS:
+        whole(act)
+
+
+def whole(act: str) -> str:
+    """Return the text of one script with everything that stands before it."""
+    first = "" if act in OPENING else _FIRST
+    return "".join((source("lib"), first, *map(source, SHARED.get(act, ())), source(act)))
 
 
 class Scripts:
@@ -81,7 +93,6 @@ class Scripts:
     def _script(self, act: str) -> Script:
         script = self._registered.get(act)
         if script is None:
-            first = "" if act in OPENING else _FIRST
-            script = self._client.register_script(source("lib") + first + source(act))
+            script = self._client.register_script(whole(act))
             self._registered[act] = script
         return script

@@ -1,4 +1,4 @@
-"""What a run did on its devices beside its peak, how its memory went there, and the events that no table could take."""
+"""What a run did on its devices beside its peak, how it came to its start, and the events that no table could take."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ KNOWN = "ck_run_devices_peak_source_known"
 def upgrade() -> None:
     """Add the columns and the table of timelines."""
     op.add_column("runs", sa.Column("peak_at_once_bytes", sa.BigInteger, nullable=True))
+    op.add_column("runs", sa.Column("start_kind", sa.Text, nullable=True))
     with op.batch_alter_table("run_devices") as run_devices:
         for name in ACTIVITY:
             run_devices.add_column(sa.Column(name, sa.Double, nullable=True))
@@ -65,4 +66,5 @@ def downgrade() -> None:
         for name in reversed(ACTIVITY):
             run_devices.drop_column(name)
     with op.batch_alter_table("runs") as runs:
+        runs.drop_column("start_kind")
         runs.drop_column("peak_at_once_bytes")

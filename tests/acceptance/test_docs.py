@@ -280,7 +280,9 @@ def test_every_state_ending_and_reason_is_described(head: str, words: type[JobSt
 
 def test_every_script_is_where_the_docs_say() -> None:
     """The path gpuqueue/queue/lua that the pages name holds the scripts."""
-    assert {*ACTS, "lib"} == {entry.name.removesuffix(".lua") for entry in (files("gpuqueue.queue") / "lua").iterdir()}
+    assert {*ACTS, "lib", "placement"} == {
+        entry.name.removesuffix(".lua") for entry in (files("gpuqueue.queue") / "lua").iterdir()
+    }
 
 
 def anchor(heading: str) -> str:

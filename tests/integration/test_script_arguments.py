@@ -111,6 +111,8 @@ GOOD: dict[str, list[Any]] = {
     "finish": [1, "1.abc0", "failed", "{}", 0, "GPU-0", "why"],
     "lose": [1, "1.abc0", 3, "text", 1, "", "why"],
     "reap": [3, 300_000, 10_000, 100, 5],
+    "reserve": [0, 1],
+    "age": [0, 100],
     "cancel": [4],
     "hold": [4],
     "release": [6],
@@ -189,7 +191,7 @@ def test_good_arguments_are_no_error(store: redis.Redis, act: str) -> None:
 
     after = dump(store)
     assert [] == faults(after)
-    assert (before == after) == (act in {"begin", "resume"})
+    assert (before == after) == (act in {"begin", "resume", "reserve"})
 
 
 odd_words = st.one_of(

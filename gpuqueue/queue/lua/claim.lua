@@ -1,5 +1,7 @@
 -- Give a device the job that should run there next, and promise the memory in the same step.
 -- Order: level, then the least-served user, then that user's jobs as they came; what does not fit is passed over.
+-- How it came to its start: `immediate` it was first in that order, `backfill` it fitted where those before it did not,
+-- `reserved` the device was kept for it.
 -- arrow: queued -> starting
 -- ARGV: host  device  worker  lease_ms  foreign  nonce  1 if the host serves GPUs,
 --       then for each of the worker's runs: id  observed bytes here
@@ -37,10 +39,9 @@ for i = 8, #ARGV, 2 do -- of the same look as the foreign bytes: else the one wo
   end
 end
 
-local available, pool, _, slots, total, all_slots, kind = promise(host, device)
+local available, pool, _, slots, total, all_slots, kind, capacity = promise(host, device)
 if not available or available <= 0 or slots <= 0 then return {} end
 
-local SEEN_MS = 15000 -- a neighbour that was silent for longer (or the clock set) is not counted on
 local peers
 local function neighbours() -- the host's other devices of this kind, the fullest first, in a fixed order
   if peers then return peers end
@@ -50,7 +51,7 @@ local function neighbours() -- the host's other devices of this kind, the fulles
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
       local free, its_pool, seen, its_slots, _, _, its_kind = promise(host, names[i])
       if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
-        local reserved = string.match(call('HGET', P .. 'rsv', names[i]) or '', '^(%d+)')
+        local reserved = parse_reservation(call('HGET', P .. 'rsv', names[i]))
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved}
       end
     end
@@ -76,27 +77,22 @@ local function gang(mem, n, wanted_pool, for_job) -- n devices of this host, thi
   return nil
 end
 
-local reservation = call('HGET', P .. 'rsv', device)
-local r_job, r_need, r_start
-if reservation then
-  r_job, r_need, r_start = string.match(reservation, '^(%d+):(%d+):(%d+)$')
-  r_need, r_start = tonumber(r_need), tonumber(r_start)
-end
+local r_job, r_need, r_start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
+local beside_bytes, beside_slots
+if r_job then beside_bytes, beside_slots = left_beside(device, capacity, all_slots, r_need, blockers) end
 
 local memo = {} -- shape -> devices | false: each shape is judged once in a claim, however many jobs have it
 local function fits(shape)
   if memo[shape] ~= nil then return memo[shape] end
   local mem, limit_s, n, wanted_pool, wish = parse_shape(shape)
   local ok = mem and mem <= available and (wanted_pool == '' or wanted_pool == pool) and suits(wish, kind)
-  if ok and r_job then -- beside the reserved job, or gone before it starts
-    ok = mem <= available - r_need or (limit_s > 0 and now + limit_s * 1000 + 5000 <= r_start)
-  end
+  if ok and r_job then ok = (mem <= beside_bytes and beside_slots >= 1) or ends_before(limit_s, r_start, now) end
   memo[shape] = ok and gang(mem, n, wanted_pool, nil) or false
   return memo[shape]
 end
 
 local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
-local function take(id, lv, user, shape, devices)
+local function take(id, lv, user, shape, devices, how)
   dequeue(id, lv, user, shape)
   local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls')
   if j[1] ~= 'queued' then return nil end -- a stale entry; it is gone now
@@ -115,10 +111,9 @@ local function take(id, lv, user, shape, devices)
   for i = 1, #devices do call('HSET', key2('dl', devices[i]), id, mem .. ':0:' .. ends) end
   call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
   charge(user, deposit_s * rate * weight(fair_ms(now)))
-  if r_job == id then call('HDEL', P .. 'rsv', unpack(devices)) end
   call('HSET', P .. 'lc', device, nonce .. ':' .. id)
   tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
-    'worker', worker, 'devices', names, 'lease', mem)
+    'worker', worker, 'devices', names, 'lease', mem, 'start', how)
   return {id, token, call('GET', key2('s', id)), tostring(attempt), mem, names, stamp}
 end
 
@@ -130,8 +125,33 @@ if r_job then -- the job that this device is reserved for comes before all other
   else
     local mem, _, n, wanted_pool, wish = parse_shape(j[4])
     local devices = mem <= available and suits(wish, kind) and gang(mem, n, wanted_pool, r_job)
-    if devices then return take(r_job, j[2], j[3], j[4], devices) end
+    if devices then return take(r_job, j[2], j[3], j[4], devices, 'reserved') end
   end
+end
+
+local here = {} -- shape -> might it ever run on this device?
+local function any_belongs(shapes_key, most)
+  for _, shape in ipairs(call('ZRANGE', shapes_key, 0, most - 1)) do
+    if here[shape] == nil then
+      local mem, _, _, wanted_pool, wish = parse_shape(shape)
+      here[shape] = mem and mem <= total and (wanted_pool == '' or wanted_pool == pool) and suits(wish, kind) or false
+    end
+    if here[shape] then return true end
+  end
+  return false
+end
+
+local function how_it_came(lv, user, shape) -- did it pass a job that comes before it, and might run here?
+  for _, above in ipairs(LEVELS) do
+    if above == lv then break end
+    if any_belongs(key2('sh', above), 100) then return 'backfill' end
+  end
+  for _, other in ipairs(call('ZRANGE', key2('ul', lv), 0, math.min(call('ZRANK', key2('ul', lv), user), 64) - 1)) do
+    if other == user then break end
+    if any_belongs(key3('us', lv, other), 100) then return 'backfill' end
+  end
+  local place = call('ZRANK', key3('us', lv, user), shape)
+  return place > 0 and any_belongs(key3('us', lv, user), place) and 'backfill' or 'immediate'
 end
 
 local function first_fitting(lv, user) -- the user's shapes in the order of their first jobs, a few at a time
@@ -141,7 +161,10 @@ local function first_fitting(lv, user) -- the user's shapes in the order of thei
     local heads = call('ZRANGE', shapes_key, from, from + step - 1, 'WITHSCORES')
     for i = 1, #heads, 2 do
       local devices = fits(heads[i])
-      if devices then return take(string.format('%.0f', heads[i + 1]), lv, user, heads[i], devices) end
+      if devices then
+        local how = how_it_came(lv, user, heads[i])
+        return take(string.format('%.0f', heads[i + 1]), lv, user, heads[i], devices, how)
+      end
     end
     if #heads < 2 * step then return nil end
     from, step = from + step, 64

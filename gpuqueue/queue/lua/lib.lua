@@ -5,7 +5,7 @@
 --   at attempts ls losses    tok token    why reason    w worker    host, devs (comma-separated) of the run
 --   ts submitted, tc claimed, tr started, te ended (ms)  dep deposited seconds, rate usage per second
 --   tf when it was claimed, by the clock of fair_ms    said what the worker said when it started (JSON for the book)
---   ev outbox id of the event that ended it
+--   ev outbox id of the event that ended it     lf how often it was lifted by a level     rv devices reserved for it
 local P = KEYS[1]
 local call = redis.call
 local LEVELS = {'3', '2', '1', '0'} -- high first
@@ -137,7 +137,16 @@ local function enqueue(id, lv, user, shape)
   end
 end
 
+-- What was kept for a job is kept no more: it has started, or waits no longer.
+local function unreserve(id)
+  for device in string.gmatch(call('HGET', job_key(id), 'rv') or '', '[^,]+') do
+    if string.match(call('HGET', P .. 'rsv', device) or '', '^(%d+):') == id then call('HDEL', P .. 'rsv', device) end
+  end
+  call('HDEL', job_key(id), 'rv')
+end
+
 local function dequeue(id, lv, user, shape)
+  unreserve(id)
   if not (lv and user and shape) then return end -- a damaged entry stands nowhere
   local queue, shapes = queue_key(lv, user, shape), key3('us', lv, user)
   if call('ZREM', queue, id) == 0 then return end
@@ -154,19 +163,19 @@ end
 
 -- What a device may promise now: total - headroom - foreign - sum(max(lease, observed)).
 -- Derived from the live leases each time; there is no counter that could drift.
--- -> available bytes, pool, seen, free slots, total, slots, kind; or nil for a device that nobody announced
+-- -> available bytes, pool, seen, free slots, total, slots, kind, bytes if nothing ran; nil where nobody announced it
 local function promise(host, device)
   local record = call('HGET', key2('dev', host), device)
   if not record then return nil end
   local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
   if not total then return nil end -- damaged: its worker's next beat writes it anew
-  local available = total - headroom - foreign
+  local available, capacity = total - headroom - foreign, total - headroom - foreign
   local leases = call('HVALS', key2('dl', device))
   for i = 1, #leases do
     local lease, observed = string.match(leases[i], '^(%d+):(%d+)')
     available = available - math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
   end
-  return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots), kind
+  return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots), kind, capacity
 end
 
 -- Promise a run its memory on each of its devices, and write down whose run it is. What it costs counts from now on.

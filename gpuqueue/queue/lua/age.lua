@@ -1,0 +1,36 @@
+-- Lift what has waited long by a level, so that no level starves another. Never to the highest: that one is for people.
+-- Anybody may run this, as often as they like. A user's jobs of one shape are lifted in the order in which they came.
+-- ARGV: after_ms (for each level)  most (jobs lifted at once)
+-- returns how many were lifted
+local wrong = expect {'ms', 'count'}
+if wrong then return wrong end
+local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
+local now, lifted = now_ms(), 0
+local last = last_id_before(now - after_ms)
+
+local function lift(id, lv, user, shape)
+  local j = call('HMGET', job_key(id), 'st', 'ts', 'lf', 'at', 'ls')
+  local lifts, submitted = counted(j[3]), tonumber(j[2] or '')
+  if j[1] ~= 'queued' or not submitted or now - submitted < after_ms * (lifts + 1) then return false end
+  local above = tostring(tonumber(lv) + 1)
+  dequeue(id, lv, user, shape)
+  call('HSET', job_key(id), 'lv', above, 'lf', lifts + 1)
+  enqueue(id, above, user, shape)
+  tell('lift', id, 'queued', now, counted(j[4]), counted(j[5]), '', 'level', above)
+  lifted = lifted + 1
+  return true
+end
+
+for _, lv in ipairs({'1', '0'}) do -- from above: nothing is lifted twice
+  for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
+    local shapes = call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last), 'BYSCORE')
+    for _, shape in ipairs(shapes) do
+      while lifted < most do
+        local id = call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1]
+        if not id or tonumber(id) > last or not lift(id, lv, user, shape) then break end
+      end
+    end
+  end
+end
+if lifted > 0 then ring('work') end
+return lifted

@@ -1,0 +1,118 @@
+-- What a reservation leaves to others, and when a device will have room. Goes before claim.lua, reserve.lua, why.lua.
+--
+-- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
+-- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.
+local SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
+local GRACE_MS = 5000 -- a run at its limit still needs a moment to go
+
+-- -> job, bytes, start, blockers; or nil
+local function parse_reservation(text)
+  local id, need, start, blockers = string.match(text or '', '^(%d+):(%d+):(%d+):?([%d,]*)$')
+  return id, tonumber(need), tonumber(start), blockers
+end
+
+local function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
+
+-- The runs on a device: {id, bytes that they count for, when they must have ended (0: no limit)}.
+local function runs_on(device, total)
+  local runs, leases = {}, call('HGETALL', key2('dl', device))
+  for i = 1, #leases, 2 do
+    local lease, observed, ends = string.match(leases[i + 1], '^(%d+):(%d+):?(%d*)')
+    local bytes = math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
+    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = tonumber(ends) or 0}
+  end
+  return runs
+end
+
+-- What the reserved job will not need even at its start, in bytes and slots: there others may run without a limit.
+-- ("Extra nodes" of EASY backfill: Lifka, The ANL/IBM SP Scheduling System, 1995; with no limits known at all it is the
+-- gap rule: what the job could not use even if all runs of today were gone.)
+local function left_beside(device, capacity, slots, need, blockers)
+  local bytes, places = capacity - need, slots - 1
+  for _, run in ipairs(runs_on(device, capacity)) do
+    if not within(blockers, run.id) then bytes, places = bytes - run.bytes, places - 1 end
+  end
+  return bytes, places
+end
+
+-- Gone before the reserved job starts?
+local function ends_before(limit_s, start, now) return limit_s > 0 and start > 0 and now + limit_s * 1000 + GRACE_MS <= start end
+
+-- A device as it can be planned with; nil if nobody serves it now.
+local function picture(host, device, record, now)
+  local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
+  if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
+  local seen_so = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots),
+    capacity = total - headroom - foreign, runs = runs_on(device, tonumber(total))}
+  seen_so.free = seen_so.capacity
+  for _, run in ipairs(seen_so.runs) do
+    run.since = tonumber(call('HGET', job_key(run.id), 'tc') or '') or 0
+    seen_so.free = seen_so.free - run.bytes
+  end
+  table.sort(seen_so.runs, function(a, b) -- as they will end: by their limits, those without one as they came
+    if (a.ends > 0) ~= (b.ends > 0) then return a.ends > 0 end
+    if a.ends ~= b.ends then return a.ends < b.ends end
+    if a.since ~= b.since then return a.since < b.since end
+    return tonumber(a.id) < tonumber(b.id)
+  end)
+  return seen_so
+end
+
+-- When will the device have room? -> the time (now; later; 0: nobody can say) and the ids of the runs that must end
+-- first; nil: never, as things stand.
+local function room_on(device, mem, now)
+  local free, places, start, blockers = device.free, device.slots - #device.runs, now, {}
+  while free < mem or places < 1 do
+    local run = device.runs[#blockers + 1]
+    if not run then return nil end
+    free, places = free + run.bytes, places + 1
+    blockers[#blockers + 1] = run.id
+    if run.ends == 0 or start == 0 then start = 0 else start = math.max(start, run.ends) end
+  end
+  return start, table.concat(blockers, ',')
+end
+
+-- Is one start (0: nobody can say) sooner than another?
+local function sooner(a, b) return a ~= b and a ~= 0 and (b == 0 or a < b) end
+
+-- Where on these devices of one host will a job of this shape start first? All its devices are of one kind.
+-- -> {start, free, {{name, start, blockers}, ...}} | nil
+local function plan(devices, shape, now)
+  local mem, _, n, pool, wish = parse_shape(shape)
+  local by_kind, best = {}, nil
+  for _, device in ipairs(devices) do
+    if (pool == '' or pool == device.pool) and suits(wish, device.kind) and (n == 1 or device.kind ~= 'mig') then
+      local start, blockers = room_on(device, mem, now)
+      if start then
+        local row = by_kind[device.kind] or {}
+        by_kind[device.kind] = row
+        row[#row + 1] = {name = device.name, start = start, blockers = blockers, free = device.free}
+      end
+    end
+  end
+  for _, row in pairs(by_kind) do
+    table.sort(row, function(a, b)
+      if a.start ~= b.start then return sooner(a.start, b.start) end
+      if a.free ~= b.free then return a.free > b.free end
+      return a.name < b.name
+    end)
+    local last = row[n]
+    if last and (not best or sooner(last.start, best.start) or (last.start == best.start and last.free > best.free)) then
+      best = {start = last.start, free = last.free, devices = {unpack(row, 1, n)}}
+    end
+  end
+  return best
+end
+
+-- A bound on the ids of the jobs that were submitted at least so long ago, for ids grow with time. (Where an entry is
+-- damaged it may be too high: whoever uses it looks at each job's own time as well.)
+local function last_id_before(moment)
+  local low, high, found = 0, call('ZCARD', P .. 'live') - 1, 0
+  while low <= high do
+    local middle = math.floor((low + high) / 2)
+    local id = call('ZRANGE', P .. 'live', middle, middle)[1]
+    local submitted = tonumber(call('HGET', job_key(id), 'ts') or '') or 0
+    if submitted <= moment then found, low = tonumber(id), middle + 1 else high = middle - 1 end
+  end
+  return found
+end

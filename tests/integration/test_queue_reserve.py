@@ -1,0 +1,265 @@
+"""No starvation: room is kept for a job that small ones would pass for ever."""
+
+from __future__ import annotations
+
+import pytest
+from factories import BOB, claim, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.job import JobState
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim
+from gpuqueue.run import Ending
+from gpuqueue.units import GIB
+
+
+def end(queue: JobQueue, run: Claim) -> None:
+    """End a run well."""
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
+    assert queue.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+
+
+def token_of(queue: JobQueue, job_id: int) -> str:
+    """Return the token of a job's run."""
+    client = connect(queue.url)
+    token = client.hget(keys.job(job_id), "tok")
+    client.close()
+    return str(token)
+
+
+def reserve(queue: JobQueue, *, most: int = 1) -> dict[int, tuple[str, ...]]:
+    """Keep room for whatever waits; return for which jobs, where."""
+    return {each.job_id: each.devices for each in queue.reserve(after_s=0, most=most)}
+
+
+def small(queue: JobQueue, **changes: object) -> int:
+    """Queue a job of 4 GiB without a time limit."""
+    return queue.submit(make_spec(mem_bytes=4 * GIB, **changes)).id
+
+
+def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) -> None:
+    """Without room kept for it, whatever ends is replaced at once by another small one: it would wait for ever."""
+    serve(queue)
+    for _ in range(6):
+        small(queue)
+    running = [must_claim(queue) for _ in range(6)]
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    for _ in range(6):
+        small(queue)
+
+    assert {large: ("GPU-0",)} == reserve(queue)
+    for run in running:
+        assert claim(queue) is None
+        end(queue, run)
+
+    assert large == must_claim(queue).job_id
+
+
+def test_without_a_reservation_it_is_passed_each_time(queue: JobQueue) -> None:
+    """What the test before this one would see if nothing were kept."""
+    serve(queue)
+    small(queue)
+    running = must_claim(queue)
+    queue.submit(make_spec(mem_bytes=23 * GIB))
+    after = small(queue)
+    end(queue, running)
+    queue.hold(2)
+    assert after == must_claim(queue).job_id
+
+
+def test_others_start_beside_it_where_it_needs_nothing(queue: JobQueue) -> None:
+    """23 of 24 GiB are kept once the runs of today are gone; the last one is for anybody, limit or none."""
+    serve(queue)
+    small(queue)
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=21 * GIB))
+    reserve(queue)
+    beside = queue.submit(make_spec(mem_bytes=3 * GIB)).id
+    queue.submit(make_spec(mem_bytes=1 * GIB))
+
+    assert beside == must_claim(queue).job_id
+    assert claim(queue) is None, "3 GiB are taken beside it: there is no fourth"
+
+
+def test_others_start_before_it_where_they_end_in_time(queue: JobQueue) -> None:
+    """EASY backfill: the run in its way has a limit of an hour, so a job of ten minutes delays nobody."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=23 * GIB))
+    (kept,) = queue.reserve(after_s=0, most=1)
+    queue.submit(make_spec(mem_bytes=10 * GIB))
+    queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=2 * 3600.0))
+    short = queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=600.0)).id
+
+    assert short == must_claim(queue).job_id
+    assert claim(queue) is None
+    assert kept.start_ms is not None
+    assert abs(kept.start_ms - (queue.now_ms() + 3600_000)) < 60_000
+
+
+def test_the_start_is_unknown_where_what_must_end_has_no_limit(queue: JobQueue) -> None:
+    """Unknown is None; and then no time limit is short enough to go before it."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=10 * GIB))
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=23 * GIB))
+    queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=60.0))
+
+    (kept,) = queue.reserve(after_s=0, most=1)
+
+    assert kept.start_ms is None
+    assert claim(queue) is None
+
+
+def test_the_device_that_has_room_first_is_kept(queue: JobQueue) -> None:
+    """One run ends in five minutes, one in an hour, one nobody knows when."""
+    serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
+    for i, limit_s in enumerate((None, 3600.0, 300.0)):
+        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
+        must_claim(queue, f"GPU-{i}")
+    large = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+
+    assert {large: ("GPU-2",)} == reserve(queue)
+
+
+def test_a_reservation_moves_only_where_it_is_worth_it(queue: JobQueue) -> None:
+    """Else two devices would take turns in running dry."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for i, limit_s in enumerate((3600.0, None)):
+        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
+        must_claim(queue, f"GPU-{i}")
+    large = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert {large: ("GPU-0",)} == reserve(queue)
+    assert {large: ("GPU-0",)} == reserve(queue)
+
+    queue.beat(make_offer("GPU-1"), [], lease_s=300)
+    free = queue.devices()[1]
+    assert 2 == free.jobs[0]
+    queue.lose(2, token_of(queue, 2), loss_limit=1, detail="gone")
+
+    assert {large: ("GPU-1",)} == reserve(queue)
+    assert large == must_claim(queue, "GPU-1").job_id
+
+
+def test_a_gang_gets_its_devices_together(queue: JobQueue) -> None:
+    """Two devices whose small jobs never end at the same time: neither is filled again."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for i in range(2):
+        small(queue)
+        must_claim(queue, f"GPU-{i}")
+    gang = queue.submit(make_spec(mem_bytes=22 * GIB, gpus=2)).id
+    for _ in range(3):
+        small(queue)
+
+    assert {gang: ("GPU-0", "GPU-1")} == reserve(queue)
+    assert [None, None] == [claim(queue, "GPU-0"), claim(queue, "GPU-1")]
+    for job_id in (1, 2):
+        queue.lose(job_id, token_of(queue, job_id), loss_limit=1, detail="gone")
+
+    taken = must_claim(queue, "GPU-0")
+    assert (gang, ("GPU-0", "GPU-1")) == (taken.job_id, taken.devices)
+
+
+def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
+    """Not the whole host may run dry for those that wait."""
+    serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
+    for i in range(3):
+        small(queue)
+        must_claim(queue, f"GPU-{i}")
+    first = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    second = queue.submit(make_spec(mem_bytes=22 * GIB)).id
+
+    assert {first} == reserve(queue).keys()
+    kept = reserve(queue, most=2)
+    assert {first, second} == kept.keys()
+    assert kept[first] != kept[second]
+    assert {} == reserve(queue, most=0)
+
+
+def test_nothing_is_kept_for_what_fits_or_has_not_waited(queue: JobQueue) -> None:
+    """A reservation costs others their turn."""
+    serve(queue)
+    small(queue)
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB))
+    assert {} == reserve(queue)
+    queue.hold(2)
+    queue.submit(make_spec(mem_bytes=23 * GIB))
+
+    assert [] == queue.reserve(after_s=600, most=1)
+
+
+def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None:
+    """They end when they like: a device kept empty for that would help nobody."""
+    serve(queue, make_offer(foreign_bytes=5 * GIB))
+    queue.submit(make_spec(mem_bytes=23 * GIB))
+
+    assert {} == reserve(queue)
+
+
+@pytest.mark.parametrize("way", ["cancel", "hold", "start"])
+def test_whoever_waits_no_more_keeps_no_device(queue: JobQueue, way: str) -> None:
+    """Cancelled, held, or started elsewhere: the others go on at once, not at the next tick."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for i in range(2):
+        small(queue)
+        must_claim(queue, f"GPU-{i}")
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    follower = small(queue)
+    assert {large: ("GPU-0",)} == reserve(queue)
+    assert claim(queue, "GPU-0") is None
+
+    if way == "start":
+        queue.lose(2, token_of(queue, 2), loss_limit=1, detail="gone")
+        assert large == must_claim(queue, "GPU-1").job_id
+    else:
+        getattr(queue, way)(large)
+
+    assert follower == must_claim(queue, "GPU-0").job_id
+
+
+def test_a_silent_or_drained_device_is_not_waited_for(queue: JobQueue) -> None:
+    """A reservation there would be a promise of nobody."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for i in range(2):
+        small(queue)
+        must_claim(queue, f"GPU-{i}")
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    assert {large: ("GPU-0",)} == reserve(queue)
+
+    queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ada")
+
+    assert {large: ("GPU-1",)} == reserve(queue)
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="", by="ada")
+    assert {} == reserve(queue)
+
+
+def test_every_start_says_how_it_came(queue: JobQueue) -> None:
+    """First in the order, past one that does not fit, or on a device that was kept for it."""
+    serve(queue)
+    for mem_bytes in (10 * GIB, 20 * GIB, 10 * GIB):
+        queue.submit(make_spec(mem_bytes=mem_bytes))
+    first, third = must_claim(queue), must_claim(queue)
+    reserve(queue)
+    end(queue, first)
+    end(queue, third)
+    second = must_claim(queue)
+
+    starts = {event.job_id: event.fields["start"] for event in queue.events("0-0") if event.act.value == "claim"}
+    assert {first.job_id: "immediate", third.job_id: "backfill", second.job_id: "reserved"} == starts
+
+
+def test_a_job_for_another_pool_is_not_passed(queue: JobQueue) -> None:
+    """It could never run here: whoever starts here goes before nobody."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1", pool="fast"))
+    queue.submit(make_spec(pool="fast"))
+    queue.submit(make_spec(account=BOB))
+
+    claimed = must_claim(queue, "GPU-0")
+
+    (event,) = [event for event in queue.events("0-0") if event.act.value == "claim"]
+    assert (2, "immediate") == (claimed.job_id, event.fields["start"])
