@@ -23,14 +23,24 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from gpuqueue import checks
+from gpuqueue.clock import from_epoch_ms
 from gpuqueue.device import DeviceWish
-from gpuqueue.errors import BadRequest, BookUnreachable, JobNotFound, Refused, StoreUnreachable, WaitTimeout
+from gpuqueue.errors import (
+    BadRequest,
+    BookUnreachable,
+    JobNotFound,
+    Refused,
+    StoreUnreachable,
+    Unreadable,
+    WaitTimeout,
+)
 from gpuqueue.job import Job, JobSpec, JobState, Level
 from gpuqueue.logs import LogTail
 from gpuqueue.run import Record
 from gpuqueue.settings import Settings
 from gpuqueue.submission import command_of, current_account, current_umask, name_of, travelling, working_directory
 from gpuqueue.units import format_duration, parse_bytes
+from gpuqueue.why import Usual, Why, named_by, usual_of
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
@@ -222,6 +232,49 @@ class Client:
     def story(self, job_id: int) -> tuple[Event, ...]:
         """Return every step of the job that the book has, in order."""
         return self.book.events(checks.job_id(job_id))
+
+    def why(self, job_id: int) -> Why:
+        """Return why a job waits: what is in its way on each device, its place in the order, when it may start.
+
+        Raises:
+            JobNotFound: nobody knows it.
+
+        """
+        job = self.get(job_id)
+        explanation = self.queue.why(job_id)
+        if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
+            return Why(job=job)
+        others = {each: other for each in named_by(explanation) if (other := self._seen(each)) is not None}
+        blockers = explanation.start.blockers if explanation.start is not None else ()
+        unlimited = [others[each] for each in blockers if each in others and others[each].spec.time_limit_s is None]
+        return Why(
+            job=job,
+            explanation=explanation,
+            devices={status.device.uuid: status for status in self.devices()},
+            others=others,
+            usual=self._usual(unlimited),
+        )
+
+    def _seen(self, job_id: int) -> Job | None:
+        try:
+            return self.queue.get(job_id)
+        except Unreadable:
+            return None
+
+    def _usual(self, jobs: Sequence[Job]) -> dict[int, Usual]:
+        """Return how long each of *jobs* is likely to take; nothing where the book cannot be asked."""
+        found = {}
+        now = from_epoch_ms(self.queue.now_ms())
+        for job in jobs:
+            try:
+                before = self.book.durations_s(user=job.spec.account.name, name=job.spec.name)
+            except BookUnreachable:
+                break
+            elapsed_s = (now - job.started_at).total_seconds() if job.started_at else 0.0
+            usual = usual_of(before, elapsed_s=elapsed_s)
+            if usual is not None:
+                found[job.id] = usual
+        return found
 
     def devices(self) -> list[DeviceStatus]:
         """Return every device that workers announced."""

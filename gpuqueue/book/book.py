@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from gpuqueue.book import queries, rebase, writer
+from gpuqueue.book import durations, queries, rebase, writer
 from gpuqueue.book.connect import check_revision, open_engine, reading
 from gpuqueue.errors import BookUnreachable
 
@@ -145,6 +145,16 @@ class Book:
         """
         with self._reading() as connection:
             return queries.events(connection, job_id)
+
+    def durations_s(self, *, user: str, name: str) -> list[float]:
+        """Return how long *user*'s newest runs of jobs called *name* took, in seconds.
+
+        Raises:
+            BookUnreachable: see the class.
+
+        """
+        with self._reading() as connection:
+            return durations.durations_s(connection, user=user, name=name)
 
     def max_job_id(self) -> int | None:
         """Return the highest job id that the book has seen, or None if it has seen none.

@@ -16,6 +16,7 @@ COMMANDS = {
     "run": ("gpuqueue.cli.submit", "Submit a job, show its output, return its exit code."),
     "queue": ("gpuqueue.cli.jobs", "List the jobs that have not ended."),
     "show": ("gpuqueue.cli.jobs", "Tell all about one job."),
+    "why": ("gpuqueue.cli.why", "Tell why a job waits, and when it may start."),
     "logs": ("gpuqueue.cli.jobs", "Print a job's output."),
     "wait": ("gpuqueue.cli.jobs", "Wait until jobs have ended."),
     "cancel": ("gpuqueue.cli.jobs", "End jobs and all their processes."),

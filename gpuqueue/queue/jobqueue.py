@@ -24,6 +24,7 @@ from gpuqueue.queue import keys, replies
 from gpuqueue.queue.connect import answering as _answering
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.explanation import Explanation
 from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, DeviceStatus, Evidence, Offer, Reservation, Verdicts
 from gpuqueue.queue.matching import is_known, kind_word, why_impossible
 from gpuqueue.queue.recovery import Recovery
@@ -251,6 +252,12 @@ class JobQueue(Recovery):
         """
         fields, spec = next(self._entries([job_id]))
         return self._with_reasons([replies.job(job_id, fields, spec)])[0] if fields else None
+
+    @_answering
+    def why(self, job_id: int) -> Explanation | None:
+        """Return why a job does not run, by the rules and figures of a claim; None if the queue does not know it."""
+        reply = self._scripts.run("why", job_id)
+        return replies.explanation(job_id, reply) if reply else None
 
     @_answering
     def live(self, *, limit: int = 1000, after: int = 0) -> list[Job]:

@@ -15,6 +15,7 @@ from gpuqueue.event import Act, Event
 from gpuqueue.fields import Fields, loaded
 from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.queue.drains import drains
+from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Start, Verdict
 from gpuqueue.queue.lease import Alive, BrokenClaim, Claim, DeviceStatus, Lease, Reservation, Stranger, Verdicts
 from gpuqueue.words import brief
 
@@ -42,6 +43,47 @@ def claim(reply: Sequence[str]) -> Claim:
         devices=tuple(devices.split(",")),
         claimed_ms=int(claimed_ms),
         payload=spec,
+    )
+
+
+def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
+    """Return what why.lua answered."""
+    state, level, higher, users_before, theirs, own_before, first, *devices = reply
+    return Explanation(
+        job_id=job_id,
+        state=JobState(state),
+        level=Level(int(level)),
+        higher=int(higher),
+        users_before=int(users_before),
+        theirs=int(theirs),
+        own_before=int(own_before),
+        start=_start(*first) if first else None,
+        devices=tuple(map(_verdict, devices)),
+    )
+
+
+def _start(at_ms: str, devices: str, blockers: str) -> Start:
+    return Start(
+        at_ms=int(at_ms) or None,
+        devices=tuple(devices.split(",")),
+        blockers=tuple(sorted({int(job_id) for job_id in blockers.split(",") if job_id})),
+    )
+
+
+def _verdict(row: Sequence[str]) -> Verdict:
+    device, host, obstacle, available, capacity, total, kept_for, *runs = row
+    return Verdict(
+        device=device,
+        host=host,
+        obstacle=Obstacle(obstacle),
+        available_bytes=int(available),
+        capacity_bytes=int(capacity),
+        total_bytes=int(total),
+        kept_for=int(kept_for) if kept_for else None,
+        runs=tuple(
+            Occupant(job_id=int(each), held_bytes=int(held), ends_ms=int(ends) or None)
+            for each, held, ends in zip(runs[::3], runs[1::3], runs[2::3], strict=True)
+        ),
     )
 
 

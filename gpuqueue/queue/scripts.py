@@ -30,6 +30,7 @@ ACTS = (
     "reap",
     "reserve",
     "age",
+    "why",
     "cancel",
     "hold",
     "release",
@@ -44,7 +45,7 @@ _FIRST = "do local why = refusal() if why then return why end end\n"
 
 
 #: What stands before an act beside ``lib.lua``.
-SHARED = {"claim": ("placement",), "reserve": ("placement",), "age": ("placement",)}
+SHARED = {"claim": ("placement",), "reserve": ("placement",), "age": ("placement",), "why": ("placement",)}
 
 
 @cache

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -23,17 +24,20 @@ from gpuqueue.cli.doctor import _plain as doctor_plain
 from gpuqueue.cli.history import CSV_COLUMNS
 from gpuqueue.cli.machine import _device_plain, status
 from gpuqueue.cli.main import commands
+from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.device import Peak, Timeline
 from gpuqueue.doctor.examination import EXIT_CODES, ORDER
 from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.finding import Grade, name_of, ok, to_plain
-from gpuqueue.job import TRANSITIONS, Job, JobState, WaitReason
+from gpuqueue.job import TRANSITIONS, Job, JobState, Level, WaitReason
+from gpuqueue.queue.explanation import Explanation, Obstacle, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, source
 from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.settings import _READERS, PREFIX, Settings
 from gpuqueue.submission import LEFT_OUT, OURS, OURS_THAT_TRAVEL
+from gpuqueue.why import Why
 from workers.cli import worker_commands
 from workers.devices.backend import DeviceTrouble
 from workers.doctor.examination import ROOMS as THEIR_ROOMS
@@ -171,6 +175,35 @@ def a_record() -> Record:
     return Record(job=Job(id=1, spec=make_spec(), state=JobState.SUCCEEDED, submitted_at=moment), runs=(run,))
 
 
+def a_wait(job: Job) -> Why:
+    """Return a wait for one device."""
+    return Why(
+        job=job,
+        explanation=Explanation(
+            job_id=1,
+            state=JobState.QUEUED,
+            level=Level.NORMAL,
+            higher=0,
+            users_before=0,
+            theirs=0,
+            own_before=0,
+            start=Start(at_ms=None, devices=("GPU-0",), blockers=()),
+            devices=(
+                Verdict(
+                    device="GPU-0",
+                    host="h",
+                    obstacle=Obstacle.FITS,
+                    available_bytes=1,
+                    capacity_bytes=1,
+                    total_bytes=1,
+                    kept_for=None,
+                    runs=(),
+                ),
+            ),
+        ),
+    )
+
+
 def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/json.md names each key of each object in the code's own order, and no other."""
     monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
@@ -192,6 +225,7 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
             seen_s_ago=0.0,
         )
     )
+    wait: dict[str, Any] = why_to_plain(a_wait(a_record().job))
     expected = {
         "A job": list(record),
         "A run": list(run),
@@ -201,6 +235,10 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         "An activity": list(run_device["activity"]),
         "A timeline": list(codec.timeline_to_plain(Timeline(step_s=1.0, bytes=())) or ()),
         "A device (gpus)": list(device),
+        "A wait (why)": list(wait),
+        "A place in the order": list(wait["order"]),
+        "A verdict": list(wait["devices"][0]),
+        "A start": list(wait["start"]),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
         "Doctor": list(doctor_plain([], Grade.OK, None)),
         "A finding": list(to_plain(ok("as it should be"))),

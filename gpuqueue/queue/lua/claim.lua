@@ -86,7 +86,9 @@ local function fits(shape)
   if memo[shape] ~= nil then return memo[shape] end
   local mem, limit_s, n, wanted_pool, wish = parse_shape(shape)
   local ok = mem and mem <= available and (wanted_pool == '' or wanted_pool == pool) and suits(wish, kind)
-  if ok and r_job then ok = (mem <= beside_bytes and beside_slots >= 1) or ends_before(limit_s, r_start, now) end
+  if ok and r_job then -- beside the job that the device is kept for, or gone before it starts
+    ok = n == 1 and ((mem <= beside_bytes and beside_slots >= 1) or ends_before(limit_s, r_start, now))
+  end
   memo[shape] = ok and gang(mem, n, wanted_pool, nil) or false
   return memo[shape]
 end
@@ -102,6 +104,10 @@ local function take(id, lv, user, shape, devices, how)
   local attempt, losses = counted(j[3]) + 1, counted(j[4])
   local token = attempt .. '.' .. nonce
   local names = table.concat(devices, ',')
+  local spec = call('GET', key2('s', id))
+  if limit_s > 0 then -- the shape's is rounded up; a quote within a text of the spec has a backslash before it
+    limit_s = math.min(limit_s, tonumber(string.match(spec or '', '"time_limit_s":([%d.]+)')) or limit_s)
+  end
   local deposit_s = limit_s > 0 and math.min(limit_s, DEPOSIT_S) or DEPOSIT_S
   local rate = n * math.max(tonumber(mem) / total, 1 / all_slots)
   call('HDEL', job_key(id), 'tr', 'said')
@@ -114,7 +120,7 @@ local function take(id, lv, user, shape, devices, how)
   call('HSET', P .. 'lc', device, nonce .. ':' .. id)
   tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
     'worker', worker, 'devices', names, 'lease', mem, 'start', how)
-  return {id, token, call('GET', key2('s', id)), tostring(attempt), mem, names, stamp}
+  return {id, token, spec, tostring(attempt), mem, names, stamp}
 end
 
 if r_job then -- the job that this device is reserved for comes before all others

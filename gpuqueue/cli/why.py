@@ -1,0 +1,168 @@
+"""``why``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+
+import click
+
+from gpuqueue.checks import MAX_ID
+from gpuqueue.cli import render
+from gpuqueue.cli.why_json import why_to_plain
+from gpuqueue.client import Client
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.job import JobState
+from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Verdict
+from gpuqueue.units import format_apart, format_bytes, format_duration
+from gpuqueue.why import Why
+from gpuqueue.words import plain, short
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=click.IntRange(1, MAX_ID))
+@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+def why(job_id: int, *, as_json: bool) -> None:
+    """Tell why a job waits: which device lacks how much, because of whom, and when it may start.
+
+    \b
+    Example:
+      gpuqueue why 12
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Client() as client:
+        found = client.why(job_id)
+    click.echo(json.dumps(why_to_plain(found), indent=2) if as_json else _story(found))
+
+
+def _story(found: Why) -> str:
+    job, explanation = found.job, found.explanation
+    asked = (
+        f"{format_bytes(job.spec.mem_bytes)} on {'each of ' if job.spec.gpus > 1 else ''}{render.places_of(job.spec)}"
+    )
+    lines = [f"job {job.id}  {plain(job.spec.name)} ({plain(job.spec.account.name)}), {asked}"]
+    if explanation is None:
+        return "\n".join([*lines, _no_wait(job.state, job.id, job.started_at)])
+    if job.state is JobState.HELD:
+        lines.append(f"{str(job.reason or 'held').replace('_', ' ')}: it waits for a person: gpuqueue release {job.id}")
+    lines += [f"order  {_order(explanation, job.spec.account.name)}", "", _devices(found, explanation), ""]
+    lines += [f"start  {words}" for words in _start(found, explanation)]
+    return "\n".join(lines)
+
+
+def _no_wait(state: JobState, job_id: int, started_at: datetime | None) -> str:
+    if state.is_end:
+        return f"it has ended: {state}. How: gpuqueue show {job_id}"
+    return f"it does not wait: {state}" + (f" since {render.when(started_at)}" if started_at else "")
+
+
+def _order(found: Explanation, user: str) -> str:
+    before = [
+        (found.higher, f"{_count(found.higher, 'job')} of higher levels"),
+        (found.theirs, f"{found.theirs} of {_count(found.users_before, 'user')} with less usage"),
+        (found.own_before, f"{found.own_before} of {plain(user)}'s own"),
+    ]
+    words = ", ".join(text for count, text in before if count)
+    return f"level {found.level}; " + (f"before it: {words}" if words else "nobody is before it")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _devices(found: Why, explanation: Explanation) -> str:
+    if not explanation.devices:
+        return "no device is served: start the workers with gpuqueue up"
+    rows = []
+    for verdict in sorted(explanation.devices, key=lambda each: _place(found, each)):
+        promises = format_bytes(max(0, verdict.available_bytes))
+        rows.append(
+            (_label(found, verdict.device), promises, format_bytes(verdict.total_bytes), _why_not(found, verdict))
+        )
+    return render.table(("DEVICE", "CAN GIVE", "OF", "WHY NOT THERE"), rows, right=(1, 2))
+
+
+def _place(found: Why, verdict: Verdict) -> tuple[str, int]:
+    status = found.devices.get(verdict.device)
+    return verdict.host, status.device.index if status is not None else 0
+
+
+def _label(found: Why, uuid: str) -> str:
+    status = found.devices.get(uuid)
+    return plain(uuid) if status is None else plain(f"{render.device_label(status.device)}@{status.host}")
+
+
+def _why_not(found: Why, verdict: Verdict) -> str:
+    spec = found.job.spec
+    if verdict.obstacle is Obstacle.MEMORY:
+        lacking = format_bytes(spec.mem_bytes - max(0, verdict.available_bytes))
+        return f"{lacking} too little: {'; '.join(_takers(found, verdict))}"
+    if verdict.obstacle is Obstacle.TOO_SMALL:
+        asked, most = format_apart(spec.mem_bytes, verdict.total_bytes)
+        return f"too small: {asked} asked for, and it has {most} less its headroom"
+    status = found.devices.get(verdict.device)
+    drained = status.drained if status is not None else None
+    words = {
+        Obstacle.POOL: f"not in pool {spec.pool}",
+        Obstacle.KIND: f"not a {spec.device or 'gpu'}",
+        Obstacle.PART: "a MIG instance: a program can use only one",
+        Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",
+        Obstacle.SILENT: "its worker is silent: see gpuqueue status there",
+        Obstacle.SLOTS: f"no slot is free: {len(verdict.runs)} jobs run there",
+        Obstacle.KEPT: f"kept for job {verdict.kept_for}, which has waited too long",
+        Obstacle.ALONE: f"it has room, but too few others of its host have: {spec.gpus} are needed",
+        Obstacle.FITS: "it fits: it starts there when it is its turn",
+    }
+    return plain(words[verdict.obstacle])
+
+
+def _takers(found: Why, verdict: Verdict) -> Iterator[str]:
+    """Yield who has the memory of a device, the largest first."""
+    status = found.devices.get(verdict.device)
+    if status is not None and status.trouble is not None:
+        yield plain(status.trouble)
+        return
+    for run in sorted(verdict.runs, key=lambda each: -each.held_bytes):
+        until = f" until {_clock(run.ends_ms)}" if run.ends_ms is not None else ""
+        yield f"{_job(found, run)} {format_bytes(run.held_bytes)}{until}"
+    if status is None:
+        return
+    if status.foreign_bytes is None:
+        yield "it gives no reading of its memory"
+    elif status.foreign_bytes > 0:
+        who = ", ".join(f"{short(each.user or '?', 12)} {short(each.command or '?')}" for each in status.strangers)
+        yield f"strangers {format_bytes(status.foreign_bytes)}" + (f" ({who})" if who else "")
+    if status.headroom_bytes > 0:
+        yield f"headroom {format_bytes(status.headroom_bytes)}"
+
+
+def _job(found: Why, run: Occupant) -> str:
+    other = found.others.get(run.job_id)
+    return f"job {run.job_id}" + (f" ({short(other.spec.account.name, 12)})" if other else "")
+
+
+def _clock(at_ms: int) -> str:
+    return render.when(from_epoch_ms(at_ms))
+
+
+def _start(found: Why, explanation: Explanation) -> Iterator[str]:
+    start = explanation.start
+    if start is None:
+        yield "cannot say: as things stand, no device that serves now will ever have the room"
+        return
+    where = ", ".join(_label(found, device) for device in start.devices)
+    if not start.blockers:
+        yield f"there is room on {where}: it starts when it is its turn"
+        return
+    waits_for = ", ".join(f"job {each}" for each in start.blockers)
+    if start.at_ms is not None:
+        yield f"by {_clock(start.at_ms)} on {where}, when {waits_for} must have ended, unless others go before it"
+        return
+    yield f"cannot say: {where} has room when {waits_for} ended, and not all of them have a time limit"
+    for each in start.blockers:
+        usual = found.usual.get(each)
+        if usual is not None:
+            yield (
+                f"job {each}: runs of its name took {format_duration(usual.median_s)} (half of them), "
+                f"{format_duration(usual.p90_s)} (nine of ten), by {_count(usual.runs, 'run')} that lasted as long"
+            )

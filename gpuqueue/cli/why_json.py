@@ -1,0 +1,59 @@
+"""What ``why --json`` shows; docs/reference/json.md explains it."""
+
+from __future__ import annotations
+
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.codec import job_to_plain
+from gpuqueue.queue.explanation import Verdict
+from gpuqueue.why import Why
+
+
+def why_to_plain(found: Why) -> dict[str, object]:
+    """Return what ``why --json`` shows."""
+    explanation = found.explanation
+    return {
+        "job": job_to_plain(found.job),
+        "order": None
+        if explanation is None
+        else {
+            "level": str(explanation.level),
+            "higher": explanation.higher,
+            "users_before": explanation.users_before,
+            "theirs": explanation.theirs,
+            "own_before": explanation.own_before,
+        },
+        "devices": [] if explanation is None else [_verdict_plain(found, each) for each in explanation.devices],
+        "start": None
+        if explanation is None or explanation.start is None
+        else {
+            "at": _iso(explanation.start.at_ms),
+            "devices": list(explanation.start.devices),
+            "blockers": [{"job_id": each, **_usual_plain(found, each)} for each in explanation.start.blockers],
+        },
+    }
+
+
+def _verdict_plain(found: Why, verdict: Verdict) -> dict[str, object]:
+    status = found.devices.get(verdict.device)
+    return {
+        "uuid": verdict.device,
+        "host": verdict.host,
+        "obstacle": str(verdict.obstacle),
+        "available_bytes": max(0, verdict.available_bytes),
+        "total_bytes": verdict.total_bytes,
+        "headroom_bytes": status.headroom_bytes if status else None,
+        "foreign_bytes": status.foreign_bytes if status else None,
+        "kept_for": verdict.kept_for,
+        "runs": [
+            {"job_id": run.job_id, "held_bytes": run.held_bytes, "ends_at": _iso(run.ends_ms)} for run in verdict.runs
+        ],
+    }
+
+
+def _usual_plain(found: Why, job_id: int) -> dict[str, object]:
+    usual = found.usual.get(job_id)
+    return {"median_s": usual.median_s if usual else None, "p90_s": usual.p90_s if usual else None}
+
+
+def _iso(at_ms: int | None) -> str | None:
+    return None if at_ms is None else from_epoch_ms(at_ms).isoformat(timespec="milliseconds")

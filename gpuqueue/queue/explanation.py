@@ -1,0 +1,93 @@
+"""Why a job does not run: what ``why.lua`` finds, as values. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from gpuqueue.job import JobState, Level
+
+
+class Obstacle(str, Enum):
+    """What keeps a job from a device. The first that does, in this order."""
+
+    #: The job asks for another pool.
+    POOL = "pool"
+    #: The job wants another kind of device.
+    KIND = "kind"
+    #: It is a part of a card, and a job on several devices cannot use one.
+    PART = "part"
+    #: It could not give so much memory if it were empty.
+    TOO_SMALL = "too_small"
+    #: It takes no new job, by somebody's say.
+    DRAINED = "drained"
+    #: Its worker has not been heard for a while.
+    SILENT = "silent"
+    #: It cannot promise so much memory now.
+    MEMORY = "memory"
+    #: It runs as many jobs as it may.
+    SLOTS = "slots"
+    #: It is kept for a job that has waited too long.
+    KEPT = "kept"
+    #: It has room, but too few others of its host have: the job wants several.
+    ALONE = "alone"
+    #: Nothing does: the job starts there when it is its turn.
+    FITS = "fits"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Occupant:
+    """A run on a device: the bytes that it counts for, and when it must have ended (None: it has no time limit)."""
+
+    job_id: int
+    held_bytes: int
+    ends_ms: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Verdict:
+    """A device, and what keeps the job from it. ``capacity_bytes`` is what it could promise if no job ran there."""
+
+    device: str
+    host: str
+    obstacle: Obstacle
+    available_bytes: int
+    capacity_bytes: int
+    total_bytes: int
+    kept_for: int | None
+    runs: tuple[Occupant, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """Where there will be room first, once the runs of ``blockers`` have ended. ``at_ms``: when they must have.
+
+    ``at_ms`` is None where one of them has no time limit. Nobody who goes before the job is counted.
+    """
+
+    at_ms: int | None
+    devices: tuple[str, ...]
+    blockers: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """Why a job does not run.
+
+    Before it in the order are ``higher`` jobs of higher levels, ``theirs`` of ``users_before`` users with less usage on
+    its own level, and ``own_before`` of its own user. ``level`` is the one that it counts as of now.
+    ``start`` is None where no device could ever have room as things stand.
+    """
+
+    job_id: int
+    state: JobState
+    level: Level
+    higher: int
+    users_before: int
+    theirs: int
+    own_before: int
+    start: Start | None
+    devices: tuple[Verdict, ...]

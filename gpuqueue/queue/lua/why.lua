@@ -1,0 +1,96 @@
+-- Why does a job not run? Told from the same figures and by the same rules as a claim. Changes nothing.
+-- ARGV: id
+-- returns {} if unknown | {state, level, jobs on higher levels, users with less usage, their jobs on this level,
+--   own jobs before it, {start in ms (0: nobody can say), devices, blockers} | {}, for each device: {...}}
+--   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
+--   the job that it is kept for or '', and for each run there: id, bytes, when it must have ended in ms (0: no limit)
+local wrong = expect {'id'}
+if wrong then return wrong end
+local id = ARGV[1]
+local job = read_job(id)
+if not job.st then return {} end
+if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then return {job.st, job.lv or '1', 0, 0, 0, 0, {}} end
+local now = now_ms()
+local mem, limit_s, n, wanted_pool, wish = parse_shape(job.sh)
+
+local function text(number) return string.format('%.0f', number) end
+
+-- What keeps this job from this device? The first that does, in words; `fits` if nothing does.
+local function obstacle(device, available, pool, seen, slots, total, kind, headroom, capacity, all_slots, holder, need, start, blockers)
+  if wanted_pool ~= '' and wanted_pool ~= pool then return 'pool' end
+  if not suits(wish, kind) then return 'kind' end
+  if n > 1 and kind == 'mig' then return 'part' end
+  if mem > total - headroom then return 'too_small' end
+  if call('HEXISTS', P .. 'drained', device) == 1 then return 'drained' end
+  if math.abs(now - seen) > SEEN_MS then return 'silent' end
+  if mem > available then return 'memory' end
+  if slots <= 0 then return 'slots' end
+  if holder and holder ~= id then
+    local bytes, places = left_beside(device, capacity, all_slots, need, blockers)
+    if n > 1 or not ((mem <= bytes and places >= 1) or ends_before(limit_s, start, now)) then return 'kept' end
+  end
+  return 'fits'
+end
+
+local devices, plans = {}, nil
+local names = call('SMEMBERS', P .. 'hosts')
+table.sort(names)
+for _, host in ipairs(names) do
+  local records, fitting, planned = call('HGETALL', key2('dev', host)), {}, {}
+  for i = 1, #records, 2 do
+    local device = records[i]
+    local available, pool, seen, slots, total, all_slots, kind, capacity = promise(host, device)
+    if available then
+      local holder, need, start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
+      local _, headroom = parse_record(records[i + 1], device)
+      local why = obstacle(device, available, pool, seen, slots, total, kind, tonumber(headroom), capacity, all_slots,
+        holder, need, start, blockers)
+      local row = {device, host, why, text(available), text(capacity), text(total), holder or ''}
+      for _, run in ipairs(runs_on(device, total)) do
+        for _, value in ipairs({run.id, text(run.bytes), text(run.ends)}) do row[#row + 1] = value end
+      end
+      devices[#devices + 1] = row
+      if why == 'fits' then
+        fitting[kind] = fitting[kind] or {}
+        table.insert(fitting[kind], row)
+      end
+      if not holder or holder == id then planned[#planned + 1] = picture(host, device, records[i + 1], now) end
+    end
+  end
+  for _, rows in pairs(fitting) do -- a job on several devices gets all of them or none
+    if #rows < n then
+      for _, row in ipairs(rows) do row[3] = 'alone' end
+    end
+  end
+  local found = plan(planned, job.sh, now)
+  if found and (not plans or sooner(found.start, plans.start)) then plans = found end
+end
+
+local first = {}
+if plans then
+  local where, blockers = {}, {}
+  for _, device in ipairs(plans.devices) do
+    where[#where + 1] = device.name
+    if device.blockers ~= '' then blockers[#blockers + 1] = device.blockers end
+  end
+  first = {text(plans.start), table.concat(where, ','), table.concat(blockers, ',')}
+end
+
+local function waiting(lv, user, below) -- a user's jobs on a level, with ids below a bound
+  local count = 0
+  for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
+    count = count + call('ZCOUNT', queue_key(lv, user, shape), '-inf', below)
+  end
+  return count
+end
+
+local higher, users_before, theirs = 0, 0, 0
+for _, lv in ipairs(LEVELS) do
+  if lv == job.lv then break end
+  for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do higher = higher + waiting(lv, user, '+inf') end
+end
+for _, user in ipairs(call('ZRANGE', key2('ul', job.lv), 0, -1)) do
+  if user == job.u then break end
+  users_before, theirs = users_before + 1, theirs + waiting(job.lv, user, '+inf')
+end
+return {job.st, job.lv, higher, users_before, theirs, waiting(job.lv, job.u, '(' .. id), first, unpack(devices)}

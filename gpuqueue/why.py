@@ -1,0 +1,62 @@
+"""Why a job waits, with all that a person needs to understand it: put together from the queue and the book."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpuqueue.job import Job
+
+if TYPE_CHECKING:
+    from gpuqueue.queue.explanation import Explanation
+    from gpuqueue.queue.lease import DeviceStatus
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Usual:
+    """How long runs of a job's name by its user took, of those that lasted at least as long as it has by now.
+
+    ``median_s`` and ``p90_s`` are durations of whole runs; ``runs`` is how many there were to go by.
+    """
+
+    median_s: float
+    p90_s: float
+    runs: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Why:
+    """A job and why it does not run; ``explanation`` is None for one that has ended or runs.
+
+    ``devices`` are those that workers announced, by UUID; ``others`` the jobs that the explanation names, as far as the
+    queue knows them; ``usual`` how long those of them without a time limit may take, as far as the book knows.
+    """
+
+    job: Job
+    explanation: Explanation | None = None
+    devices: Mapping[str, DeviceStatus] = field(default_factory=dict)
+    others: Mapping[int, Job] = field(default_factory=dict)
+    usual: Mapping[int, Usual] = field(default_factory=dict)
+
+
+def named_by(explanation: Explanation) -> set[int]:
+    """Return the ids of the other jobs that *explanation* names."""
+    runs = {run.job_id for device in explanation.devices for run in device.runs}
+    return runs | {device.kept_for for device in explanation.devices if device.kept_for is not None}
+
+
+def usual_of(durations_s: Iterable[float], *, elapsed_s: float) -> Usual | None:
+    """Return what is usual among runs that took *durations_s*, given that this one has lasted *elapsed_s*.
+
+    None if no run lasted that long. The quantiles are the nearest ranks, so each is a duration that did occur.
+    """
+    longer = sorted(each for each in durations_s if each >= elapsed_s)
+    if not longer:
+        return None
+    return Usual(median_s=_rank(longer, 50), p90_s=_rank(longer, 90), runs=len(longer))
+
+
+def _rank(ordered: Sequence[float], percent: int) -> float:
+    """Return the smallest value that at least *percent* of all do not exceed."""
+    return ordered[max(1, -(-len(ordered) * percent // 100)) - 1]

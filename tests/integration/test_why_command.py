@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+
+from factories import make_offer, make_spec, must_claim, serve
+from site_of_one import Site
+
+from gpuqueue.job import JobState
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.run import Ending
+from gpuqueue.units import GIB
+
+
+def one_run(queue: JobQueue, duration_s: float, **changes: object) -> None:
+    """Let a job run and end."""
+    queue.submit(make_spec(**changes))
+    run = must_claim(queue)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "devices": ()}
+    queue.finish(run.job_id, run.token, duration_s=duration_s, **done)  # type: ignore[arg-type]
+
+
+def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> None:
+    """What has no time limit is judged by how long the like took before; what is missing is said."""
+    site.start_recorder()
+    queue = site.queue
+    serve(queue, make_offer(headroom_bytes=GIB))
+    for duration_s in (3600.0, 7200.0):
+        one_run(queue, duration_s, name="long")
+    queue.submit(make_spec(mem_bytes=20 * GIB, name="long"))
+    must_claim(queue)
+    waiting = queue.submit(make_spec(mem_bytes=10 * GIB, name="mine")).id
+    site.until_recorded(2)
+
+    said = site.cli("why", str(waiting))
+
+    assert "job 4  mine (ada), 10G on 1 device" in said.stdout
+    assert "7G too little: job 3 (ada) 20G; headroom 1G" in said.stdout
+    assert "cannot say: 0@nodeA has room when job 3 ended" in said.stdout
+    assert "job 3: runs of its name took 1:00:00 (half of them), 2:00:00 (nine of ten), by 2 runs" in said.stdout
+    plain = json.loads(site.cli("why", str(waiting), "--json").stdout)
+    assert {"job_id": 3, "median_s": 3600.0, "p90_s": 7200.0} == plain["start"]["blockers"][0]
+    assert "memory" == plain["devices"][0]["obstacle"]
+
+
+def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
+    """Held, running, ended, or nobody's."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    site.queue.submit(make_spec())
+    must_claim(site.queue)
+    held = site.queue.submit(make_spec()).id
+    site.queue.hold(held)
+
+    assert "it does not wait: starting" in site.cli("why", "1").stdout
+    assert f"held: it waits for a person: gpuqueue release {held}" in site.cli("why", str(held)).stdout
+    site.queue.cancel(held)
+    assert f"it has ended: cancelled. How: gpuqueue show {held}" in site.cli("why", str(held)).stdout
+    nobody = site.cli("why", "77", check=False)
+    assert 3 == nobody.returncode
+    assert "gpuqueue: there is no job 77: see gpuqueue queue and gpuqueue history" == nobody.stderr.strip()
