@@ -1,0 +1,221 @@
+"""Whatever is done to the queue, in whatever order: what it promises holds after every step."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from factories import ADA, BOB, make_offer, make_spec, serve
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+from store_dump import dump, faults
+
+from gpuqueue.errors import Impossible
+from gpuqueue.job import ENDS, JobState, Level
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.explanation import Obstacle
+from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.lease import Alive, Claim, Offer
+from gpuqueue.run import Ending
+from gpuqueue.units import GIB
+
+DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
+SLOTS = 3
+
+jobs = st.fixed_dictionaries(
+    {
+        "mem_bytes": st.sampled_from([1, 4, 8, 12, 16, 20, 23]).map(lambda size: size * GIB),
+        "gpus": st.sampled_from([1, 1, 1, 2, 3]),
+        "account": st.sampled_from([ADA, BOB]),
+        "level": st.sampled_from(Level),
+        "time_limit_s": st.sampled_from([None, 60.0, 7200.0]),
+        "requeue": st.booleans(),
+    }
+)
+
+
+orders = st.permutations(sorted(DEVICES))
+
+
+class Site(RuleBasedStateMachine):
+    """Submitters, workers, reapers and people at once, one act at a time: every script is atomic."""
+
+    url = ""
+
+    claims = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = connect(self.url)
+        self.client.flushall()
+        self.queue = JobQueue(self.url)
+        self.acknowledged: set[int] = set()
+        self.ended: dict[int, JobState] = {}
+        self.attempts: dict[int, int] = {}
+
+    @initialize(target=claims, batch=st.lists(jobs, min_size=6, max_size=12), order=orders)
+    def open(self, batch: list[dict[str, Any]], order: list[str]) -> Any:
+        """Two hosts with four cards, and a morning's work."""
+        self.queue.open(0)
+        serve(self.queue, *(self.offer(uuid) for uuid in DEVICES))
+        self._submit(batch)
+        return multiple(*self._claims([*order, *order], again=False))
+
+    def teardown(self) -> None:
+        """Close the connections."""
+        self.queue.close()
+        self.client.close()
+
+    def offer(self, uuid: str) -> Offer:
+        """Return what a device's worker tells."""
+        return make_offer(uuid, host=DEVICES[uuid], slots=SLOTS)
+
+    # ---- what may happen -----------------------------------------------------------------------------------------
+
+    @rule(batch=st.lists(jobs, min_size=1, max_size=6))
+    def submit(self, batch: list[dict[str, Any]]) -> None:
+        """At any time."""
+        self._submit(batch)
+
+    def _submit(self, batch: list[dict[str, Any]]) -> None:
+        for changes in batch:
+            with contextlib.suppress(Impossible):  # no host could ever run it: then it is no job
+                job_id = self.queue.submit(make_spec(**changes)).id
+                assert job_id not in self.acknowledged, "an id was given out twice"
+                self.acknowledged.add(job_id)
+
+    @rule(target=claims, order=orders, again=st.booleans())
+    def claim(self, order: list[str], again: bool) -> Any:  # noqa: FBT001 - Hypothesis hands it in by name
+        """Every worker looks, in any order, each as often as it likes: the reply may get lost."""
+        return multiple(*self._claims(order, again=again))
+
+    def _claims(self, order: list[str], *, again: bool) -> list[Claim]:
+        return [won for device in order if (won := self._claim(device, again=again)) is not None]
+
+    def _claim(self, device: str, *, again: bool) -> Claim | None:
+        nonce = new_nonce()
+        fits = {job.id for job in self.queue.live() if self._fits(job.id, device)}
+        claimed = self.queue.claim(self.offer(device), worker=device, lease_s=300, nonce=nonce)
+        if again:
+            assert claimed == self.queue.claim(self.offer(device), worker=device, lease_s=300, nonce=nonce)
+        if claimed is None:
+            assert not fits, f"nothing was claimed, and why says that {fits} fit"
+            return None
+        assert claimed.job_id in fits, "it was claimed where why says that it does not fit"
+        self.attempts[claimed.job_id] = self.attempts.get(claimed.job_id, 0) + 1
+        assert claimed.attempt == self.attempts[claimed.job_id]
+        return claimed
+
+    def _fits(self, job_id: int, device: str) -> bool:
+        found = self.queue.why(job_id)
+        if found is None or found.state is not JobState.QUEUED:
+            return False
+        return any(each.device == device and each.obstacle is Obstacle.FITS for each in found.devices)
+
+    @rule(claim=claims)
+    def start(self, claim: Claim) -> None:
+        """Also late, when the claim is stale."""
+        self.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
+
+    @rule(claim=claims)
+    def beat(self, claim: Claim) -> None:
+        """Also for a run that somebody else has by now: it must not renew anything."""
+        alive = Alive(job_id=claim.job_id, token=claim.token, observed=dict.fromkeys(claim.devices, 0))
+        before = self.client.zscore("{gq}:leases", claim.job_id)
+        verdicts = self.queue.beat(self.offer(claim.devices[0]), [alive], lease_s=900)
+        if claim.token in verdicts.stale:
+            assert before == self.client.zscore("{gq}:leases", claim.job_id)
+
+    @rule(claim=claims, code=st.sampled_from([0, 1]))
+    def finish(self, claim: Claim, code: int) -> None:
+        """Once or often: only the owner's first word counts."""
+        ending = Ending.from_status(code)
+        state = JobState.FAILED if code else JobState.SUCCEEDED
+        done = self.queue.finish(claim.job_id, claim.token, state=state, ending=ending, duration_s=1.0, devices=())
+        if done:
+            assert claim.job_id not in self.ended, "it ended twice"
+
+    @rule(claim=claims)
+    def lose(self, claim: Claim) -> None:
+        """Its worker came back and found nothing."""
+        self.queue.lose(claim.job_id, claim.token, loss_limit=3, detail="gone")
+
+    @rule(claim=claims)
+    def give_back(self, claim: Claim) -> None:
+        """No attempt, wherever it was in time."""
+        if self.queue.giveback(claim.job_id, claim.token, "full"):
+            self.attempts[claim.job_id] -= 1
+
+    @rule(pick=st.integers(0, 1000), act=st.sampled_from(["cancel", "hold", "release"]))
+    def change(self, pick: int, act: str) -> None:
+        """Somebody changes their mind."""
+        if self.acknowledged:
+            getattr(self.queue, act)(sorted(self.acknowledged)[pick % len(self.acknowledged)])
+
+    @rule(most=st.sampled_from([1, 2, 0]))
+    def reserve(self, most: int) -> None:
+        """The tick that keeps room."""
+        standing = self.queue.reserve(after_s=0, most=most)
+        held = [device for each in standing for device in each.devices]
+        assert len(held) == len(set(held)), "a device is kept for two jobs"
+
+    @rule(most=st.integers(1, 3))
+    def age(self, most: int) -> None:
+        """The tick that lifts."""
+        self.queue.age(after_s=0, most=most)
+
+    @rule(claim=claims)
+    def let_it_expire(self, claim: Claim) -> None:
+        """Nobody vouched for it; the reaper comes by."""
+        if self.client.zscore("{gq}:leases", claim.job_id) is None:
+            return
+        self.client.zadd("{gq}:leases", {str(claim.job_id): 1})
+        self.client.hset("{gq}:meta", mapping={"reap": self.queue.now_ms(), "grace": 0})
+        self.queue.reap(loss_limit=3, lease_s=300, tick_s=1000)
+
+    # ---- what must hold ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def indexes_fit_the_jobs(self) -> None:
+        """No key is left behind, none is missing; each run holds its devices and nobody else does."""
+        assert [] == faults(dump(self.client))
+
+    @invariant()
+    def no_device_is_promised_twice(self) -> None:
+        """In bytes and in slots."""
+        for device in self.queue.devices():
+            assert device.promised_bytes <= device.device.total_bytes
+            assert len(device.jobs) <= SLOTS
+
+    @invariant()
+    def nothing_that_was_acknowledged_is_gone(self) -> None:
+        """And what has ended stays as it ended."""
+        states = {job.id: job.state for job in self.queue.live()}
+        assert self.acknowledged == set(states)
+        for job_id, state in self.ended.items():
+            assert state is states[job_id]
+        self.ended.update({job_id: state for job_id, state in states.items() if state in ENDS})
+
+
+def test_no_order_of_acts_breaks_a_promise(store_url: str) -> None:
+    """Hypothesis looks for one, and shows the shortest that it finds."""
+    Site.url = store_url
+    run_state_machine_as_test(
+        Site,
+        settings=settings(
+            max_examples=30,
+            stateful_step_count=30,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+        ),
+    )
