@@ -10,11 +10,14 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from enum import Enum
+from typing import TypeVar
 
 from gpuqueue.errors import BadRequest, JobNotFound
-from gpuqueue.job import JobState
-from gpuqueue.units import parse_duration
+from gpuqueue.units import MAX_BYTES, parse_bytes, parse_duration
 from gpuqueue.words import brief
+
+Word = TypeVar("Word", bound=Enum)
 
 #: Largest id that either store can hold.
 MAX_ID = 2**53
@@ -49,11 +52,11 @@ def count(what: str, value: object) -> int:
     return value
 
 
-def text_or_none(what: str, value: object) -> str | None:
-    """Return something to look for.
+def text_or_none(what: str, value: object, *, most: int | None = None) -> str | None:
+    """Return something to look for, of at most *most* characters.
 
     Raises:
-        BadRequest: it is no text, or none that a database could hold.
+        BadRequest: it is no text, none that a database could hold, or too long.
 
     """
     if value is None:
@@ -62,22 +65,37 @@ def text_or_none(what: str, value: object) -> str | None:
         raise BadRequest(f"{what} must be text, not {brief(value)}")
     if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
         raise BadRequest(f"{what} cannot be {brief(value)}: that is no text")
+    if most is not None and len(value) > most:
+        raise BadRequest(f"{what} must have at most {most} characters, not {len(value)}")
     return value
 
 
-def states(value: object) -> tuple[JobState, ...]:
-    """Return the states to look for.
+def words_of(what: str, value: object, kind: type[Word]) -> tuple[Word, ...]:
+    """Return words of *kind* to look for.
 
     Raises:
-        BadRequest: it is no list of states.
+        BadRequest: it is no list of such words.
 
     """
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise BadRequest(f"states must be a list of JobState, not {brief(value)}")
+        raise BadRequest(f"{what} must be a list of {kind.__name__}, not {brief(value)}")
     for each in value:
-        if not isinstance(each, JobState):
-            raise BadRequest(f"states must be a list of JobState, and {brief(each)} is none")
+        if not isinstance(each, kind):
+            raise BadRequest(f"{what} must be a list of {kind.__name__}, and {brief(each)} is none")
     return tuple(value)
+
+
+def word(what: str, value: object, kind: type[Word]) -> Word:
+    """Return the word of *kind* that is meant, given as such or as its text.
+
+    Raises:
+        BadRequest: it is none.
+
+    """
+    for each in kind:
+        if value is each or (isinstance(value, str) and value == each.value):
+            return each
+    raise BadRequest(f"{what} must be one of {', '.join(str(each.value) for each in kind)}, not {brief(value)}")
 
 
 def moment_or_none(what: str, value: object) -> datetime | None:
@@ -118,6 +136,32 @@ def time_limit(value: object) -> float | None:
 
     """
     return parse_duration(value) if isinstance(value, str) else seconds_or_none("time_limit", value)
+
+
+def size_or_none(what: str, value: object) -> int | None:
+    """Return a size in bytes, given as such or as text such as ``20G``.
+
+    Raises:
+        BadRequest: it is neither, or no size at all.
+
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return parse_bytes(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_BYTES:
+        raise BadRequest(f"{what} must be a size in bytes or such as 20G, not {brief(value)}")
+    return value
+
+
+def duration_or_none(what: str, value: object) -> float | None:
+    """Return a duration in seconds, given as such or as text such as ``2h``.
+
+    Raises:
+        BadRequest: it is neither.
+
+    """
+    return parse_duration(value) if isinstance(value, str) else seconds_or_none(what, value)
 
 
 def words(what: str, value: object) -> tuple[str, ...]:

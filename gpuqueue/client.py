@@ -34,9 +34,10 @@ from gpuqueue.errors import (
     Unreadable,
     WaitTimeout,
 )
+from gpuqueue.history import MAX_TEXT, HistoryQuery, Sort
 from gpuqueue.job import Job, JobSpec, JobState, Level
 from gpuqueue.logs import LogTail
-from gpuqueue.run import Record
+from gpuqueue.run import EndingKind, Record
 from gpuqueue.settings import Settings
 from gpuqueue.submission import command_of, current_account, current_umask, name_of, travelling, working_directory
 from gpuqueue.units import format_duration, parse_bytes
@@ -280,34 +281,77 @@ class Client:
         """Return every device that workers announced."""
         return self.queue.devices()
 
-    def history(
+    def history(  # noqa: PLR0913 - each is one thing that a person may ask for
         self,
         *,
         user: str | None = None,
         name: str | None = None,
         states: Sequence[JobState] = (),
+        endings: Sequence[EndingKind] = (),
+        exit_code: int | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         device: str | None = None,
+        model: str | None = None,
+        host: str | None = None,
+        min_peak: str | int | None = None,
+        min_duration: str | float | None = None,
+        max_duration: str | float | None = None,
+        text: str | None = None,
+        sort: Sort | str = Sort.ID,
+        reverse: bool = False,
         limit: int = 50,
         before_id: int | None = None,
+        after_id: int | None = None,
     ) -> list[Record]:
-        """Return the newest *limit* jobs that match, with their runs, newest first.
+        """Return the first *limit* jobs that match all that is given, with their runs, in the order of *sort*.
 
-        ``since`` and ``until`` bound the time of submission; ``device`` is a UUID or its start; page on with
-        ``before_id`` set to the last id seen.
+        Args:
+            user: The submitting account.
+            name: The whole name.
+            states: One of these.
+            endings: How the current or last run ended: one of these.
+            exit_code: That of the current or last run.
+            since: Submitted then or later.
+            until: Submitted before.
+            device: A UUID or its start; a job matches if any of its runs was there.
+            model: A part of a device's name, such as ``"A100"``; as with *device*.
+            host: Where the current or last run is or was.
+            min_peak: Peak memory of the current or last run, over all its devices, in bytes or such as ``"20G"``.
+            min_duration: How long it took, in seconds or such as ``"2h"``.
+            max_duration: As *min_duration*.
+            text: A part of the command; the case of ASCII letters does not count.
+            sort: ``"id"`` (newest first), ``"ended"``, ``"duration"``, ``"peak"`` or ``"user"``.
+            reverse: The other way round. What is not known stands last in either.
+            limit: How many at most.
+            before_id: Only jobs older than this one.
+            after_id: Go on after this job in the order asked for: the next page, where it was the last seen.
+
+        Raises:
+            BadRequest: something makes no sense.
+            JobNotFound: the book does not have the job *after_id*, and the order needs it.
+
         """
-        from gpuqueue.book.queries import HistoryQuery  # noqa: PLC0415 - as in book
-
         query = HistoryQuery(
             user=checks.text_or_none("user", user),
             name=checks.text_or_none("name", name),
-            states=checks.states(states),
+            states=checks.words_of("states", states, JobState),
+            endings=checks.words_of("endings", endings, EndingKind),
+            exit_code=None if exit_code is None else checks.count("exit_code", exit_code),
             since=checks.moment_or_none("since", since),
             until=checks.moment_or_none("until", until),
             device=checks.text_or_none("device", device),
+            model=checks.text_or_none("model", model),
+            host=checks.text_or_none("host", host),
+            min_peak_bytes=checks.size_or_none("min_peak", min_peak),
+            min_duration_s=checks.duration_or_none("min_duration", min_duration),
+            max_duration_s=checks.duration_or_none("max_duration", max_duration),
+            text=checks.text_or_none("text", text, most=MAX_TEXT),
+            sort=checks.word("sort", sort, Sort),
+            reverse=bool(reverse),
             limit=checks.count("limit", limit),
             before_id=None if before_id is None else checks.job_id(before_id),
+            after_id=None if after_id is None else checks.job_id(after_id),
         )
         return self.book.history(query)
 

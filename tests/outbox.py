@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from factories import make_spec
 
-from gpuqueue.book.queries import HistoryQuery
 from gpuqueue.codec import encode_ended, encode_spec, encode_started
 from gpuqueue.device import DeviceKind, Peak, PeakSource
 from gpuqueue.event import Act, Cursor, Event
+from gpuqueue.history import HistoryQuery
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.run import Ending, Record, RunDevice
 from gpuqueue.units import GIB

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from gpuqueue.book.queries import HistoryQuery
     from gpuqueue.event import Cursor, Event
+    from gpuqueue.history import HistoryQuery
     from gpuqueue.run import Record, Survivor
 
 
@@ -117,10 +117,11 @@ class Book:
             yield from queries.survivors(connection)
 
     def history(self, query: HistoryQuery) -> list[Record]:
-        """Return the jobs that match *query* with all their runs, newest first.
+        """Return the jobs that match *query* with all their runs, in its order.
 
         Raises:
             BookUnreachable: see the class.
+            JobNotFound: the job to go on after is not in the book.
 
         """
         with self._reading() as connection:

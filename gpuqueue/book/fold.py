@@ -33,6 +33,8 @@ DeviceKey = tuple[int, int, str]
 
 #: Payloads that stand in another table as well; the event does not repeat them.
 _ELSEWHERE = {"spec": {Act.SUBMIT, Act.ADOPT}, "started": {Act.STARTED, Act.ADOPT}, "ended": {Act.FINISH}}
+#: Columns of a job that tell of its current or last run.
+_OF_LAST_RUN = ("ending", "exit_code", "duration_s", "peak_bytes")
 #: What an unreadable payload may raise. One bad event must not stop the recorder for ever.
 _UNREADABLE = (Unreadable, ValueError, KeyError, TypeError, AttributeError)
 
@@ -138,7 +140,7 @@ def _submit(batch: Batch, event: Event) -> None:
         "time_limit_s": spec.time_limit_s,
         "pool": spec.pool,
         "submitted_at": event.at,
-        **dict.fromkeys(("claimed_at", "started_at", "host")),
+        **dict.fromkeys(("claimed_at", "started_at", "host", *_OF_LAST_RUN)),
         "spec": payload,
     }
 
@@ -183,6 +185,7 @@ def _started(batch: Batch, event: Event) -> None:
     run["started_at"] = event.at
     log_path, devices = decode_started(event.fields["started"])
     run["log_path"] = log_path or None  # of a run that was written down again, nobody may know it
+    batch.job((event.job_id,)).update(dict.fromkeys(_OF_LAST_RUN))
     _describe(batch, event, devices)
 
 
@@ -224,6 +227,7 @@ def _finish(batch: Batch, event: Event) -> None:
         peak_at_once_bytes=ended.peak_at_once_bytes,
         **ending_columns(ended.ending),
     )
+    sum_up(batch, event, ended)
     _describe(batch, event, ended.devices)
     for device in ended.devices:
         place = (event.job_id, event.attempt, device.uuid)
@@ -235,6 +239,19 @@ def _finish(batch: Batch, event: Event) -> None:
 def _lose(batch: Batch, event: Event) -> None:
     ending = Ending.lost(event.fields.get("detail", ""))
     batch.run(run_key(event)).update(ended_at=event.at, **ending_columns(ending))
+    sum_up(batch, event, Ended(ending=ending, duration_s=None, devices=()))
+
+
+def sum_up(batch: Batch, event: Event, ended: Ended) -> None:
+    """Set what a list shows of the job's last run. Not at the claim: that may be given back."""
+    peaks = [device.peak.bytes for device in ended.devices]
+    known = [peak for peak in peaks if peak is not None]
+    batch.job((event.job_id,)).update(
+        ending=ended.ending.kind.value,
+        exit_code=ended.ending.exit_code,
+        duration_s=ended.duration_s,
+        peak_bytes=sum(known) if known and len(known) == len(peaks) else None,
+    )
 
 
 _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from gpuqueue.book.fold import Batch, Row, ending_columns, event_row, move_job, run_key
+from gpuqueue.book.fold import Batch, Row, ending_columns, event_row, move_job, run_key, sum_up
 from gpuqueue.event import Act, Event
-from gpuqueue.run import Ending
+from gpuqueue.run import Ended, Ending
 
 #: Largest number that a column of every database takes.
 _MOST = 2**31 - 1
@@ -24,6 +24,7 @@ def outline(event: Event, why: str, *, epoch: str) -> Batch:
     if event.act in {Act.FINISH, Act.LOSE} and "token" in event.fields:
         ending = Ending.lost(f"the book could not take the report of its end: {why}")
         batch.run(run_key(within)).update(ended_at=event.at, **ending_columns(ending))
+        sum_up(batch, within, Ended(ending=ending, duration_s=None, devices=()))
     return batch
 
 

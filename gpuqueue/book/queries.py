@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import shlex
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from gpuqueue.book import filters
 from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import UNREADABLE, decode_spec, stand_in
 from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Cursor, Event, place
+from gpuqueue.history import HistoryQuery
 from gpuqueue.job import Job, JobSpec, JobState, Level, WaitReason
 from gpuqueue.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind, Survivor
 
@@ -29,28 +31,9 @@ _MOST_IN = 1000
 _PAGE = 500
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HistoryQuery:
-    """Which jobs to show: those that match everything that is given, newest first.
-
-    ``since`` (included) and ``until`` (not included) bound the time of submission. ``device`` is a UUID or its
-    start. To page on, set ``before_id`` to the last id seen: no job is seen twice or missed while others come in.
-    """
-
-    user: str | None = None
-    name: str | None = None
-    states: tuple[JobState, ...] = ()
-    since: datetime | None = None
-    until: datetime | None = None
-    device: str | None = None
-    limit: int = 50
-    before_id: int | None = None
-
-
 def history(connection: sa.Connection, query: HistoryQuery) -> list[Record]:
-    """Return the jobs that match *query* with all their runs."""
-    found = sa.select(jobs).where(*_conditions(query)).order_by(jobs.c.id.desc()).limit(query.limit)
-    return _records(connection, connection.execute(found).mappings().all())
+    """Return the jobs that match *query* with all their runs, in its order."""
+    return _records(connection, filters.page(connection, query))
 
 
 def get(connection: sa.Connection, job_id: int) -> Record | None:
@@ -130,27 +113,6 @@ def cursor(connection: sa.Connection) -> Cursor | None:
 
 #: A job whose submission could not be read has left only events.
 _ID_COLUMNS = ((jobs, "id"), (job_events, "job_id"))
-
-
-def _conditions(query: HistoryQuery) -> list[sa.ColumnElement[bool]]:
-    conditions: list[sa.ColumnElement[bool]] = []
-    if query.user is not None:
-        conditions.append(jobs.c.user_name == query.user)
-    if query.name is not None:
-        conditions.append(jobs.c.name == query.name)
-    if query.states:
-        conditions.append(jobs.c.state.in_([state.value for state in query.states]))
-    if query.since is not None:
-        conditions.append(jobs.c.submitted_at >= query.since)
-    if query.until is not None:
-        conditions.append(jobs.c.submitted_at < query.until)
-    if query.before_id is not None:
-        conditions.append(jobs.c.id < query.before_id)
-    if query.device is not None:
-        # Not LIKE: SQLite's ignores case, PostgreSQL's does not.
-        start = sa.func.substr(run_devices.c.device_uuid, 1, len(query.device))
-        conditions.append(jobs.c.id.in_(sa.select(run_devices.c.job_id).where(start == query.device)))
-    return conditions
 
 
 def _records(connection: sa.Connection, rows: Sequence[sa.RowMapping], *, timelines: bool = False) -> list[Record]:

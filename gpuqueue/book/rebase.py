@@ -121,15 +121,18 @@ def _as_events(batch: Batch) -> Batch:
 
 def _close_the_gone(connection: sa.Connection, ids: set[int], tokens: set[str], to: Cursor, at: datetime) -> None:
     alive = [state.value for state in JobState if not state.is_end]
-    open_runs = connection.execute(sa.select(runs.c.job_id, runs.c.token).where(runs.c.ended_at.is_(None))).all()
+    unended = sa.select(runs.c.job_id, runs.c.attempt, runs.c.token).where(runs.c.ended_at.is_(None))
+    open_runs = connection.execute(unended).all()
     open_jobs = connection.execute(
         sa.select(jobs.c.id, jobs.c.attempt, jobs.c.losses).where(jobs.c.state.in_(alive))
     ).all()
     events = []
-    for job_id, token in open_runs:
+    for job_id, attempt, token in open_runs:
         if token not in tokens:
             gone = sa.update(runs).where(runs.c.job_id == job_id, runs.c.token == token)
             connection.execute(gone.values(ended_at=at, ending="lost", detail=GONE))
+            its_job = sa.update(jobs).where(jobs.c.id == job_id, jobs.c.attempt == attempt)
+            connection.execute(its_job.values(ending="lost"))
     for job_id, attempt, losses in open_jobs:
         if job_id not in ids:
             given = {"attempt": attempt, "losses": losses, "detail": GONE}

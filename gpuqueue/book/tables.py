@@ -99,6 +99,12 @@ def _moment(name: str, *, nullable: bool = True) -> sa.Column[datetime]:
     return sa.Column(name, UtcDateTime, nullable=nullable)
 
 
+def _partial_index(column: str, where: str) -> sa.Index:
+    """Return an index of the jobs, newest last, for which *where* is true."""
+    only = sa.text(where)
+    return sa.Index(None, column, "id", sqlite_where=only, postgresql_where=only)
+
+
 #: What was asked for, and where it stands after the last event that the book has read.
 jobs = sa.Table(
     "jobs",
@@ -129,6 +135,12 @@ jobs = sa.Table(
     _text("host", nullable=True),
     #: The codec's payload, verbatim: a queue that lost its store can be rebuilt from it.
     _word("spec"),
+    #: How the current or last run went: what a list shows of a job, it must also find and order by.
+    _word("ending", nullable=True),
+    sa.Column("exit_code", sa.Integer, nullable=True),
+    sa.Column("duration_s", sa.Double, nullable=True),
+    #: The sum over its devices; NULL if one of them is not known.
+    sa.Column("peak_bytes", sa.BigInteger, nullable=True),
     sa.CheckConstraint(_one_of("state", JobState), name="state_known"),
     sa.CheckConstraint(
         f"({_one_of('state', (s for s in JobState if s in ENDS))}) = (ended_at IS NOT NULL)", name="end_has_time"
@@ -141,6 +153,13 @@ jobs = sa.Table(
     sa.Index(None, "state", "id"),
     sa.Index(None, "submitted_at"),
     sa.Index(None, "ended_at"),
+    sa.Index(None, "name", "id"),
+    sa.Index(None, "host", "id"),
+    sa.Index(None, "duration_s", "id"),
+    sa.Index(None, "peak_bytes", "id"),
+    # Nearly all end well: only the others are worth an index.
+    _partial_index("ending", "ending <> 'exited'"),
+    _partial_index("exit_code", "exit_code <> 0"),
 )
 
 #: One attempt at a job.
@@ -202,7 +221,7 @@ run_devices = sa.Table(
     sa.ForeignKeyConstraint(["job_id", "attempt"], ["runs.job_id", "runs.attempt"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("peak_source", PeakSource), name="peak_source_known"),
     sa.CheckConstraint("(peak_bytes IS NULL) = (peak_source = 'none')", name="peak_has_source"),
-    sa.Index(None, "device_uuid"),
+    sa.Index(None, "device_uuid", "job_id"),
 )
 
 #: How the memory of a run went, apart from its other figures because only one job at a time is looked at so closely.

@@ -5,141 +5,147 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from typing import Any
 
 import click
 
 from gpuqueue.checks import MAX_ID
-from gpuqueue.cli import render
+from gpuqueue.cli import columns as all_columns
+from gpuqueue.cli.columns import COLUMNS, USUAL, chosen
+from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
 from gpuqueue.codec import record_to_plain
 from gpuqueue.errors import BadRequest
+from gpuqueue.history import Sort
 from gpuqueue.job import JobState
-from gpuqueue.run import Record
-from gpuqueue.units import parse_duration
+from gpuqueue.run import EndingKind, Record
+from gpuqueue.units import parse_bytes, parse_duration
 from gpuqueue.words import plain
 
 #: The columns of ``--csv``; docs/reference/json.md explains them. New ones are only ever added at the end.
-CSV_COLUMNS = (
-    "id",
-    "name",
-    "user",
-    "state",
-    "ending",
-    "exit_code",
-    "signal",
-    "host",
-    "devices",
-    "submitted_at",
-    "started_at",
-    "ended_at",
-    "duration_s",
-    "mem_bytes",
-    "gpus",
-    "peak_bytes",
-    "peak_source",
-    "attempt",
-    "command",
+CSV_COLUMNS = tuple(COLUMNS)
+
+_ID = click.IntRange(1, MAX_ID)
+_WHICH = (
+    click.option("-u", "--user", help="Only this user's jobs."),
+    click.option("-n", "--name", help="Only jobs of exactly this name."),
+    click.option(
+        "-s", "--state", "states", multiple=True, type=click.Choice([str(s) for s in JobState]), help="In this state."
+    ),
+    click.option(
+        "--ending", "endings", multiple=True, type=click.Choice([str(e) for e in EndingKind]), help="That ended so."
+    ),
+    click.option("--exit-code", type=click.IntRange(0, 255), metavar="N", help="That ended with this exit code."),
+    click.option("-d", "--device", metavar="UUID", help="On this device; the start of the UUID is enough."),
+    click.option("--model", metavar="TEXT", help="On devices with this in their name, such as A100."),
+    click.option("--host", help="On this host."),
+    click.option("--since", metavar="WHEN", help="Submitted since: 7d, 12h, 2026-11-01, 2026-11-01T09:00."),
+    click.option("--until", metavar="WHEN", help="Submitted before."),
+    click.option("--min-peak", metavar="SIZE", help="That took this much memory or more."),
+    click.option("--min-duration", metavar="TIME", help="That took this long or longer."),
+    click.option("--max-duration", metavar="TIME", help="That took no longer than this."),
+    click.option("-c", "--command", "text", metavar="TEXT", help="With this in the command, in any case."),
 )
+
+
+def _which(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which jobs."""
+    for option in reversed(_WHICH):
+        command = option(command)
+    return command
 
 
 @click.command()
-@click.option("-u", "--user", help="Only this user's jobs.")
-@click.option("-n", "--name", help="Only jobs of this name.")
-@click.option("-s", "--state", multiple=True, type=click.Choice([str(s) for s in JobState]), help="Only in this state.")
-@click.option("--since", metavar="WHEN", help="Submitted since: 7d, 12h, 2026-11-01, 2026-11-01T09:00.")
-@click.option("--until", metavar="WHEN", help="Submitted before.")
-@click.option("-d", "--device", metavar="UUID", help="Only runs on this device; the start of the UUID is enough.")
+@_which
 @click.option(
-    "-l", "--limit", type=click.IntRange(1, 10**9), default=50, show_default=True, help="How many, newest first."
+    "--sort", type=click.Choice([str(s) for s in Sort]), default="id", show_default=True, help="Largest, newest first."
 )
-@click.option(
-    "--before",
-    "before_id",
-    type=click.IntRange(1, MAX_ID),
-    metavar="ID",
-    help="Only older than this job: the next page.",
-)
+@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
+@click.option("-l", "--limit", type=click.IntRange(1, 10**9), default=50, show_default=True, help="How many.")
+@click.option("--after", "after_id", type=_ID, metavar="ID", help="Go on after this job: the next page.")
+@click.option("--before", "before_id", type=_ID, metavar="ID", help="Only jobs older than this one.")
+@click.option("--columns", metavar="LIST", help="Which columns, such as id,user,peak: for table and CSV.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a job.")
 def history(  # noqa: PLR0913 - each is one option
-    user: str | None,
-    name: str | None,
-    state: tuple[str, ...],
+    *,
+    states: tuple[str, ...],
+    endings: tuple[str, ...],
     since: str | None,
     until: str | None,
-    device: str | None,
+    min_peak: str | None,
+    min_duration: str | None,
+    max_duration: str | None,
     limit: int,
-    before_id: int | None,
-    *,
+    columns: str | None,
     as_json: bool,
     as_csv: bool,
+    **asked: Any,
 ) -> None:
     """Show who ran what, where, for how long, and how much memory it really took. Newest first."""
     if as_json and as_csv:
         raise BadRequest("--json and --csv exclude each other: choose one")
+    if as_json and columns is not None:
+        raise BadRequest("--json has no columns, it gives everything: leave out one of the two")
+    names = None if columns is None else chosen(columns)
+    period = moment(since), moment(until)
+    ordered(*period)
+    bounds = _bounds(min_peak, min_duration, max_duration)
+    more = 0 if as_json or as_csv else 1
     with Client() as client:
         records = client.history(
-            user=user,
-            name=name,
-            states=[JobState(each) for each in state],
-            since=_moment(since),
-            until=_moment(until),
-            device=device,
-            limit=limit,
-            before_id=before_id,
+            states=[JobState(each) for each in states],
+            endings=[EndingKind(each) for each in endings],
+            since=period[0],
+            until=period[1],
+            limit=min(limit + more, 10**9),
+            **bounds,
+            **asked,
         )
     if as_json:
         click.echo(json.dumps([record_to_plain(record) for record in records], indent=2))
     elif as_csv:
-        click.echo(_csv(records), nl=False)
+        click.echo(_csv(records, names or CSV_COLUMNS), nl=False)
     elif records:
-        click.echo(render.history_rows(records))
+        _show(records, names or USUAL, limit)
     else:
         click.echo("no job in the history matches", err=True)
 
 
-def _moment(text: str | None) -> datetime | None:
-    """Return the time that *text* means: so long ago, or an ISO date in local time."""
-    if text is None:
-        return None
-    try:
-        return datetime.now(timezone.utc) - timedelta(seconds=parse_duration(text))
-    except BadRequest:
-        pass
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        raise BadRequest(f"{text!r} is no time: write 7d, 12h, 2026-11-01 or 2026-11-01T09:00") from None
+def _bounds(min_peak: str | None, min_duration: str | None, max_duration: str | None) -> dict[str, Any]:
+    """Return the bounds in bytes and seconds, judged before anything is asked of the book."""
+    shortest = None if min_duration is None else parse_duration(min_duration)
+    longest = None if max_duration is None else parse_duration(max_duration)
+    if shortest is not None and longest is not None and longest < shortest:
+        raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
+    peak = None if min_peak is None else parse_bytes(min_peak)
+    return {"min_peak": peak, "min_duration": shortest, "max_duration": longest}
 
 
-def _csv(records: Sequence[Record]) -> str:
+def _show(records: Sequence[Record], names: Sequence[str], limit: int) -> None:
+    shown = records[:limit]
+    click.echo(all_columns.rows(shown, names))
+    if len(records) > limit:
+        click.echo(f"and more: add --after {shown[-1].job.id}", err=True)
+
+
+def _csv(records: Sequence[Record], names: Sequence[str]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(CSV_COLUMNS)
+    writer.writerow(names)
     for record in records:
-        plain = record_to_plain(record)
-        last = plain["runs"][-1] if plain["runs"] else {}
-        ending = last.get("ending") or {}
-        devices = last.get("devices", [])
-        known = {
-            **plain,
-            "ending": ending.get("kind"),
-            "exit_code": ending.get("exit_code"),
-            "signal": ending.get("signal"),
-            "devices": " ".join(each["uuid"] for each in devices),
-            "duration_s": last.get("duration_s"),
-            "peak_bytes": last.get("peak_bytes"),
-            "peak_source": " ".join(sorted({each["peak"]["source"] for each in devices})),
-            "command": record.job.spec.command,
-        }
-        writer.writerow(["" if known[column] is None else _cell(known[column]) for column in CSV_COLUMNS])
+        writer.writerow([_cell(COLUMNS[name].value(record)) for name in names])
     return out.getvalue()
 
 
 def _cell(value: object) -> str:
     """Return *value* for a spreadsheet: text that it would take for a formula gets a quote in front."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat(timespec="milliseconds")
     text = plain(str(value))
     return (
         f"'{text}" if text[:1] in ("=", "+", "@") or (text[:1] == "-" and not isinstance(value, (int, float))) else text

@@ -105,29 +105,6 @@ def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
     return table(("ID", "NAME", "USER", "STATE", "WAITS FOR", "WANTS", "MEM", "SINCE"), rows, right=(0, 6, 7))
 
 
-def history_rows(records: Sequence[Record]) -> str:
-    """Return ended and running jobs as a table."""
-    rows = []
-    for record in records:
-        job, run = record.job, record.last_run
-        rows.append(
-            (
-                str(job.id),
-                short(job.spec.name),
-                short(job.spec.account.name, 12),
-                state(job),
-                str(run.ending).split(":", 1)[0] if run and run.ending else "",
-                devices_of(run),
-                when(run.started_at if run else None),
-                format_duration(run.duration_s if run else None),
-                asked_of(job),
-                peak_of(run),
-            )
-        )
-    head = ("ID", "NAME", "USER", "STATE", "ENDING", "DEVICE", "STARTED", "TOOK", "ASKED", "PEAK")
-    return table(head, rows, right=(0, 7, 8, 9))
-
-
 def story(record: Record) -> str:
     """Return all about one job."""
     job, spec = record.job, record.job.spec

@@ -15,6 +15,18 @@ OLD_SOURCES = "'nvml_sampled', 'torch', 'host_rss', 'simulated', 'none'"
 SOURCES = "'nvml_accounting', 'nvml_sampled', 'torch', 'device_delta', 'host_rss', 'simulated', 'none'"
 KNOWN = "ck_run_devices_peak_source_known"
 
+#: How a job's last run went, beside the job: the history is filtered and ordered by it.
+LAST_RUN = {"ending": sa.Text, "exit_code": sa.Integer, "duration_s": sa.Double, "peak_bytes": sa.BigInteger}
+INDEXES = {
+    "ix_jobs_name_id": ("jobs", ["name", "id"], None),
+    "ix_jobs_host_id": ("jobs", ["host", "id"], None),
+    "ix_jobs_duration_s_id": ("jobs", ["duration_s", "id"], None),
+    "ix_jobs_peak_bytes_id": ("jobs", ["peak_bytes", "id"], None),
+    "ix_jobs_ending_id": ("jobs", ["ending", "id"], "ending <> 'exited'"),
+    "ix_jobs_exit_code_id": ("jobs", ["exit_code", "id"], "exit_code <> 0"),
+    "ix_run_devices_device_uuid_job_id": ("run_devices", ["device_uuid", "job_id"], None),
+}
+
 
 def upgrade() -> None:
     """Add the columns and the table of timelines."""
@@ -52,11 +64,34 @@ def upgrade() -> None:
         sa.Column("fields", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("epoch", "event_id", name=op.f("pk_unwritten_events")),
     )
+    _tell_jobs_of_their_last_run()
+    for index, (table, columns, where) in INDEXES.items():
+        only = sa.text(where) if where else None
+        op.create_index(op.f(index), table, columns, sqlite_where=only, postgresql_where=only)
+    op.drop_index(op.f("ix_run_devices_device_uuid"), "run_devices")
+
+
+def _tell_jobs_of_their_last_run() -> None:
+    """Add the columns by which the history is filtered and ordered, and fill them for the jobs that are there."""
+    for name, kind in LAST_RUN.items():
+        op.add_column("jobs", sa.Column(name, kind, nullable=True))
+    last = "FROM runs WHERE runs.job_id = jobs.id AND runs.attempt = jobs.attempt"
+    for name in ("ending", "exit_code", "duration_s"):
+        op.execute(f"UPDATE jobs SET {name} = (SELECT {name} {last})")  # noqa: S608 - names of our own
+    op.execute(
+        "UPDATE jobs SET peak_bytes = (SELECT CASE WHEN count(*) = count(d.peak_bytes) THEN sum(d.peak_bytes) END "
+        "FROM run_devices AS d WHERE d.job_id = jobs.id AND d.attempt = jobs.attempt)"
+    )
 
 
 def downgrade() -> None:
     """Drop them. A figure from a source that was not known before keeps what it can still be called."""
     op.drop_table("unwritten_events")
+    op.create_index(op.f("ix_run_devices_device_uuid"), "run_devices", ["device_uuid"])
+    for index, (table, _, _) in INDEXES.items():
+        op.drop_index(op.f(index), table)
+    for name in LAST_RUN:
+        op.drop_column("jobs", name)
     op.drop_table("run_timelines")
     op.execute("UPDATE run_devices SET peak_source = 'nvml_sampled' WHERE peak_source = 'nvml_accounting'")
     op.execute("UPDATE run_devices SET peak_source = 'none', peak_bytes = NULL WHERE peak_source = 'device_delta'")

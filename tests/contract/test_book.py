@@ -10,8 +10,8 @@ from factories import make_spec
 from outbox import PEAK, Outbox, facts, ids, known, second
 
 from gpuqueue.book.book import Book
-from gpuqueue.book.queries import HistoryQuery
 from gpuqueue.event import Act, Cursor
+from gpuqueue.history import HistoryQuery
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.run import Ending, EndingKind
 from gpuqueue.units import GIB

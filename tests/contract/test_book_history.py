@@ -13,9 +13,9 @@ from outbox import Outbox, ids, second
 from gpuqueue.book import migrate
 from gpuqueue.book.book import Book
 from gpuqueue.book.connect import open_engine, writing
-from gpuqueue.book.queries import HistoryQuery
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.event import Act
+from gpuqueue.history import HistoryQuery
 from gpuqueue.job import JobState, WaitReason
 
 

@@ -46,6 +46,19 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
         (["hold", "77"], 3, "there is no job 77"),
         (["history", "--since", "yesterday-ish"], 2, "is no time"),
         (["history", "--json", "--csv"], 2, "exclude each other"),
+        (["history", "--json", "--columns", "id"], 2, "--json has no columns"),
+        (["history", "--columns", "id,colour"], 2, "'colour' is no column: choose from id, name, user"),
+        (["history", "--columns", ""], 2, "'' is no column"),
+        (["history", "--sort", "colour"], 2, "'id', 'ended', 'duration', 'peak', 'user'"),
+        (["history", "--ending", "badly"], 2, "is not one of 'exited'"),
+        (["history", "--exit-code", "256"], 2, "is not in the range"),
+        (["history", "--min-peak", "20"], 2, "say the unit: 20M or 20G"),
+        (["history", "--min-duration", "long"], 2, "is not a duration"),
+        (["history", "--min-duration", "2h", "--max-duration", "1h"], 2, "no run is both"),
+        (["history", "--since", "1d", "--until", "2d"], 2, "nothing lies between them"),
+        (["history", "--since", "0001-01-01"], 2, "is no time"),
+        (["history", "--command", "x" * 1001], 2, "text must have at most 1000 characters"),
+        (["history", "--sort", "peak", "--after", "77"], 3, "no job 77 in the history"),
         (["show", "seven"], 2, "is not a valid integer"),
         (["nonsense"], 2, "No such command"),
         (["submit", "x.py", "--mem", "1G", "--lr", "1"], 2, "goes after --"),
@@ -202,3 +215,23 @@ def test_an_id_that_cannot_be_printed_is_said_elsewhere(site: Site) -> None:
     assert 1 == done.returncode
     assert "job 1 is queued, but its id could not be printed" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_history_goes_on_page_by_page_in_the_columns_asked_for(site: Site) -> None:
+    """The first page says how to come to the next, and nothing follows the last."""
+    site.start_recorder()
+    for number in (1, 2, 3):
+        site.cli("submit", "--mem", "1G", "--name", f"n{number}", "--", "true")
+    site.start_worker()
+    for number in (1, 2, 3):
+        site.until_recorded(number)
+
+    first = site.cli("history", "--columns", "id,name,exit_code,mem", "--sort", "user", "--limit", "2")
+    assert [["ID", "NAME", "EXIT", "ASKED"], ["3", "n3", "0", "1G"], ["2", "n2", "0", "1G"]] == [
+        line.split() for line in first.stdout.splitlines()
+    ]
+    assert "and more: add --after 2\n" == first.stderr
+    last = site.cli("history", "--columns", "id,exit", "--csv", "--sort", "user", "--after", "2", check=False)
+    assert (2, "") == (last.returncode, last.stdout)
+    last = site.cli("history", "--columns", "id,name", "--csv", "--sort", "user", "--after", "2", "--exit-code", "0")
+    assert ("id,name\n1,n1\n", "") == (last.stdout, last.stderr)

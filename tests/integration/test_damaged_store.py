@@ -12,11 +12,11 @@ from site_of_one import Site
 from store_dump import dump, faults
 
 from gpuqueue.book.book import Book
-from gpuqueue.book.queries import HistoryQuery
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import UNREADABLE
 from gpuqueue.errors import StoreUnreachable, Unreadable
 from gpuqueue.event import Act
+from gpuqueue.history import HistoryQuery
 from gpuqueue.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect

@@ -111,6 +111,30 @@ def test_down_to_nothing_and_up_again(book_url: str) -> None:
     assert (set(metadata.tables), REVISION) == (table_names(book_url), migrate.current(book_url))
 
 
+def test_jobs_from_before_tell_of_their_last_run(empty_url: str) -> None:
+    """A history that was written by revision 0001 can be filtered and ordered like any other."""
+    ended = {"ended_at": TIME, "ending": "exited", "exit_code": 3, "duration_s": 2.5}
+    peak = {"peak_source": "torch", "peak_bytes": 5}
+    migrate.upgrade(empty_url)
+    migrate.downgrade(empty_url, "0001")
+    engine = open_engine(empty_url)
+    with writing(engine) as connection:
+        for number in (1, 2, 3):
+            insert(connection, "jobs", {**JOB, "id": number, "attempt": 2 if number < 3 else 0})
+        for number in (1, 2):
+            insert(connection, "runs", {**RUN, "job_id": number, "ended_at": TIME, "ending": "lost"})
+            insert(connection, "runs", {**RUN, **ended, "job_id": number, "attempt": 2})
+            insert(connection, "run_devices", {**DEVICE, **peak, "job_id": number, "attempt": 2})
+            second = {**DEVICE, **(peak if number == 1 else {}), "device_uuid": "GPU-1"}
+            insert(connection, "run_devices", {**second, "job_id": number, "attempt": 2})
+    migrate.upgrade(empty_url)
+    with reading(engine) as connection:
+        columns = "id, ending, exit_code, duration_s, peak_bytes"
+        told = connection.execute(sa.text(f"SELECT {columns} FROM jobs ORDER BY id")).all()
+    engine.dispose()
+    assert [(1, "exited", 3, 2.5, 10), (2, "exited", 3, 2.5, None), (3, None, None, None, None)] == told
+
+
 def test_upgrade_twice_changes_nothing(book_url: str) -> None:
     """A database that is up to date keeps its rows."""
     engine = open_engine(book_url)

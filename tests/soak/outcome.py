@@ -13,7 +13,7 @@ from soak.peaks import Peaks
 from soak.promises import Judge, Promises
 from soak.truth import truth_of
 
-from gpuqueue.book.queries import HistoryQuery
+from gpuqueue.history import HistoryQuery
 from gpuqueue.job import JobState
 from gpuqueue.run import EndingKind
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import os
 import unicodedata
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from gpuqueue import checks
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, BookUnreachable, GpuQueueError, JobNotFound, StoreUnreachable
+from gpuqueue.history import Sort
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.queue.connect import connect
 from gpuqueue.settings import _READERS, PREFIX, Settings
@@ -148,9 +150,13 @@ def test_an_id_is_a_number_or_a_bad_request(value: Any) -> None:
             client.wait(1, timeout_s=timeout_s)  # type: ignore[arg-type]
 
 
+#: What one may ask the history for.
+QUESTIONS = sorted(inspect.signature(Client.history).parameters.keys() - {"self", "reverse"})
+
+
 @odd.gate
 @given(
-    argument=st.sampled_from(["user", "name", "states", "since", "until", "device", "limit", "before_id"]),
+    argument=st.sampled_from(QUESTIONS),
     value=st.one_of(mistakes, st.datetimes(), st.datetimes(timezones=st.just(timezone.utc))),
 )
 def test_a_question_to_the_history_is_asked_or_refused(argument: str, value: Any) -> None:
@@ -169,7 +175,10 @@ def test_what_is_usable_passes_the_checks() -> None:
         checks.text_or_none("user", None),
         checks.text_or_none("user", "ada"),
     )
-    assert (JobState.FAILED,) == checks.states([JobState.FAILED])
+    assert (JobState.FAILED,) == checks.words_of("states", [JobState.FAILED], JobState)
+    assert (Sort.PEAK, Sort.PEAK) == (checks.word("sort", "peak", Sort), checks.word("sort", Sort.PEAK, Sort))
+    assert (2**30, 5, None) == tuple(checks.size_or_none("min_peak", each) for each in ("1G", 5, None))
+    assert (60.0, 5.0, None) == tuple(checks.duration_or_none("min_duration", each) for each in ("1m", 5.0, None))
     assert (now, None) == (checks.moment_or_none("since", now), checks.moment_or_none("since", None))
     assert (5.0, 7200.0, None) == (checks.time_limit(5.0), checks.time_limit("2h"), checks.time_limit(None))
     assert (("a", "b"), {}, {"A": "1"}) == (

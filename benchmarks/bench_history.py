@@ -1,0 +1,253 @@
+"""What a page of the history costs among a million jobs: each filter, each order, and statistics of the last days.
+
+    nice -n 5 env PYTHONPATH=tests .venv/bin/python benchmarks/bench_history.py [--jobs 1000000] [--plans]
+
+The floor is a page of 50 jobs by primary key through the same code, with their runs and devices: no filter can be
+cheaper. Each figure is the best of three, as time and as a multiple of the floor; ``--plans`` prints how the database
+finds what takes more than 100 ms. The book is filled by plain INSERTs; one run in ten fails, two in a hundred are lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta, timezone
+from itertools import islice
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpuqueue.book import filters, migrate
+from gpuqueue.book.book import Book
+from gpuqueue.book.connect import open_engine, reading, writing
+from gpuqueue.book.tables import jobs, run_devices, runs
+from gpuqueue.history import HistoryQuery, Sort
+from gpuqueue.job import JobState
+from gpuqueue.run import EndingKind
+from gpuqueue.units import GIB
+
+NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
+#: The time that the whole history spans.
+SPAN = timedelta(days=365)
+HOSTS, PER_HOST = 8, 8
+MODELS = ("NVIDIA A100-SXM4-80GB", "NVIDIA H200", "NVIDIA L40S", "NVIDIA A10")
+USERS = [f"user{number:02}" for number in range(40)]
+#: Shares of the runs that fail and are lost, and the number among a hundred thousand jobs of one with a rare code.
+FAILED, LOST, RARE = 0.1, 0.02, 7
+#: A spec of a usual size: most of a job's row.
+SPEC = '{"v":1,"env":{' + ",".join(f'"VARIABLE_{number}":"{"x" * 40}"' for number in range(10)) + "}}"
+#: Above this a page is said to be slow, in seconds.
+SLOW_S = 0.1
+BATCH = 5000
+
+Row = dict[str, Any]
+
+
+def rows(count: int) -> Iterator[tuple[Row, Row | None, Row | None]]:
+    """Yield what each job leaves in the three tables."""
+    chance = random.Random(1)  # noqa: S311 - the same book each time
+    for number in range(1, count + 1):
+        yield one(number, NOW - SPAN + SPAN * (number / count), chance)
+
+
+def one(number: int, at: datetime, chance: random.Random) -> tuple[Row, Row | None, Row | None]:
+    """Return the rows of one job."""
+    card = chance.randrange(HOSTS * PER_HOST)
+    host = f"node{card // PER_HOST}"
+    took_s = round(chance.lognormvariate(6, 2), 3)
+    asked = chance.choice((6, 12, 24, 48)) * GIB
+    peak = int(asked * chance.random())
+    ending, code = "exited", 0
+    if chance.random() < FAILED:
+        ending, code = chance.choice((("exited", 1), ("exited", 2), ("out_of_memory", 1), ("timed_out", None)))
+    if chance.random() < LOST:
+        ending, code = "lost", None
+    if number % 100_000 == RARE:
+        ending, code = "exited", 77  # ten in a million
+    measured = ending != "lost"
+    start, end = at + timedelta(seconds=chance.expovariate(1 / 300)), at + timedelta(seconds=400 + took_s)
+    state = "succeeded" if code == 0 else ("lost" if ending == "lost" else "failed")
+    last = {
+        "ending": ending,
+        "exit_code": code,
+        "duration_s": took_s if measured else None,
+        "peak_bytes": peak if measured else None,
+    }
+    name = f"job{chance.randrange(5000)}"
+    job = {
+        "id": number, "name": name, "user_name": chance.choice(USERS), "user_uid": 1000, "submit_host": "laptop",
+        "state": state, "reason": None, "level": 1, "command": f"python {name}.py --seed {number}",
+        "script": f"{name}.py", "interpreter": "/usr/bin/python3", "cwd": "/home/ada", "mem_bytes": asked, "gpus": 1,
+        "time_limit_s": None, "pool": "", "attempt": 1, "losses": 0, "submitted_at": at, "claimed_at": start,
+        "started_at": start, "ended_at": end, "host": host, "spec": SPEC, **last,
+    }  # fmt: skip
+    run = {
+        "job_id": number, "attempt": 1, "token": f"1.{number}", "host": host, "worker": "w", "claimed_at": start,
+        "started_at": start, "ended_at": end, "duration_s": last["duration_s"], "ending": ending, "exit_code": code,
+        "signal": None, "detail": "", "log_path": "/log", "peak_at_once_bytes": None,
+    }  # fmt: skip
+    device = {
+        "job_id": number, "attempt": 1, "device_uuid": f"GPU-{card:04}", "device_index": 0,
+        "host_index": card % PER_HOST, "name": MODELS[card // PER_HOST % len(MODELS)], "kind": "gpu", "total_bytes": 80 * GIB, "lease_bytes": asked,
+        "peak_bytes": last["peak_bytes"], "peak_source": "nvml_sampled" if measured else "none", "samples": 9,
+        "na_samples": 0, "interval_s": 1.0, "shared": False, "first_memory_s": 1.0,
+        "utilisation_mean": chance.random() if measured else None, "utilisation_max": 1.0, "temperature_max_c": 60.0,
+    }  # fmt: skip
+    return job, run, device
+
+
+def fill(url: str, count: int) -> None:
+    """Make the tables and write *count* jobs into them."""
+    migrate.upgrade(url)
+    engine = open_engine(url)
+    made = rows(count)
+    began = time.perf_counter()
+    with writing(engine) as connection:
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA cache_size = -400000")
+        while some := list(islice(made, BATCH)):
+            for table, place in ((jobs, 0), (runs, 1), (run_devices, 2)):
+                connection.execute(sa.insert(table), [row[place] for row in some])
+    if engine.dialect.name == "postgresql":  # its own daemon does it in time
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            connection.exec_driver_sql("VACUUM ANALYZE")
+    engine.dispose()
+    print(f"{count} jobs written in {time.perf_counter() - began:.0f} s")
+
+
+def questions(count: int) -> dict[str, HistoryQuery]:
+    """Return what is asked, by what it says of itself. What is rare or not there at all is the hardest."""
+    peak, wide = {"sort": Sort.PEAK}, NOW - timedelta(days=7)
+    given: dict[str, dict[str, Any]] = {
+        "all": {},
+        "user": {"user": "user07"},
+        "user, nobody": {"user": "nobody"},
+        "name": {"name": "job42"},
+        "state succeeded": {"states": (JobState.SUCCEEDED,)},
+        "state failed or lost": {"states": (JobState.FAILED, JobState.LOST)},
+        "state running (none)": {"states": (JobState.RUNNING,)},
+        "ending exited": {"endings": (EndingKind.EXITED,)},
+        "ending out_of_memory": {"endings": (EndingKind.OUT_OF_MEMORY,)},
+        "ending preempted (none)": {"endings": (EndingKind.PREEMPTED,)},
+        "exit code 0": {"exit_code": 0},
+        "exit code 77 (rare)": {"exit_code": 77},
+        "exit code 99 (none)": {"exit_code": 99},
+        "since 7d": {"since": wide},
+        "until a year ago": {"until": NOW - SPAN + timedelta(days=1)},
+        "device": {"device": "GPU-0003"},
+        "device, one host's": {"device": "GPU-000"},
+        "model": {"model": "a100"},
+        "model (none)": {"model": "V100"},
+        "host": {"host": "node3"},
+        "host (none)": {"host": "gone"},
+        "min peak 20G": {"min_peak_bytes": 20 * GIB},
+        "min peak 100G (none)": {"min_peak_bytes": 100 * GIB},
+        "min duration 1d": {"min_duration_s": 86400},
+        "min duration 30d (none)": {"min_duration_s": 30 * 86400},
+        "command, usual": {"text": "JOB4"},
+        "command, rare": {"text": f"--seed {count // 2}"},
+        "command, rare, 7 days": {"text": "nowhere", "since": wide},
+        "command, rare, one user": {"text": "nowhere", "user": "user07"},
+        "user and failed": {"user": "user07", "states": (JobState.FAILED,)},
+        "user and host, 7 days": {"user": "user07", "host": "node3", "since": wide},
+        "user and out of memory": {"user": "user07", "endings": (EndingKind.OUT_OF_MEMORY,)},
+        "by peak, a user's": {**peak, "user": "user07"},
+        "by peak, 7 days": {**peak, "since": wide},
+        "by peak, of a model": {**peak, "model": "H200"},
+        "by peak, out of memory": {**peak, "endings": (EndingKind.OUT_OF_MEMORY,)},
+        "by duration, min peak": {"sort": Sort.DURATION, "min_peak_bytes": 40 * GIB},
+        "page in the middle": {"after_id": count // 2},
+    }
+    for sort in Sort:
+        given[f"by {sort}"] = {"sort": sort}
+        given[f"by {sort}, reversed"] = {"sort": sort, "reverse": True}
+        given[f"by {sort}, in the middle"] = {"sort": sort, "after_id": count // 2}
+    return {label: HistoryQuery(**query) for label, query in given.items()}
+
+
+def best_s(act: Any) -> float:
+    """Return the time of the best of three."""
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        act()
+        times.append(time.perf_counter() - began)
+        if times[-1] > 10 * SLOW_S:  # it will not become fast
+            break
+    return min(times)
+
+
+def measure(label: str, url: str, count: int, *, plans: bool) -> None:
+    """Fill the book at *url* and print a line for each question."""
+    fill(url, count)
+    book = Book(url)
+    floor_s = best_s(lambda: book.history(HistoryQuery(before_id=count)))
+    print(f"{label:<10}  {'floor: a page by primary key':<30} {1000 * floor_s:>9.1f} ms")
+    for name, query in questions(count).items():
+        took_s = best_s(lambda query=query: book.history(query))
+        mark = "  SLOW" if took_s > SLOW_S else ""
+        print(f"{label:<10}  {name:<30} {1000 * took_s:>9.1f} ms  {took_s / floor_s:>7.1f} x{mark}", flush=True)
+        if mark and plans:
+            explain(url, query)
+    book.close()
+
+
+def explain(url: str, query: HistoryQuery) -> None:
+    """Print how the database finds the page's jobs."""
+    engine = open_engine(url)
+    statements: list[tuple[str, Any]] = []
+    sa.event.listen(engine, "before_cursor_execute", lambda *call: statements.append((call[2], call[3])))
+    with reading(engine) as connection:
+        filters.page(connection, query)
+        asked = [each for each in statements if "FROM jobs" in each[0] and "LIMIT" in each[0]]
+        words = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN ANALYZE"
+        for statement, parameters in asked:
+            for row in connection.exec_driver_sql(f"{words} {statement}", parameters):
+                print("           ", row[-1])
+    engine.dispose()
+
+
+@contextmanager
+def postgres(given: str | None) -> Iterator[str | None]:
+    """Give the URL of a PostgreSQL database: the given one, or a new one on the tests' private server."""
+    if given:
+        yield given
+        return
+    try:
+        from private_postgres import NoPostgres, any_server  # noqa: PLC0415 - only with tests/ on the path
+    except ImportError:
+        yield None
+        return
+    try:
+        with any_server() as server, server.database() as url:
+            yield url
+    except NoPostgres:
+        yield None
+
+
+def main() -> None:
+    """Measure SQLite, and PostgreSQL where there is one."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--jobs", type=int, default=1_000_000)
+    arguments.add_argument("--plans", action="store_true", help="show how what is slow was found")
+    arguments.add_argument("--only", choices=["sqlite", "postgresql"])
+    arguments.add_argument("--postgres-url", help="default: a private server, with PYTHONPATH=tests")
+    chosen = arguments.parse_args()
+    if chosen.only != "postgresql":
+        with tempfile.TemporaryDirectory() as directory:
+            measure("sqlite", f"sqlite:///{directory}/book.db", chosen.jobs, plans=chosen.plans)
+    if chosen.only != "sqlite":
+        with postgres(chosen.postgres_url) as url:
+            if url is None:
+                print("postgresql  not measured: give --postgres-url", file=sys.stderr)
+            else:
+                measure("postgresql", url, chosen.jobs, plans=chosen.plans)
+
+
+if __name__ == "__main__":
+    main()

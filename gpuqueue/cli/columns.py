@@ -1,0 +1,161 @@
+"""The columns of the history: what each shows in a table, and what it holds in a CSV file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from gpuqueue.cli import render
+from gpuqueue.errors import BadRequest
+from gpuqueue.run import Record, Run
+from gpuqueue.units import format_bytes, format_duration
+from gpuqueue.words import brief, short
+
+#: What a name of a column may be said without.
+_UNITS = ("_bytes", "_at", "_s")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """One column. ``shown`` is for people, ``value`` for programs: None is not known. Figures stand at the right."""
+
+    head: str
+    value: Callable[[Record], Any]
+    shown: Callable[[Record], str]
+    figure: bool = False
+
+
+def _of_run(value: Callable[[Run], Any]) -> Callable[[Record], Any]:
+    """Return what *value* is of the current or last run; None for a job that never ran."""
+    return lambda record: None if record.last_run is None else value(record.last_run)
+
+
+def _text(head: str, value: Callable[[Record], Any], width: int = 24) -> Column:
+    return Column(head=head, value=value, shown=lambda record: _or_dash(value(record), width))
+
+
+def _or_dash(value: Any, width: int) -> str:
+    return "-" if value is None or value == "" else short(str(value), width)
+
+
+def _number(head: str, value: Callable[[Record], Any]) -> Column:
+    return Column(head=head, value=value, shown=lambda record: _or_dash(value(record), 24), figure=True)
+
+
+def _moment(head: str, value: Callable[[Record], datetime | None]) -> Column:
+    return Column(head=head, value=value, shown=lambda record: render.when(value(record)))
+
+
+def _duration(head: str, value: Callable[[Record], float | None]) -> Column:
+    return Column(head=head, value=value, shown=lambda record: format_duration(value(record)), figure=True)
+
+
+def _size(head: str, value: Callable[[Record], int | None]) -> Column:
+    return Column(head=head, value=value, shown=lambda record: format_bytes(value(record)), figure=True)
+
+
+def _wait_s(record: Record) -> float | None:
+    """Return how long the job waited for its first run, if it had one, on the store's clock."""
+    first = next((run for run in record.runs if run.attempt == 1), None)
+    return None if first is None else max(0.0, (first.claimed_at - record.job.submitted_at).total_seconds())
+
+
+def _used(record: Record) -> float | None:
+    """Return which share of the promised memory the last run took at its peak."""
+    run = record.last_run
+    if run is None or run.peak_bytes is None:
+        return None
+    return run.peak_bytes / sum(device.lease_bytes for device in run.devices)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+#: Every column by its name. Those of ``--csv`` come first, in its order; new ones only ever at the end.
+COLUMNS: dict[str, Column] = {
+    "id": _number("ID", lambda record: record.job.id),
+    "name": _text("NAME", lambda record: record.job.spec.name),
+    "user": _text("USER", lambda record: record.job.spec.account.name, 12),
+    "state": Column(
+        head="STATE", value=lambda record: record.job.state.value, shown=lambda record: render.state(record.job)
+    ),
+    "ending": Column(
+        head="ENDING",
+        value=_of_run(lambda run: run.ending.kind.value if run.ending else None),
+        shown=lambda record: _ending(record.last_run),
+    ),
+    "exit_code": _number("EXIT", _of_run(lambda run: run.ending.exit_code if run.ending else None)),
+    "signal": _number("SIGNAL", _of_run(lambda run: run.ending.signal if run.ending else None)),
+    "host": _text("HOST", lambda record: record.job.host),
+    "devices": Column(
+        head="DEVICE",
+        value=lambda record: " ".join(each.uuid for each in record.last_run.devices) if record.last_run else "",
+        shown=lambda record: render.devices_of(record.last_run),
+    ),
+    "submitted_at": _moment("SUBMITTED", lambda record: record.job.submitted_at),
+    "started_at": _moment("STARTED", lambda record: record.job.started_at),
+    "ended_at": _moment("ENDED", lambda record: record.job.ended_at),
+    "duration_s": _duration("TOOK", _of_run(lambda run: run.duration_s)),
+    "mem_bytes": Column(
+        head="ASKED",
+        value=lambda record: record.job.spec.mem_bytes,
+        shown=lambda record: render.asked_of(record.job),
+        figure=True,
+    ),
+    "gpus": _number("GPUS", lambda record: record.job.spec.gpus),
+    "peak_bytes": _size("PEAK", _of_run(lambda run: run.peak_bytes)),
+    "peak_source": _text("SOURCE", lambda record: _sources(record.last_run)),
+    "attempt": _number("RUNS", lambda record: record.job.attempt),
+    "command": _text("COMMAND", lambda record: record.job.spec.command, 60),
+    "wait_s": _duration("WAITED", _wait_s),
+    "used": Column(head="USED", value=_used, shown=lambda record: _percent(_used(record)), figure=True),
+    "model": _text("MODEL", _of_run(lambda run: _models(run) or None)),
+    "cwd": _text("DIRECTORY", lambda record: record.job.spec.cwd, 40),
+}
+#: What the table shows if nobody says. ``id`` is what all other commands take.
+USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")
+
+
+def _ending(run: Run | None) -> str:
+    return str(run.ending).split(":", 1)[0] if run and run.ending else ""
+
+
+def _sources(run: Run | None) -> str:
+    return " ".join(sorted({device.peak.source.value for device in run.devices})) if run else ""
+
+
+def _models(run: Run) -> str:
+    """Return what the devices are called, each name once."""
+    return ", ".join(dict.fromkeys(device.name for device in run.devices if device.name))
+
+
+def chosen(text: str) -> tuple[str, ...]:
+    """Return the columns that a list such as ``id,user,peak`` names; the unit at a name's end may be left out.
+
+    Raises:
+        BadRequest: a name means no column, or nothing is named.
+
+    """
+    short_names = {_without_unit(name): name for name in reversed(COLUMNS)}
+    found = []
+    for word in (part.strip().lower() for part in text.split(",")):
+        name = word if word in COLUMNS else short_names.get(word)
+        if name is None:
+            raise BadRequest(f"{brief(word)} is no column: choose from {', '.join(COLUMNS)}")
+        found.append(name)
+    return tuple(found)
+
+
+def _without_unit(name: str) -> str:
+    return next((name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)), name)
+
+
+def rows(records: Sequence[Record], names: Sequence[str]) -> str:
+    """Return the records as a table for people."""
+    columns = [COLUMNS[name] for name in names]
+    figures = [place for place, column in enumerate(columns) if column.figure]
+    cells = [[column.shown(record) for column in columns] for record in records]
+    return render.table([column.head for column in columns], cells, right=figures)

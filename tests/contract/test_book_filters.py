@@ -1,0 +1,183 @@
+"""What one can ask of the history, and that every page follows the last one in every order, on both databases."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from factories import ADA, BOB, make_spec
+from outbox import Outbox, ids
+
+from gpuqueue.book.book import Book
+from gpuqueue.codec import encode_ended, encode_started
+from gpuqueue.device import DeviceKind, Peak, PeakSource
+from gpuqueue.errors import JobNotFound
+from gpuqueue.event import Act
+from gpuqueue.history import HistoryQuery, Sort
+from gpuqueue.job import JobState
+from gpuqueue.run import Ending, EndingKind, RunDevice
+from gpuqueue.units import GIB
+
+OUT_OF_MEMORY = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1)
+TIMED_OUT = Ending.stopped(EndingKind.TIMED_OUT, -15)
+
+
+class Teller(Outbox):
+    """An outbox whose runs end as the test says."""
+
+    def run(
+        self,
+        job_id: int,
+        ending: Ending,
+        *,
+        took_s: float | None = 1.5,
+        peaks: tuple[int | None, ...] = (GIB,),
+        on: str = "GPU-a1",
+        model: str = "NVIDIA A100-SXM4-80GB",
+        host: str = "nodeA",
+    ) -> None:
+        """Tell a run from its claim to its end."""
+        uuids = on.split(",")
+        devices = tuple(
+            RunDevice(
+                uuid=uuid,
+                lease_bytes=8 * GIB,
+                name=model,
+                kind=DeviceKind.GPU,
+                peak=Peak.unknown() if peak is None else Peak(bytes=peak, source=PeakSource.TORCH, samples=1),
+            )
+            for uuid, peak in zip(uuids, peaks, strict=True)
+        )
+        token = {"token": f"1.{job_id}"}
+        claim = {**token, "host": host, "worker": "w", "devices": on, "lease": str(8 * GIB)}
+        self.tell(job_id, Act.CLAIM, JobState.STARTING, **claim)
+        self.tell(
+            job_id, Act.STARTED, JobState.RUNNING, **token, started=encode_started(log_path="/log", devices=devices)
+        )
+        ended = encode_ended(ending=ending, duration_s=took_s, devices=devices)
+        state = JobState.SUCCEEDED if ending == Ending.from_status(0) else JobState.FAILED
+        self.tell(job_id, Act.FINISH, state, **token, ended=ended)
+
+
+@pytest.fixture
+def furnished(book: Book) -> Book:
+    """Return a book with eight jobs: two models of card, two hosts, all kinds of endings, and what is not known."""
+    outbox = Teller(book)
+    outbox.submit(1, make_spec(account=ADA, argv=("python", "train.py", "--lr", "1e-3")))
+    outbox.run(1, Ending.from_status(0), took_s=10, peaks=(4 * GIB,))
+    outbox.submit(2, make_spec(account=BOB, argv=("python", "eval_100%.py")))
+    outbox.run(2, Ending.from_status(3), took_s=20, peaks=(4 * GIB,), on="GPU-b2", model="NVIDIA H200", host="nodeB")
+    outbox.submit(3, make_spec(account=ADA, argv=("python", "Train.py")))
+    outbox.run(3, OUT_OF_MEMORY, took_s=5, peaks=(7 * GIB,))
+    outbox.submit(4, make_spec(account=BOB, gpus=2))
+    outbox.run(4, Ending.from_status(0), took_s=20, peaks=(3 * GIB, 6 * GIB), on="GPU-a1,GPU-a2")
+    outbox.submit(5, make_spec(account=ADA))
+    outbox.run(5, TIMED_OUT, took_s=None, peaks=(None,))
+    outbox.submit(6, make_spec(account=BOB, gpus=2))
+    outbox.run(6, Ending.from_status(0), took_s=20, peaks=(9 * GIB, None), on="GPU-a1,GPU-a2")
+    outbox.submit(7, make_spec(account=ADA))
+    outbox.claim(7, token="1.7", devices="GPU-b2")
+    outbox.tell(7, Act.LOSE, JobState.QUEUED, attempt=1, losses=1, token="1.7", detail="gone")
+    outbox.submit(8, make_spec(account=BOB))
+    outbox.record()
+    return book
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"endings": (EndingKind.EXITED,)}, [6, 4, 2, 1]),
+        ({"endings": (EndingKind.TIMED_OUT, EndingKind.OUT_OF_MEMORY)}, [5, 3]),
+        ({"endings": (EndingKind.LOST,)}, [7]),
+        ({"exit_code": 0}, [6, 4, 1]),
+        ({"exit_code": 3}, [2]),
+        ({"exit_code": 1}, [3]),
+        ({"model": "a100"}, [6, 5, 4, 3, 1]),
+        ({"model": "H2"}, [7, 2]),
+        ({"model": "%"}, []),
+        ({"model": "A100", "device": "GPU-b"}, []),
+        ({"device": "GPU-a2"}, [6, 4]),
+        ({"device": ""}, [7, 6, 5, 4, 3, 2, 1]),
+        ({"host": "nodeB"}, [2]),
+        ({"host": "node"}, []),
+        ({"min_peak_bytes": 7 * GIB}, [4, 3]),
+        ({"min_duration_s": 10}, [6, 4, 2, 1]),
+        ({"max_duration_s": 10}, [3, 1]),
+        ({"min_duration_s": 6, "max_duration_s": 19}, [1]),
+        ({"text": "TRAIN.PY"}, [3, 1]),
+        ({"text": "100%"}, [2]),
+        ({"text": "_"}, [2]),
+        ({"text": "--lr 1e"}, [1]),
+        ({"text": "train", "user": "ada", "endings": (EndingKind.OUT_OF_MEMORY,), "host": "nodeA"}, [3]),
+        ({"exit_code": 0, "limit": 1, "after_id": 6}, [4]),
+    ],
+)
+def test_each_filter_keeps_what_it_says(furnished: Book, query: dict[str, Any], expected: list[int]) -> None:
+    """A figure that is not known matches none; a sign that SQL takes for any sign is only itself."""
+    assert expected == ids(furnished, **query)
+
+
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        (Sort.ID, [8, 7, 6, 5, 4, 3, 2, 1]),
+        (Sort.DURATION, [6, 4, 2, 1, 3, 8, 7, 5]),
+        (Sort.PEAK, [4, 3, 2, 1, 8, 7, 6, 5]),
+        (Sort.ENDED, [6, 5, 4, 3, 2, 1, 8, 7]),
+        (Sort.USER, [7, 5, 3, 1, 8, 6, 4, 2]),
+    ],
+)
+def test_the_largest_stands_first_and_the_unknown_last(furnished: Book, sort: Sort, expected: list[int]) -> None:
+    """Among equals the newest is first. A peak of which one device's part is not known is not known."""
+    assert expected == ids(furnished, sort=sort)
+
+
+@pytest.mark.parametrize("sort", Sort)
+def test_the_other_way_round_the_unknown_still_stands_last(furnished: Book, sort: Sort) -> None:
+    """Reversed are the jobs of which the order knows something, and then the others."""
+    straight = ids(furnished, sort=sort)
+    unknown = {Sort.DURATION: [8, 7, 5], Sort.PEAK: [8, 7, 6, 5], Sort.ENDED: [8, 7]}.get(sort, [])
+    known = straight[: len(straight) - len(unknown)]
+
+    assert known[::-1] + unknown[::-1] == ids(furnished, sort=sort, reverse=True)
+
+
+@pytest.mark.parametrize(("sort", "reverse", "limit"), list(itertools.product(Sort, (False, True), (1, 3))), ids=str)
+def test_pages_put_together_are_the_whole_list(furnished: Book, sort: Sort, reverse: bool, limit: int) -> None:  # noqa: FBT001 - a test's
+    """Whatever the order, and where a page ends among equals or among the unknown: no job twice, none missed."""
+    whole = ids(furnished, sort=sort, reverse=reverse)
+    seen: list[int] = []
+    while page := ids(furnished, sort=sort, reverse=reverse, limit=limit, after_id=seen[-1] if seen else None):
+        seen += page
+        assert len(seen) <= len(whole)
+
+    assert whole == seen
+
+
+def test_a_page_with_a_filter_goes_on_in_its_order(furnished: Book) -> None:
+    """The job to go on after need not be one that the filter lets through."""
+    assert [3, 1] == ids(furnished, sort=Sort.PEAK, user="ada", after_id=4, limit=2)
+    assert [5] == ids(furnished, sort=Sort.PEAK, user="ada", after_id=7)
+
+
+def test_a_page_after_a_job_that_nobody_knows(furnished: Book) -> None:
+    """An order of values needs the job's value; the ids' order needs no more than the id."""
+    with pytest.raises(JobNotFound, match="no job 99 in the history to go on after"):
+        furnished.history(HistoryQuery(sort=Sort.PEAK, after_id=99))
+    assert [8, 7] == ids(furnished, after_id=99, limit=2)
+
+
+def test_a_job_that_runs_again_shows_nothing_of_its_last_run(book: Book, outbox: Outbox) -> None:
+    """A filter looks at the run that a list shows. A claim that was given back has shown nothing."""
+    outbox.submit(1)
+    outbox.claim(1)
+    outbox.tell(1, Act.LOSE, JobState.QUEUED, token="1.a", detail="gone", losses=1)
+    outbox.claim(1, token="2.b", attempt=2)
+    outbox.tell(1, Act.GIVEBACK, JobState.QUEUED, token="2.b", losses=1)
+    outbox.record()
+    assert [1] == ids(book, endings=(EndingKind.LOST,))
+    outbox.claim(1, token="2.c", attempt=2)
+    outbox.started(1, token="2.c", attempt=2)
+    outbox.record()
+    assert [] == ids(book, endings=(EndingKind.LOST,))
