@@ -16,7 +16,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ from gpuqueue.errors import (
     Unreadable,
     WaitTimeout,
 )
+from gpuqueue.figures import MAX_STEPS, By, Course, Statistics
 from gpuqueue.history import MAX_TEXT, HistoryQuery, Sort
 from gpuqueue.job import Job, JobSpec, JobState, Level
 from gpuqueue.logs import LogTail
@@ -56,6 +57,8 @@ LOOK_S = 1.0
 RECORD_S = 5.0
 #: Time between two looks at a log that is followed, in seconds.
 FOLLOW_S = 0.1
+#: What statistics are of if nobody says since when.
+STATS_PERIOD = timedelta(days=30)
 #: Longest reason for a drain, in characters: it is shown in one line.
 MAX_REASON = 200
 
@@ -354,6 +357,60 @@ class Client:
             after_id=None if after_id is None else checks.job_id(after_id),
         )
         return self.book.history(query)
+
+    def stats(
+        self,
+        by: By | str = By.USER,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        user: str | None = None,
+    ) -> Statistics:
+        """Return what the runs of a period come to, by ``"user"``, ``"device"``, ``"host"`` or local ``"day"``.
+
+        Args:
+            by: What makes a group.
+            since: The last thirty days if nothing is said.
+            until: Now if nothing is said; what lies in the future is left out.
+            user: Only this user's jobs.
+
+        Raises:
+            BadRequest: something makes no sense, or the period has more than MAX_STEPS days to tell apart.
+
+        """
+        start, end = self._period(since, until)
+        if checks.word("by", by, By) is By.DAY and (end - start).days >= MAX_STEPS:
+            raise BadRequest(f"a table by day takes at most {MAX_STEPS} days: ask for a part of them")
+        name = checks.text_or_none("user", user)
+        return self.book.statistics(by=checks.word("by", by, By), since=start, until=end, user=name)
+
+    def course(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        steps: int = 30,
+        user: str | None = None,
+    ) -> Course:
+        """Return how a period went, in so many equal *steps*; its ends and *user* as in :meth:`stats`.
+
+        Raises:
+            BadRequest: something makes no sense.
+
+        """
+        start, end = self._period(since, until)
+        if not 1 <= checks.count("steps", steps) <= MAX_STEPS:
+            raise BadRequest(f"steps must be from 1 to {MAX_STEPS}, not {steps}")
+        return self.book.course(since=start, until=end, count=steps, user=checks.text_or_none("user", user))
+
+    def _period(self, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
+        now = datetime.now(timezone.utc)
+        given = checks.moment_or_none("until", until)
+        end = now if given is None else min(given, now)
+        start = checks.moment_or_none("since", since) or end - STATS_PERIOD
+        if end <= start:
+            raise BadRequest("nothing lies between since and until, or it is all in the future")
+        return start, end
 
     # ---- wait ----------------------------------------------------------------------------------------------------
 

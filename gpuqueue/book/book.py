@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from gpuqueue.book import durations, queries, rebase, writer
+from gpuqueue.book import durations, queries, rebase, statistics, writer
 from gpuqueue.book.connect import check_revision, open_engine, reading
 from gpuqueue.errors import BookUnreachable
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuqueue.event import Cursor, Event
+    from gpuqueue.figures import By, Course, Statistics
     from gpuqueue.history import HistoryQuery
     from gpuqueue.run import Record, Survivor
 
@@ -126,6 +127,26 @@ class Book:
         """
         with self._reading() as connection:
             return queries.history(connection, query)
+
+    def statistics(self, *, by: By, since: datetime, until: datetime, user: str | None = None) -> Statistics:
+        """Return what the runs from *since* to *until* come to, of *user* or of all, grouped.
+
+        Raises:
+            BookUnreachable: see the class.
+
+        """
+        with self._reading() as connection:
+            return statistics.statistics(connection, by=by, since=since, until=until, user=user)
+
+    def course(self, *, since: datetime, until: datetime, count: int, user: str | None = None) -> Course:
+        """Return how the time from *since* to *until* went, in *count* equal steps.
+
+        Raises:
+            BookUnreachable: see the class.
+
+        """
+        with self._reading() as connection:
+            return statistics.course(connection, since=since, until=until, count=count, user=user)
 
     def get(self, job_id: int) -> Record | None:
         """Return the job with all its runs, or None if the book does not know it.

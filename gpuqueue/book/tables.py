@@ -189,6 +189,7 @@ runs = sa.Table(
     sa.CheckConstraint("(ending IS NULL) = (ended_at IS NULL)", name="ending_has_time"),
     sa.CheckConstraint("exit_code IS NULL OR signal IS NULL", name="code_or_signal"),
     sa.CheckConstraint("attempt >= 1", name="attempt_counts"),
+    sa.Index(None, "ended_at"),
 )
 
 #: What each device was to a run: promised memory, peak and where that figure comes from.

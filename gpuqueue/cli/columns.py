@@ -70,10 +70,6 @@ def _used(record: Record) -> float | None:
     return run.peak_bytes / sum(device.lease_bytes for device in run.devices)
 
 
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
-
-
 #: Every column by its name. Those of ``--csv`` come first, in its order; new ones only ever at the end.
 COLUMNS: dict[str, Column] = {
     "id": _number("ID", lambda record: record.job.id),
@@ -111,7 +107,7 @@ COLUMNS: dict[str, Column] = {
     "attempt": _number("RUNS", lambda record: record.job.attempt),
     "command": _text("COMMAND", lambda record: record.job.spec.command, 60),
     "wait_s": _duration("WAITED", _wait_s),
-    "used": Column(head="USED", value=_used, shown=lambda record: _percent(_used(record)), figure=True),
+    "used": Column(head="USED", value=_used, shown=lambda record: render.percent(_used(record)), figure=True),
     "model": _text("MODEL", _of_run(lambda run: _models(run) or None)),
     "cwd": _text("DIRECTORY", lambda record: record.job.spec.cwd, 40),
 }

@@ -136,11 +136,11 @@ def _csv(records: Sequence[Record], names: Sequence[str]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
     for record in records:
-        writer.writerow([_cell(COLUMNS[name].value(record)) for name in names])
+        writer.writerow([cell(COLUMNS[name].value(record)) for name in names])
     return out.getvalue()
 
 
-def _cell(value: object) -> str:
+def cell(value: object) -> str:
     """Return *value* for a spreadsheet: text that it would take for a formula gets a quote in front."""
     if value is None:
         return ""

@@ -11,15 +11,15 @@ from datetime import datetime, timezone
 import click
 
 from gpuqueue.checks import MAX_ID
-from gpuqueue.cli import render
+from gpuqueue.cli import charts, picture, render
 from gpuqueue.cli.held import tell_held
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
 from gpuqueue.command import say
-from gpuqueue.errors import GpuQueueError, WaitTimeout
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused, WaitTimeout
 from gpuqueue.job import JobState
 from gpuqueue.logs import LogTail
-from gpuqueue.run import EndingKind
+from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_duration
 
 job_ids = click.argument("ids", metavar="ID…", type=click.IntRange(1, MAX_ID), nargs=-1, required=True)
@@ -52,11 +52,26 @@ def queue(user: str | None, limit: int, *, as_json: bool) -> None:
 @click.command()
 @job_id
 @json_option
-def show(job_id: int, *, as_json: bool) -> None:
+@picture.picture_option("how its memory went")
+def show(job_id: int, *, as_json: bool, plot: str | None) -> None:
     """Tell all about one job: what was asked, and each run with device, ending and peak memory."""
+    if as_json and plot is not None:
+        raise BadRequest("--json and --plot exclude each other: choose one")
+    if plot is not None:
+        picture.check()
     with Client() as client:
         record = client.show(job_id)
+    if plot is not None:
+        _plot(record, plot)
+        return
     click.echo(json.dumps(record_to_plain(record), indent=2) if as_json else render.story(record))
+
+
+def _plot(record: Record, path: str) -> None:
+    run = charts.drawable(record)
+    if run is None:
+        raise Refused(f"job {record.job.id} has no memory to draw: its runs are too short, go on, or could not be seen")
+    picture.write(path, charts.title_of(record), charts.memory(record, run), render.story(record))
 
 
 @click.command()

@@ -31,6 +31,21 @@ def when(moment: datetime | None) -> str:
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else "-"
 
 
+def percent(share: float | None) -> str:
+    """Return a share for people; ``-`` is not known."""
+    return "-" if share is None else f"{100 * share:.0f} %"
+
+
+def hours(seconds: float) -> str:
+    """Return hours with as many digits as are worth reading; ``<0.01`` is not nothing."""
+    number = seconds / 3600
+    if not number:
+        return "0"
+    if number < 0.01:  # noqa: PLR2004 - half a minute
+        return "<0.01"
+    return f"{number:.0f}" if number >= 100 else f"{number:.1f}" if number >= 1 else f"{number:.2f}"  # noqa: PLR2004 - three digits
+
+
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
     """Return aligned columns; those whose position is in *right* are aligned right."""
     widths = [max(len(click.unstyle(row[i])) for row in (head, *rows)) for i in range(len(head))]

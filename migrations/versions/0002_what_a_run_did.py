@@ -24,6 +24,7 @@ INDEXES = {
     "ix_jobs_peak_bytes_id": ("jobs", ["peak_bytes", "id"], None),
     "ix_jobs_ending_id": ("jobs", ["ending", "id"], "ending <> 'exited'"),
     "ix_jobs_exit_code_id": ("jobs", ["exit_code", "id"], "exit_code <> 0"),
+    "ix_runs_ended_at": ("runs", ["ended_at"], None),
     "ix_run_devices_device_uuid_job_id": ("run_devices", ["device_uuid", "job_id"], None),
 }
 

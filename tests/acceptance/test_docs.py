@@ -29,6 +29,7 @@ from gpuqueue.device import Peak, Timeline
 from gpuqueue.doctor.examination import EXIT_CODES, ORDER
 from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.figures import By, Figures, Statistics, figures_to_plain, statistics_to_plain
 from gpuqueue.finding import Grade, name_of, ok, to_plain
 from gpuqueue.job import TRANSITIONS, Job, JobState, Level, WaitReason
 from gpuqueue.queue.explanation import Explanation, Obstacle, Start, Verdict
@@ -226,6 +227,8 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         )
     )
     wait: dict[str, Any] = why_to_plain(a_wait(a_record().job))
+    moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    statistics = Statistics(by=By.USER, since=moment, until=moment, groups=(), total=Figures())
     expected = {
         "A job": list(record),
         "A run": list(run),
@@ -242,6 +245,8 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
         "Doctor": list(doctor_plain([], Grade.OK, None)),
         "A finding": list(to_plain(ok("as it should be"))),
+        "Statistics": list(statistics_to_plain(statistics)),
+        "Figures": list(figures_to_plain(Figures())),
         "CSV": list(CSV_COLUMNS),
     }
 

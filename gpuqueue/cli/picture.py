@@ -1,0 +1,105 @@
+"""Writes a drawing into a file, whole or not at all. matplotlib is an extra, and imported when one draws."""
+
+from __future__ import annotations
+
+import html
+import importlib.util
+import io
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuqueue.cli.charts import style
+from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.words import brief
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = (".png", ".svg", ".html")
+
+
+def picture_option(what: str) -> Callable[[Any], Any]:
+    """Return the option ``--plot``, whose file's ending is judged before anything else is done."""
+
+    def judged(_context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
+        if path is not None and Path(path).suffix.lower() not in KINDS:
+            raise BadRequest(f"--plot cannot write {brief(path)}: name a file that ends in {', '.join(KINDS)}")
+        return path
+
+    return click.option("--plot", metavar="FILE", callback=judged, help=f"Write {what}: .png, .svg or .html.")
+
+
+def check() -> None:
+    """Refuse to draw where the library for it is missing, before anything is asked of the book.
+
+    Raises:
+        GpuQueueError: it is missing.
+
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise GpuQueueError("--plot needs matplotlib, which is not installed: pip install 'gpuqueue-server[plot]'")
+
+
+def write(path: str, title: str, figure: Figure, text: str) -> None:
+    """Write *figure* to *path* in the format of its ending; a page also gets *text*, which must suit a terminal.
+
+    Raises:
+        OSError: it cannot be written; what was there is as it was.
+
+    """
+    kind = Path(path).suffix.lower()
+    drawn = io.BytesIO()
+    with style():
+        if kind == ".png":
+            figure.savefig(drawn, format="png")
+        else:
+            figure.savefig(drawn, format="svg", metadata={"Date": None})
+    content = _page(title, drawn.getvalue().decode(), text) if kind == ".html" else drawn.getvalue()
+    _replace(Path(path), content)
+
+
+def _page(title: str, svg: str, text: str) -> bytes:
+    """Return a page that needs nothing from anywhere else."""
+    drawing = svg[svg.index("<svg") :]
+    name = html.escape(title)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{name}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1200px; padding: 0 1rem; color: #222 }}
+svg {{ width: 100%; height: auto }}
+pre {{ overflow-x: auto; font-size: 14px }}
+</style>
+</head>
+<body>
+<main role="img" aria-label="{name}">
+{drawing}
+</main>
+<pre>{html.escape(click.unstyle(text))}</pre>
+</body>
+</html>
+""".encode("utf-8", errors="replace")
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write beside *path* and then take its place: nobody finds half a picture there."""
+    if path.exists() and not path.is_file():  # such as /dev/stdout: there is no place to take
+        path.write_bytes(content)
+        return
+    beside = path.with_name(f".{secrets.token_hex(8)}.part")  # not after its own name: that may be as long as can be
+    try:
+        beside.write_bytes(content)
+        beside.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            beside.unlink()
+        error.filename = str(path)
+        raise

@@ -1,0 +1,132 @@
+"""``stats``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from gpuqueue.cli import charts, picture, render
+from gpuqueue.cli.history import cell
+from gpuqueue.cli.period import moment, ordered
+from gpuqueue.client import Client
+from gpuqueue.errors import BadRequest
+from gpuqueue.figures import By, Figures, Statistics, statistics_to_plain
+from gpuqueue.units import GIB, format_bytes, format_duration
+from gpuqueue.words import short
+
+#: Steps of a chart over time: enough to see a day in a month, few enough to see each.
+STEPS = 60
+
+
+def _size(size_bytes: float | None) -> str:
+    return format_bytes(None if size_bytes is None else round(size_bytes))
+
+
+#: Head and cell of each column of figures.
+_COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
+    ("JOBS", lambda each: str(each.jobs)),
+    ("GPU H", lambda each: render.hours(each.gpu_s)),
+    ("CPU H", lambda each: render.hours(each.cpu_s)),
+    ("GIB H", lambda each: render.hours(each.asked_byte_s / GIB)),
+    ("BUSY", lambda each: render.percent(each.utilisation)),
+    ("ASKED", lambda each: _size(each.asked_bytes)),
+    ("PEAK", lambda each: _size(each.peak_bytes)),
+    ("USED", lambda each: render.percent(each.used)),
+    ("WAIT", lambda each: format_duration(each.wait_median_s)),
+    ("95 %", lambda each: format_duration(each.wait_p95_s)),
+    ("FAILED", lambda each: render.percent(each.failure_rate)),
+    ("OOM", lambda each: render.percent(each.out_of_memory_rate)),
+)
+
+
+@click.command()
+@click.option("--by", type=click.Choice([str(by) for by in By]), default="user", show_default=True, help="Group by it.")
+@click.option("--since", metavar="WHEN", default="30d", show_default=True, help="From 7d, 12h, 2026-11-01 on.")
+@click.option("--until", metavar="WHEN", help="Up to then. Default: now.")
+@click.option("-u", "--user", help="Only this user's jobs.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a group.")
+@picture.picture_option("charts of usage, memory, waits and devices")
+def stats(
+    by: str,
+    since: str,
+    until: str | None,
+    user: str | None,
+    *,
+    as_json: bool,
+    as_csv: bool,
+    plot: str | None,
+) -> None:
+    """Sum up a period: who held how many GPU-hours, asked against used, waits, failures."""
+    if as_json + as_csv + (plot is not None) > 1:
+        raise BadRequest("--json, --csv and --plot exclude each other: choose one")
+    period = {"since": moment(since), "until": moment(until)}
+    ordered(**period)
+    with Client() as client:
+        if plot is not None:
+            picture.check()
+        told = client.stats(by, **period, user=user)
+        if plot is not None:
+            _plot(client, told, plot, user)
+            return
+    if as_json:
+        click.echo(json.dumps(statistics_to_plain(told), indent=2))
+    elif as_csv:
+        click.echo(_csv(told), nl=False)
+    elif told.total.runs:
+        click.echo(_table(told))
+    else:
+        click.echo("nothing ran in this time", err=True)
+
+
+def _plot(client: Client, told: Statistics, path: str, user: str | None) -> None:
+    people = client.stats(By.USER, since=told.since, until=told.until, user=user)
+    course = client.course(since=told.since, until=told.until, steps=STEPS, user=user)
+    title = f"gpuqueue, {render.when(told.since)[:16]} to {render.when(told.until)[:16]}" + (
+        f", {user}" if user else ""
+    )
+    picture.write(path, title, charts.overview(people, course, title), _table(told))
+
+
+def _csv(told: Statistics) -> str:
+    plain = statistics_to_plain(told)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    rows = plain["groups"]
+    head = rows[0] if rows else {"key": "", "label": "", **plain["total"]}
+    writer.writerow(head)
+    writer.writerows([cell(value) for value in row.values()] for row in rows)
+    return out.getvalue()
+
+
+def _table(told: Statistics) -> str:
+    """Return the groups as a table, all together in the last line, and below it what must be known to read it."""
+    columns = [each for each in _COLUMNS if each[0] != "CPU H" or told.total.cpu_s]
+
+    def line(label: str, figures: Figures) -> Sequence[str]:
+        return [label, *(shown(figures) for _, shown in columns)]
+
+    rows = [line(short(group.label), group.figures) for group in told.groups]
+    if len(rows) > 1:
+        rows.append(line("all", told.total))
+    head = [str(told.by).upper(), *(name for name, _ in columns)]
+    table = render.table(head, rows, right=range(1, len(head)))
+    return "\n".join([table, "", *_notes(told)])
+
+
+def _notes(told: Statistics) -> list[str]:
+    total: Any = told.total
+    period = f"{render.when(told.since)} to {render.when(told.until)}"
+    notes = [f"{period}. ASKED and PEAK are means of a device over time; USED is their share."]
+    if total.measured is not None and total.measured < 0.995:  # noqa: PLR2004 - what rounds to 100 % is all
+        notes.append(
+            f"PEAK and USED are of {render.percent(total.measured)} of the time: of the rest no peak is known (yet)."
+        )
+    if total.ended < total.runs:
+        notes.append(f"{total.runs - total.ended} of {total.runs} runs ended later or still run.")
+    return notes

@@ -1,0 +1,261 @@
+"""What statistics say of a small history that can be summed up by hand, on SQLite and on PostgreSQL alike."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from factories import ADA, BOB, make_spec
+from outbox import Outbox
+
+from gpuqueue.book.book import Book
+from gpuqueue.book.statistics import local_days
+from gpuqueue.codec import encode_ended, encode_started
+from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource
+from gpuqueue.event import Act
+from gpuqueue.figures import By, Figures, Statistics
+from gpuqueue.job import Account, JobState
+from gpuqueue.run import Ending, EndingKind, RunDevice
+from gpuqueue.units import GIB
+
+NOON = datetime(2026, 11, 3, 12, tzinfo=timezone.utc)
+HOUR = 3600.0
+
+
+def at(hours: float) -> datetime:
+    """Return the moment so many hours after noon."""
+    return NOON + timedelta(hours=hours)
+
+
+class Diary(Outbox):
+    """An outbox whose events happen when the test says."""
+
+    def when(self, hours: float, *event: Any, **given: Any) -> None:
+        """Tell one event of that time."""
+        self.tell(*event, **given)
+        self.told[-1] = replace(self.told[-1], at=at(hours))
+
+    def run(  # noqa: PLR0913 - each is one thing about a run
+        self,
+        job_id: int,
+        account: Account,
+        *hours: float,
+        on: str = "GPU-a",
+        lease: int = 10 * GIB,
+        peak: int | None = 5 * GIB,
+        ending: Ending | None = None,
+        kind: DeviceKind = DeviceKind.GPU,
+        busy: float | None = 0.5,
+        host: str = "nodeA",
+    ) -> None:
+        """Tell a job that was submitted, claimed and (if there is a third time) ended at these hours."""
+        submitted, claimed, *ended = hours
+        what = Peak.unknown() if peak is None else Peak(bytes=peak, source=PeakSource.TORCH, samples=1)
+        devices = tuple(
+            RunDevice(
+                uuid=uuid,
+                lease_bytes=lease,
+                index=number,
+                name="card",
+                kind=kind,
+                peak=what,
+                activity=Activity(utilisation_mean=busy),
+            )
+            for number, uuid in enumerate(on.split(","))
+        )
+        token = {"token": f"1.{job_id}"}
+        self.submit(job_id, make_spec(account=account, mem_bytes=lease))
+        self.told[-1] = replace(self.told[-1], at=at(submitted))
+        claim = {**token, "host": host, "worker": "w", "devices": on, "lease": str(lease)}
+        self.when(claimed, job_id, Act.CLAIM, JobState.STARTING, **claim)
+        started = encode_started(log_path="/log", devices=devices)
+        self.when(claimed, job_id, Act.STARTED, JobState.RUNNING, **token, started=started)
+        for end in ended:
+            how = ending or Ending.from_status(0)
+            payload = encode_ended(ending=how, duration_s=1.0, devices=devices)
+            state = JobState.SUCCEEDED if how == Ending.from_status(0) else JobState.FAILED
+            self.when(end, job_id, Act.FINISH, state, **token, ended=payload)
+
+
+@pytest.fixture
+def diary(book: Book) -> Diary:
+    """Return an empty diary for the empty book."""
+    return Diary(book)
+
+
+def ask(book: Book, by: By = By.USER, since: float = 0, until: float = 10, **given: Any) -> Statistics:
+    """Return the statistics from *since* to *until* hours after noon."""
+    return book.statistics(by=by, since=at(since), until=at(until), **given)
+
+
+def of(statistics: Statistics, name: str) -> dict[str, Any]:
+    """Return one figure of each group."""
+    return {group.label: getattr(group.figures, name) for group in statistics.groups}
+
+
+def test_an_empty_book_has_no_groups_and_knows_no_rates(book: Book) -> None:
+    """Nothing held is a known 0; a rate of nothing is not known."""
+    told = ask(book)
+
+    assert ((), Figures()) == (told.groups, told.total)
+    assert (None, None, None, None) == (
+        told.total.failure_rate,
+        told.total.used,
+        told.total.wait_median_s,
+        told.total.utilisation,
+    )
+
+
+def test_a_run_counts_on_each_of_its_devices_and_once_as_a_run(book: Book, diary: Diary) -> None:
+    """Two cards for two hours are four GPU-hours of one run; for each card they are two hours."""
+    diary.run(1, ADA, 0, 1, 3, on="GPU-a,GPU-b")
+    diary.record()
+
+    by_user, by_device = ask(book), ask(book, By.DEVICE)
+
+    assert {"ada": 4 * HOUR} == pytest.approx(of(by_user, "gpu_s"))
+    assert ({"ada": 1}, {"ada": 1}) == (of(by_user, "runs"), of(by_user, "jobs"))
+    assert {"0@nodeA": 2 * HOUR, "1@nodeA": 2 * HOUR} == pytest.approx(of(by_device, "gpu_s"))
+    assert (1, 4 * HOUR) == (by_device.total.runs, pytest.approx(by_device.total.gpu_s))
+
+
+def test_asked_against_used_is_weighted_by_time(book: Book, diary: Diary) -> None:
+    """Three hours at 2 of 24 GiB weigh more than one at 10 of 12; what nobody measured is left out and said."""
+    diary.run(1, ADA, 0, 0, 3, lease=24 * GIB, peak=2 * GIB)
+    diary.run(2, ADA, 3, 3, 4, lease=12 * GIB, peak=10 * GIB)
+    diary.run(3, ADA, 4, 4, 5, lease=6 * GIB, peak=None)
+    diary.run(4, BOB, 5, 5, 6, lease=6 * GIB, peak=None)
+    diary.record()
+
+    told = ask(book)
+
+    assert {"ada": 16 / 84, "bob": None} == pytest.approx(of(told, "used"))
+    assert {"ada": 90 / 5 * GIB, "bob": 6 * GIB} == pytest.approx(of(told, "asked_bytes"))
+    assert {"ada": 4 * GIB, "bob": None} == pytest.approx(of(told, "peak_bytes"))
+    assert {"ada": 4 / 5, "bob": 0.0} == pytest.approx(of(told, "measured"))
+
+
+def test_only_what_lies_in_the_period_counts(book: Book, diary: Diary) -> None:
+    """A run that began before, one that goes on after, and one that still runs are cut to the period."""
+    diary.run(1, ADA, -3, -2, 1)
+    diary.run(2, ADA, 8, 9, 20)
+    diary.run(3, BOB, 6, 7)
+    diary.run(4, ADA, -9, -8, -5)
+    diary.run(5, ADA, 11, 12, 13)
+    diary.record()
+
+    told = ask(book)
+
+    assert {"ada": 2 * HOUR, "bob": 3 * HOUR} == pytest.approx(of(told, "gpu_s"))
+    assert ({"ada": 2, "bob": 1}, {"ada": 1, "bob": 0}) == (of(told, "runs"), of(told, "ended"))
+    assert {"ada": 1, "bob": 1} == of(told, "waits")
+    assert {"ada": HOUR, "bob": HOUR} == pytest.approx(of(told, "wait_max_s"))
+
+
+def test_waits_are_ranked_and_only_the_first_claim_ends_one(book: Book, diary: Diary) -> None:
+    """Median and 95th percentile are waits that there were. A run again after a loss is no second wait."""
+    for number in range(1, 21):
+        diary.run(number, ADA, 0, number / 10, 3)
+    diary.record()
+    diary.when(4, 1, Act.CLAIM, JobState.STARTING, attempt=2, token="2.1", host="h", worker="w", devices="G", lease="1")
+    diary.record()
+
+    figures = ask(book).total
+
+    assert (20, HOUR, 1.9 * HOUR, 2 * HOUR) == pytest.approx(
+        (figures.waits, figures.wait_median_s, figures.wait_p95_s, figures.wait_max_s), abs=0.01
+    )
+
+
+def test_rates_are_of_the_runs_that_ended(book: Book, diary: Diary) -> None:
+    """A cancelled run failed nobody; an exit code that is not 0 did."""
+    endings = [
+        Ending.from_status(0),
+        Ending.from_status(3),
+        Ending.stopped(EndingKind.OUT_OF_MEMORY, 1),
+        Ending.stopped(EndingKind.TIMED_OUT, -15),
+        Ending.stopped(EndingKind.CANCELLED, -15),
+    ]
+    for number, ending in enumerate(endings, start=1):
+        diary.run(number, ADA, 0, 0, 1, ending=ending)
+    diary.run(9, ADA, 0, 1)
+    diary.record()
+
+    figures = ask(book).total
+
+    assert (6, 5, 1, 1, 1, 1, 3) == (
+        figures.runs,
+        figures.ended,
+        figures.succeeded,
+        figures.cancelled,
+        figures.out_of_memory,
+        figures.timed_out,
+        figures.failed,
+    )
+    assert (0.6, 0.2) == (figures.failure_rate, figures.out_of_memory_rate)
+
+
+def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(book: Book, diary: Diary) -> None:
+    """Hours on the CPU stand apart; utilisation is that of the time of which it is known."""
+    diary.run(1, ADA, 0, 0, 1, kind=DeviceKind.CPU, on="cpu-x", busy=None)
+    diary.run(2, ADA, 0, 1, 4, busy=0.2)
+    diary.run(3, ADA, 0, 4, 5, busy=1.0)
+    diary.run(4, BOB, 0, 5, 6, on="GPU-b", host="nodeB")
+    diary.record()
+
+    total = ask(book).total
+    assert (5 * HOUR, HOUR) == (pytest.approx(total.gpu_s), pytest.approx(total.cpu_s))
+    assert (0.2 * 3 + 1.0 + 0.5) / 5 == pytest.approx(total.utilisation)
+    assert {"nodeA": 4 * HOUR, "nodeB": HOUR} == pytest.approx(of(ask(book, By.HOST), "gpu_s"))
+    assert ["cpu@nodeA", "0@nodeA", "0@nodeB"] == [group.label for group in ask(book, By.DEVICE).groups]
+    assert {"bob": HOUR} == pytest.approx(of(ask(book, user="bob"), "gpu_s"))
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let this process be in a place where days begin at another time than in UTC, and two have 23 and 25 hours."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_run_over_midnight_counts_in_both_days(book: Book, diary: Diary) -> None:
+    """Days are local, and each has the hours that were held in it. A day without any run is there, with 0."""
+    diary.run(1, ADA, 0, 9, 13)  # 22:00 to 02:00 in Berlin
+    diary.record()
+
+    told = ask(book, By.DAY, 0, 36)
+
+    assert {"2026-11-03": 2 * HOUR, "2026-11-04": 2 * HOUR, "2026-11-05": 0.0} == pytest.approx(of(told, "gpu_s"))
+    assert {"2026-11-03": 0, "2026-11-04": 1, "2026-11-05": 0} == of(told, "ended")
+    assert (1, 4 * HOUR) == (told.total.runs, pytest.approx(told.total.gpu_s))
+
+
+@pytest.mark.usefixtures("berlin")
+def test_a_day_has_the_hours_that_the_clock_on_the_wall_gives_it() -> None:
+    """When clocks go back it has 25, and a day in part has what there is of it."""
+    since = datetime(2026, 10, 24, 12, tzinfo=timezone.utc)  # 14:00 in Berlin
+
+    steps = local_days(since, since + timedelta(days=2))
+
+    assert [10, 25, 13] == [(end - start).total_seconds() / HOUR for start, end in steps]
+
+
+def test_a_course_has_each_step_of_each_device(book: Book, diary: Diary) -> None:
+    """A run lies in each step that it reaches into; devices stand in the order of their indexes."""
+    diary.run(1, ADA, 0, 0, 3, on="GPU-a,GPU-b", busy=0.25)
+    diary.record()
+
+    course = book.course(since=at(0), until=at(4), count=2)
+
+    assert (at(0), at(2), at(4)) == course.bounds
+    assert [4 * HOUR, 2 * HOUR] == pytest.approx([step.gpu_s for step in course.steps])
+    assert ["0@nodeA", "1@nodeA"] == [label for label, _ in course.devices]
+    assert [[2 * HOUR, HOUR]] * 2 == [pytest.approx([step.gpu_s for step in steps]) for _, steps in course.devices]
+    assert [0.25, 0.25] == pytest.approx([step.utilisation for step in course.devices[0][1]])

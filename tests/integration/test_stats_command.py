@@ -1,0 +1,137 @@
+"""``stats`` and ``--plot`` as people use them: the real command, a real book, real pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from factories import ADA, BOB, make_spec
+from outbox import Outbox, facts
+from site_of_one import Site
+
+from gpuqueue.codec import encode_ended
+from gpuqueue.device import Peak, PeakSource, Timeline
+from gpuqueue.event import Act
+from gpuqueue.job import JobState
+from gpuqueue.run import Ending
+from gpuqueue.units import GIB
+
+PNG = b"\x89PNG\r\n\x1a\n"
+NAME = "$\\frac{a}{ <b>&名"  # no formula, no mark-up, and in a script that few fonts have
+
+
+@pytest.fixture
+def recorded(site: Site) -> Site:
+    """Return a site whose book has two ended jobs, one with a timeline on two devices, and one that never ran."""
+    pytest.importorskip("matplotlib")
+    site.cli("db", "upgrade")
+    outbox = Outbox(site.client.book)
+    outbox.submit(1, make_spec(account=ADA, name=NAME, mem_bytes=2 * GIB, gpus=2))
+    outbox.claim(1, devices="GPU-0,GPU-1")
+    outbox.started(1, devices="GPU-0,GPU-1")
+    line = Timeline(step_s=0.5, bytes=(None, GIB // 2, GIB, None, None, GIB // 4))
+    peak = Peak(bytes=GIB, source=PeakSource.NVML_SAMPLED, samples=4, interval_s=0.5)
+    devices = tuple(replace(each, timeline=line) for each in facts("GPU-0,GPU-1", peak))
+    ended = encode_ended(ending=Ending.from_status(0), duration_s=2.8, devices=devices)
+    outbox.tell(1, Act.FINISH, JobState.SUCCEEDED, token="1.a", ended=ended)
+    outbox.submit(2, make_spec(account=BOB, name="short"))
+    outbox.claim(2)
+    outbox.started(2)
+    outbox.finish(2, Ending.from_status(3), JobState.FAILED)
+    outbox.submit(3)
+    outbox.record()
+    return site
+
+
+PERIOD = ("--since", "2026-11-01", "--until", "2026-11-05")
+
+
+def test_the_table_json_and_csv_tell_the_same(recorded: Site) -> None:
+    """A line a user and one for all; what is asked of the same book gives the same figures in each form."""
+    table = recorded.cli("stats", *PERIOD).stdout.splitlines()
+    plain = json.loads(recorded.cli("stats", *PERIOD, "--json").stdout)
+    rows = list(csv.DictReader(io.StringIO(recorded.cli("stats", *PERIOD, "--csv").stdout)))
+
+    assert ["USER", "ada", "bob", "all"] == [line.split()[0] for line in table[:4]]
+    assert ["ada", "bob"] == [group["label"] for group in plain["groups"]] == [row["key"] for row in rows]
+    assert (2, 1, 0.5) == (plain["total"]["runs"], plain["total"]["failed"], plain["total"]["failure_rate"])
+    assert [str(group["gpu_s"]) for group in plain["groups"]] == [row["gpu_s"] for row in rows]
+    assert "nothing ran in this time" in recorded.cli("stats", "--since", "2026-11-02", "--until", "2026-11-03").stderr
+
+
+@pytest.mark.parametrize("words", [("stats", *PERIOD), ("stats", "--since", "2026-11-02"), ("show", "1")])
+def test_each_picture_is_whole_and_nothing_else_is_written(
+    recorded: Site, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """Also of a period in which nothing ran; a page holds the drawing and the words, and nothing in it is obeyed."""
+    for kind in ("png", "svg", "html"):
+        done = recorded.cli(*words, "--plot", str(tmp_path / f"out.{kind}"))
+        assert ("", "") == (done.stdout, done.stderr)
+
+    assert {"out.png", "out.svg", "out.html"} == {entry.name for entry in tmp_path.iterdir() if entry.is_file()}
+    assert (tmp_path / "out.png").read_bytes().startswith(PNG)
+    assert ET.parse(tmp_path / "out.svg").getroot().tag.endswith("svg")  # noqa: S314 - our own
+    page = (tmp_path / "out.html").read_text()
+    assert ("<svg" in page, "<b>" in page, "http-equiv" in page) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (["stats", "--plot", "charts.pdf"], 2, "name a file that ends in .png, .svg, .html"),
+        (["stats", "--plot", "charts.png", "--json"], 2, "exclude each other"),
+        (["stats", "--by", "colour"], 2, "'user', 'device', 'host', 'day'"),
+        (["stats", "--since", "2026-11-05", "--until", "2026-11-01"], 2, "nothing lies between them"),
+        (["stats", "--since", "2020-01-01", "--by", "day"], 2, "at most 400 days"),
+        (["stats", "--since", "2999-01-01"], 2, "in the future"),
+        (["stats", "--plot", "/nonexistent/charts.png"], 1, "No such file or directory: /nonexistent/charts.png"),
+        (["show", "1", "--plot", "/nonexistent/job.svg"], 1, "No such file or directory: /nonexistent/job.svg"),
+        (["show", "1", "--plot", "job.png", "--json"], 2, "exclude each other"),
+        (["show", "2", "--plot", "job.png"], 5, "job 2 has no memory to draw"),
+        (["show", "9", "--plot", "job.png"], 3, "there is no job 9"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_one_line(recorded: Site, words: list[str], code: int, line: str) -> None:
+    """What is wrong, on stderr; nothing is left behind."""
+    done = recorded.cli(*words, check=False)
+
+    assert (code, "", 1) == (done.returncode, done.stdout, len(done.stderr.splitlines()))
+    assert line in done.stderr
+    assert not Path(words[-1]).exists()
+
+
+def test_an_old_picture_stays_where_the_new_one_fails(recorded: Site, tmp_path: Path) -> None:
+    """A picture takes the old one's place only once it is whole."""
+    path = tmp_path / "out.png"
+    path.write_text("old")
+    recorded.cli("show", "2", "--plot", str(path), check=False)
+    assert "old" == path.read_text()
+    recorded.cli("show", "1", "--plot", str(path))
+    assert path.read_bytes().startswith(PNG)
+
+
+def test_without_the_library_it_says_what_to_install(recorded: Site, tmp_path: Path) -> None:
+    """Before anything is asked of the book; and no command needs the library but those two, with --plot."""
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; import importlib.util as u; real = u.find_spec;"
+        "u.find_spec = lambda name, *rest: None if name == 'matplotlib' else real(name, *rest);"
+        "from gpuqueue.cli.main import main; main()"
+    )
+    for words, expected in ((("stats",), 0), (("show", "1"), 0), (("stats", "--plot", str(tmp_path / "a.png")), 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env=recorded.environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert expected == done.returncode, done.stderr
+    assert "pip install 'gpuqueue-server[plot]'" in done.stderr
