@@ -34,8 +34,6 @@ from gpuqueue.errors import (
     Unreadable,
     WaitTimeout,
 )
-from gpuqueue.figures import MAX_STEPS, By, Course, Statistics
-from gpuqueue.history import MAX_TEXT, HistoryQuery, Sort
 from gpuqueue.job import Job, JobSpec, JobState, Level
 from gpuqueue.logs import LogTail
 from gpuqueue.run import EndingKind, Record
@@ -48,6 +46,8 @@ from gpuqueue.words import plain
 if TYPE_CHECKING:
     from gpuqueue.book.book import Book
     from gpuqueue.event import Event
+    from gpuqueue.figures import By, Course, Statistics
+    from gpuqueue.history import Sort
     from gpuqueue.queue.jobqueue import JobQueue
     from gpuqueue.queue.lease import DeviceStatus
 
@@ -301,7 +301,7 @@ class Client:
         min_duration: str | float | None = None,
         max_duration: str | float | None = None,
         text: str | None = None,
-        sort: Sort | str = Sort.ID,
+        sort: Sort | str = "id",
         reverse: bool = False,
         limit: int = 50,
         before_id: int | None = None,
@@ -335,6 +335,8 @@ class Client:
             JobNotFound: the book does not have the job *after_id*, and the order needs it.
 
         """
+        from gpuqueue.history import MAX_TEXT, HistoryQuery, Sort  # noqa: PLC0415 - as in book: a submit asks nothing
+
         query = HistoryQuery(
             user=checks.text_or_none("user", user),
             name=checks.text_or_none("name", name),
@@ -360,7 +362,7 @@ class Client:
 
     def stats(
         self,
-        by: By | str = By.USER,
+        by: By | str = "user",
         *,
         since: datetime | None = None,
         until: datetime | None = None,
@@ -378,6 +380,8 @@ class Client:
             BadRequest: something makes no sense, or the period has more than MAX_STEPS days to tell apart.
 
         """
+        from gpuqueue.figures import MAX_STEPS, By  # noqa: PLC0415 - as in history
+
         start, end = self._period(since, until)
         if checks.word("by", by, By) is By.DAY and (end - start).days >= MAX_STEPS:
             raise BadRequest(f"a table by day takes at most {MAX_STEPS} days: ask for a part of them")
@@ -398,6 +402,8 @@ class Client:
             BadRequest: something makes no sense.
 
         """
+        from gpuqueue.figures import MAX_STEPS  # noqa: PLC0415 - as in history
+
         start, end = self._period(since, until)
         if not 1 <= checks.count("steps", steps) <= MAX_STEPS:
             raise BadRequest(f"steps must be from 1 to {MAX_STEPS}, not {steps}")

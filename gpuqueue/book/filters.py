@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import UnaryExpression
+from sqlalchemy.sql.operators import custom_op
 
 from gpuqueue.book.tables import jobs, run_devices
 from gpuqueue.errors import JobNotFound
 from gpuqueue.history import Sort
+from gpuqueue.run import EndingKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,13 +26,14 @@ if TYPE_CHECKING:
 
 Condition = sa.ColumnElement[bool]
 
-#: The column of each order but the ids'; None in it is not known, and stands last.
+#: The column of each order of figures; None in it is not known, and stands last.
 _COLUMNS: dict[Sort, sa.Column[Any]] = {
     Sort.ENDED: jobs.c.ended_at,
     Sort.DURATION: jobs.c.duration_s,
     Sort.PEAK: jobs.c.peak_bytes,
-    Sort.USER: jobs.c.user_name,
 }
+#: Up to so many jobs are few: they are found, looked at and put in order within some hundredths of a second.
+FEW = 20_000
 
 
 def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMapping]:
@@ -39,13 +43,18 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
         JobNotFound: ``after_id`` is no job of this book, and the order needs to know where it stands.
 
     """
-    conditions = [*_conditions(query), *_on_devices(connection, query)]
+    conditions = [
+        *_same(connection, query),
+        *_conditions(query),
+        *_rare(connection, query),
+        *_on_devices(connection, query),
+    ]
     rows: list[sa.RowMapping] = []
     for part in _parts(connection, query):
-        left = query.limit - len(rows)
-        if left > 0:
-            found = sa.select(jobs).where(*conditions, *part[0]).order_by(*part[1]).limit(left)
-            rows.extend(connection.execute(found).mappings())
+        found = sa.select(jobs).where(*conditions, *part[0]).order_by(*part[1]).limit(query.limit - len(rows))
+        rows.extend(connection.execute(found).mappings())
+        if len(rows) >= query.limit:
+            break
     return rows
 
 
@@ -55,6 +64,9 @@ def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[tuple[lis
     beyond = None if query.after_id is None else _beyond(jobs.c.id, query.after_id, query)
     if query.sort is Sort.ID:
         yield ([] if beyond is None else [beyond]), [by_id]
+        return
+    if query.sort is Sort.USER:
+        yield from _by_user(connection, query, by_id)
         return
     column = _COLUMNS[query.sort]
     value = None if query.after_id is None else _place(connection, column, query.after_id)
@@ -66,9 +78,25 @@ def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[tuple[lis
         yield [*unknown, beyond], [by_id]
 
 
+def _by_user(
+    connection: sa.Connection, query: HistoryQuery, by_id: sa.ColumnElement[int]
+) -> Iterator[tuple[list[Condition], list[Any]]]:
+    """Yield a part for each user: names go up while ids go down, and no index has both ways in one."""
+    column = jobs.c.user_name
+    end = sa.func.max if query.reverse else sa.func.min
+    name: str | None
+    if query.after_id is None:
+        name = connection.scalar(sa.select(end(column)))
+    else:
+        name = _place(connection, column, query.after_id)
+        yield [column == name, _beyond(jobs.c.id, query.after_id, query)], [by_id]
+        name = connection.scalar(sa.select(end(column)).where(column < name if query.reverse else column > name))
+    while name is not None:
+        yield [column == name], [by_id]
+        name = connection.scalar(sa.select(end(column)).where(column < name if query.reverse else column > name))
+
+
 def _order(column: sa.Column[Any], query: HistoryQuery) -> list[Any]:
-    if query.sort is Sort.USER:  # both ways the newest first within a name, unless all is reversed
-        return [column.desc(), jobs.c.id.asc()] if query.reverse else [column.asc(), jobs.c.id.desc()]
     return [column.asc(), jobs.c.id.asc()] if query.reverse else [column.desc(), jobs.c.id.desc()]
 
 
@@ -76,9 +104,8 @@ def _from(column: sa.Column[Any], value: Any, query: HistoryQuery) -> list[Condi
     """Return what is true of the jobs behind the one that has *value*."""
     if value is None or query.after_id is None:
         return []
-    upwards = query.reverse is not (query.sort is Sort.USER)
-    further = column > value if upwards else column < value
-    at_least = column >= value if upwards else column <= value  # what an index can start from
+    further = column > value if query.reverse else column < value
+    at_least = column >= value if query.reverse else column <= value  # what an index can start from
     return [at_least, sa.or_(further, _beyond(jobs.c.id, query.after_id, query))]
 
 
@@ -95,19 +122,43 @@ def _place(connection: sa.Connection, column: sa.Column[Any], job_id: int) -> An
 
 def _conditions(query: HistoryQuery) -> Iterator[Condition]:
     """Yield what the row of a job itself must be like."""
-    for column, value in _equal(query):
-        if value is not None:
-            yield column == value
     for column, compare, bound in _bounds(query):
         if bound is not None:
             yield compare(column, bound)
     for column, words in ((jobs.c.state, query.states), (jobs.c.ending, query.endings)):
         if words:
             yield column.in_([word.value for word in words])
+    # So that the indexes of the endings and codes that are not the usual ones are seen to suffice.
+    if query.endings and EndingKind.EXITED not in query.endings:
+        yield jobs.c.ending != EndingKind.EXITED.value
     if query.exit_code:
-        yield jobs.c.exit_code != 0  # so that the index of the codes that are not 0 is seen to suffice
+        yield jobs.c.exit_code != 0
     if query.text is not None:
         yield jobs.c.command.icontains(query.text, autoescape=True)
+
+
+def _same(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
+    """Yield what is one value of the job's.
+
+    In an order of figures SQLite would collect all jobs of a user by the user's index, and put them in order. That is
+    well where they are few; where they are many, a plus sign tells it to walk along the order instead.
+    """
+    along_figures = connection.dialect.name == "sqlite" and query.sort in _COLUMNS
+    for column, value in _equal(query):
+        if value is None:
+            continue
+        alike = column == value
+        many = along_figures and not _are_few(connection, alike)
+        yield _unindexed(column) == value if many else alike
+
+
+def _unindexed(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    return UnaryExpression(column, operator=custom_op("+"), type_=column.type)
+
+
+def _are_few(connection: sa.Connection, condition: Condition) -> bool:
+    some = sa.select(jobs.c.id).where(condition).limit(FEW + 1).subquery()
+    return (connection.scalar(sa.select(sa.func.count()).select_from(some)) or 0) <= FEW
 
 
 def _equal(query: HistoryQuery) -> Iterable[tuple[sa.Column[Any], Any]]:
@@ -130,6 +181,21 @@ def _bounds(query: HistoryQuery) -> Iterable[tuple[sa.Column[Any], Callable[[Any
     )
 
 
+def _rare(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
+    """Yield for each bound that few jobs lie in that the job is one of these.
+
+    A list is found by walking along its order until there are enough. Where a bound lets few jobs through, or none,
+    that would be a walk through all of them, and without statistics SQLite cannot know. So a few steps in the bound's
+    own index say how many there are: few are taken from there, and of many a walk soon has enough.
+    """
+    for column, compare, bound in _bounds(query):
+        if bound is None or column is jobs.c.id:
+            continue
+        within = compare(column, bound)
+        if _are_few(connection, within):
+            yield jobs.c.id.in_(sa.select(jobs.c.id).where(within).correlate(None))
+
+
 def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
     """Yield that one of the job's runs was on a device that is meant.
 
@@ -147,7 +213,8 @@ def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
     if not meant:
         yield sa.false()
         return
-    yield jobs.c.id.between(min(each.first_job for each in meant), max(each.last_job for each in meant))
+    if query.sort is Sort.ID:  # in another order SQLite would search by these bounds, and then sort it all
+        yield jobs.c.id.between(min(each.first_job for each in meant), max(each.last_job for each in meant))
     there = run_devices.c.device_uuid.in_([each.uuid for each in meant])
     yield sa.exists().where(run_devices.c.job_id == jobs.c.id, there)
 

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 import click
 
 from gpuqueue.checks import MAX_ID
-from gpuqueue.cli import charts, picture, render
+from gpuqueue.cli import picture, render
 from gpuqueue.cli.held import tell_held
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
@@ -68,6 +68,8 @@ def show(job_id: int, *, as_json: bool, plot: str | None) -> None:
 
 
 def _plot(record: Record, path: str) -> None:
+    from gpuqueue.cli import charts  # noqa: PLC0415 - only for who asks for a picture
+
     run = charts.drawable(record)
     if run is None:
         raise Refused(f"job {record.job.id} has no memory to draw: its runs are too short, go on, or could not be seen")

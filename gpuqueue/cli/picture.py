@@ -1,19 +1,18 @@
-"""Writes a drawing into a file, whole or not at all. matplotlib is an extra, and imported when one draws."""
+"""Writes a drawing into a file, whole or not at all.
+
+matplotlib is an extra, and it and all else that drawing takes is imported when one draws: ``show`` is mostly asked for
+text, and that must come at once.
+"""
 
 from __future__ import annotations
 
-import html
-import importlib.util
-import io
-import secrets
+import contextlib
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuqueue.cli.charts import style
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.words import brief
 
@@ -41,7 +40,9 @@ def check() -> None:
         GpuQueueError: it is missing.
 
     """
-    if importlib.util.find_spec("matplotlib") is None:
+    from importlib.util import find_spec  # noqa: PLC0415 - see above
+
+    if find_spec("matplotlib") is None:
         raise GpuQueueError("--plot needs matplotlib, which is not installed: pip install 'gpuqueue-server[plot]'")
 
 
@@ -52,6 +53,10 @@ def write(path: str, title: str, figure: Figure, text: str) -> None:
         OSError: it cannot be written; what was there is as it was.
 
     """
+    import io  # noqa: PLC0415 - see above
+
+    from gpuqueue.cli.charts import style  # noqa: PLC0415 - see above
+
     kind = Path(path).suffix.lower()
     drawn = io.BytesIO()
     with style():
@@ -65,6 +70,8 @@ def write(path: str, title: str, figure: Figure, text: str) -> None:
 
 def _page(title: str, svg: str, text: str) -> bytes:
     """Return a page that needs nothing from anywhere else."""
+    import html  # noqa: PLC0415 - see above
+
     drawing = svg[svg.index("<svg") :]
     name = html.escape(title)
     return f"""<!DOCTYPE html>
@@ -94,12 +101,14 @@ def _replace(path: Path, content: bytes) -> None:
     if path.exists() and not path.is_file():  # such as /dev/stdout: there is no place to take
         path.write_bytes(content)
         return
+    import secrets  # noqa: PLC0415 - see above
+
     beside = path.with_name(f".{secrets.token_hex(8)}.part")  # not after its own name: that may be as long as can be
     try:
         beside.write_bytes(content)
         beside.replace(path)
     except OSError as error:
-        with suppress(OSError):
+        with contextlib.suppress(OSError):
             beside.unlink()
         error.filename = str(path)
         raise

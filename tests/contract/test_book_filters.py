@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from factories import ADA, BOB, make_spec
-from outbox import Outbox, ids
+from outbox import Outbox, ids, second
 
+from gpuqueue.book import filters
 from gpuqueue.book.book import Book
 from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.device import DeviceKind, Peak, PeakSource
@@ -116,6 +117,27 @@ def furnished(book: Book) -> Book:
 def test_each_filter_keeps_what_it_says(furnished: Book, query: dict[str, Any], expected: list[int]) -> None:
     """A figure that is not known matches none; a sign that SQL takes for any sign is only itself."""
     assert expected == ids(furnished, **query)
+
+
+@pytest.mark.parametrize("sort", Sort)
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"min_peak_bytes": 4 * GIB},
+        {"min_duration_s": 10, "max_duration_s": 19},
+        {"since": second(4)},
+        {"until": second(9)},
+    ],
+)
+def test_few_or_many_within_a_bound_give_the_same(
+    furnished: Book, monkeypatch: pytest.MonkeyPatch, sort: Sort, query: dict[str, Any]
+) -> None:
+    """What lets few jobs through is searched in another way than what lets many through."""
+    few = ids(furnished, sort=sort, **query)
+    monkeypatch.setattr(filters, "FEW", 0)
+
+    assert few == ids(furnished, sort=sort, **query)
+    assert 0 < len(few) < 8
 
 
 @pytest.mark.parametrize(
