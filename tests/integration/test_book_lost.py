@@ -16,6 +16,7 @@ from gpuqueue.book.book import Book
 from gpuqueue.book.rebase import GONE
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.event import Act, Cursor
+from gpuqueue.history import HistoryQuery
 from gpuqueue.job import JobState
 from gpuqueue.opening import ID_GAP, catch_up, open_queue
 from gpuqueue.queue.connect import connect
@@ -199,6 +200,7 @@ def test_an_older_copy_of_the_book_is_brought_up_to_date(
     gone = known(book, ended)
     assert (JobState.LOST, GONE) == (gone.job.state, gone.runs[0].ending.detail if gone.runs[0].ending else "")
     assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.RESTORE] == [event.act for event in book.events(ended)]
+    assert [ended] == [each.job.id for each in book.history(HistoryQuery(endings=(EndingKind.LOST,)))]
     assert [JobState.RUNNING, JobState.QUEUED] == [known(book, each).job.state for each in (runs_on, new)]
     first_run, second_run = known(book, again).runs
     assert (EndingKind.LOST, None) == (first_run.ending.kind if first_run.ending else None, second_run.ending)

@@ -9,6 +9,7 @@ from typing import Any
 from factories import make_spec
 
 from gpuqueue.book.fold import fold
+from gpuqueue.book.outline import outline
 from gpuqueue.codec import encode_ended, encode_spec, encode_started
 from gpuqueue.device import DeviceKind, Peak, PeakSource
 from gpuqueue.event import Act, Event
@@ -165,3 +166,16 @@ def test_a_run_that_never_started_has_its_devices_facts() -> None:
     assert ("A10", GIB, "nvml_sampled", 9, 1, 0.5, True) == tuple(
         device[name] for name in ("name", "peak_bytes", "peak_source", "samples", "na_samples", "interval_s", "shared")
     )
+
+
+def test_a_job_shows_the_ending_of_its_run_also_where_only_the_outline_could_be_written() -> None:
+    """What a list shows of a job, and finds it by, is what stands in its run."""
+    fields = {"token": "1.a", "ended": "\0"}
+    end = Event(id="1-1", act=Act.FINISH, job_id=1, state=JobState.FAILED, at=T0, attempt=1, fields=fields)
+
+    batch = outline(end, "it is not for any column", epoch="e")
+
+    ((_, run),) = batch.moved_runs.items()
+    shown = {name: batch.moved_jobs[1,][name] for name in ("ending", "exit_code", "duration_s", "peak_bytes")}
+    assert "lost" == run["ending"]
+    assert {"ending": "lost", "exit_code": None, "duration_s": None, "peak_bytes": None} == shown
