@@ -42,7 +42,7 @@ STYLE = {
     "figure.dpi": 100,
     "svg.hashsalt": "gpuqueue",
 }
-#: Most users with a bar of their own; the others share one. Most devices whose name is written.
+#: Most users with a bar, and most devices whose name is written.
 MOST_USERS, MOST_LABELS = 12, 32
 #: Rows for which a chart of users has room at least: one user's bar shall not fill it.
 LEAST_ROWS = 4
@@ -79,25 +79,16 @@ def overview(people: Statistics, course: Course, title: str) -> Figure:
         lower = max(3.2, 1.2 + 0.26 * min(MOST_LABELS, len(course.devices)))
         upper = 1.6 + 0.32 * max(LEAST_ROWS, rows)
         figure = _figure(13, upper + lower + 0.6)
+        engine: Any = figure.get_layout_engine()
+        engine.set(w_pad=0.1, h_pad=0.08)
         figure.suptitle(title, fontsize=14, fontweight="bold", x=0.01, ha="left")
         axes: Any = figure.subplots(2, 2, gridspec_kw={"height_ratios": (upper, lower)})
-        shown = _shown(people)
-        _usage(axes[0][0], shown)
+        shown, others = people.groups[:MOST_USERS], people.groups[MOST_USERS:]
+        _usage(axes[0][0], shown, others)
         _memory(axes[0][1], shown)
         _waits(axes[1][0], course)
         _devices(axes[1][1], figure, course)
         return figure
-
-
-def _shown(people: Statistics) -> list[Group]:
-    """Return the users with a bar of their own, largest first, and one bar for the others."""
-    groups = list(people.groups)
-    if len(groups) <= MOST_USERS:
-        return groups
-    own, others = groups[: MOST_USERS - 1], groups[MOST_USERS - 1 :]
-    names = ("gpu_s", "cpu_s", "asked_byte_s", "measured_byte_s", "peak_byte_s", "measured_s")
-    together = {name: sum(getattr(group.figures, name) for group in others) for name in names}
-    return [*own, Group(key="", label=f"{len(others)} others", figures=Figures(**together))]
 
 
 def _names(axes: Axes, labels: Sequence[str]) -> None:
@@ -112,13 +103,18 @@ def _legend(axes: Axes) -> None:
 
 
 def _nothing(axes: Axes, words: str) -> None:
+    axes.grid(visible=False)
+    axes.set_xticks([])
+    axes.set_yticks([])
     axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color="#666666")
 
 
-def _usage(axes: Axes, groups: Sequence[Group]) -> None:
+def _usage(axes: Axes, groups: Sequence[Group], others: Sequence[Group]) -> None:
+    """Draw a bar a user. The others stand below in words: together they would dwarf every bar."""
     amounts = [group.figures.gpu_s / 3600 for group in groups]
     axes.set_title("GPU time by user")
-    axes.set_xlabel("GPU-hours")
+    together = render.hours(sum(group.figures.gpu_s for group in others))
+    axes.set_xlabel("GPU-hours" + (f" ({len(others)} others together: {together})" if others else ""))
     axes.grid(visible=True, axis="x")
     bars = axes.barh(range(len(groups)), amounts, color=BLUE, height=0.7)
     axes.bar_label(bars, [render.hours(group.figures.gpu_s) for group in groups], padding=4, fontsize=9)
@@ -169,9 +165,12 @@ def _time_axis(axes: Axes, course: Course) -> None:
 
 
 def _waits(axes: Axes, course: Course) -> None:
-    known = [step.wait_p95_s for step in course.steps if step.wait_p95_s is not None]
-    size, unit = _unit(max(known, default=0))
     axes.set_title("How long jobs waited for their first start")
+    known = [step.wait_p95_s for step in course.steps if step.wait_p95_s is not None]
+    if not known:
+        _nothing(axes, "no job was started")
+        return
+    size, unit = _unit(max(known))
     axes.set_ylabel(unit)
     axes.grid(visible=True, axis="y")
     middles: Any = _middles(course)
@@ -184,10 +183,7 @@ def _waits(axes: Axes, course: Course) -> None:
         axes.plot(middles, line, color=colour, marker=mark, markersize=4, linewidth=1.5, label=words)
     axes.set_ylim(bottom=0)
     _time_axis(axes, course)
-    if known:
-        _legend(axes)
-    else:
-        _nothing(axes, "no job was started")
+    _legend(axes)
 
 
 def _devices(axes: Axes, figure: Figure, course: Course) -> None:
@@ -197,7 +193,6 @@ def _devices(axes: Axes, figure: Figure, course: Course) -> None:
 
     axes.set_title("How busy each device was with jobs")
     if not course.devices:
-        _time_axis(axes, course)
         _nothing(axes, "no device was held")
         return
     edges: Any = [date2num(bound) for bound in course.bounds]
