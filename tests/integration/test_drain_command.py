@@ -11,7 +11,7 @@ from bounded import until
 from factories import make_device, make_offer, serve
 from site_of_one import Site
 
-from gpuqueue.client import MAX_REASON
+from gpuqueue.client.changing import MAX_REASON
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import JobState
 from gpuqueue.queue.drains import DrainOrigin

@@ -1,0 +1,24 @@
+"""The front door: what people and programs do with the queue and its history.
+
+    >>> from gpuqueue import Client
+    >>> client = Client()
+    >>> job = client.submit("train.py", ["--epochs", "5"], mem="6G")
+    >>> record = client.wait(job.id)
+    >>> record.job.state, record.last_run.peak_bytes
+
+The command line is a thin layer over this class; both speak in the same frozen values. Connections are made
+when they are first needed: a submit never touches SQL.
+"""
+
+from __future__ import annotations
+
+from gpuqueue.client.asking import Asking
+from gpuqueue.client.changing import Changing
+from gpuqueue.client.submitting import Submitting
+from gpuqueue.client.waiting import Waiting
+
+__all__ = ["Client"]
+
+
+class Client(Submitting, Waiting, Changing, Asking):
+    """One user's view of one queue. Every method may raise StoreUnreachable or BookUnreachable."""

@@ -1,0 +1,112 @@
+"""Changes of mind: about jobs, and about devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuqueue import checks
+from gpuqueue.client.looking import Looking
+from gpuqueue.errors import (
+    BadRequest,
+    Refused,
+)
+from gpuqueue.job import JobState
+from gpuqueue.submission import current_account
+from gpuqueue.words import plain
+
+if TYPE_CHECKING:
+    from gpuqueue.queue.lease import DeviceStatus
+
+#: Longest reason for a drain, in characters: it is shown in one line.
+MAX_REASON = 200
+
+
+class Changing(Looking):
+    """Cancels, holds and releases jobs; drains and resumes devices."""
+
+    def cancel(self, job_id: int) -> JobState:
+        """End the job and return its state after: CANCELLED at once, or CANCELLING until its processes are gone.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            Refused: it has ended already.
+
+        """
+        state = self.queue.cancel(checks.job_id(job_id)) or self.show(job_id).job.state
+        if state.is_end and state is not JobState.CANCELLED:
+            raise Refused(f"job {job_id} has {state} already")
+        return state
+
+    def hold(self, job_id: int) -> JobState:
+        """Keep a waiting job from being started.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            Refused: it does not wait (any more).
+
+        """
+        return self._moved(job_id, self.queue.hold(checks.job_id(job_id)), JobState.HELD, "hold")
+
+    def release(self, job_id: int) -> JobState:
+        """Let a held job be started again.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            Refused: it is not held.
+
+        """
+        return self._moved(job_id, self.queue.release(checks.job_id(job_id)), JobState.QUEUED, "release")
+
+    def _moved(self, job_id: int, state: JobState | None, wanted: JobState, verb: str) -> JobState:
+        state = state or self.show(job_id).job.state
+        if state is not wanted:
+            raise Refused(f"job {job_id} is {state}: there is nothing to {verb}")
+        return state
+
+    def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> list[DeviceStatus]:
+        """Let devices take no new job until somebody resumes them; what runs there goes on. Return them as they are.
+
+        Args:
+            devices: Each an index on this host, ``HOST:INDEX``, or a UUID or its start.
+            reason: Shown to everybody who looks at the devices, at most MAX_REASON characters.
+            all_here: All devices of this host, in place of names.
+
+        Raises:
+            BadRequest: a name means no device or several, or the reason is too long.
+
+        """
+        from gpuqueue.queue.drains import DrainOrigin  # noqa: PLC0415 - as in queue
+
+        why = plain(" ".join(reason.split()))
+        if len(why) > MAX_REASON:
+            raise BadRequest(f"a reason must have at most {MAX_REASON} characters, not {len(why)}")
+        uuids = self._uuids(devices, all_here=all_here)
+        by = current_account(self.settings.host).name
+        self.queue.drain(uuids, origin=DrainOrigin.PERSON, why=why, by=by)
+        return self._statuses(uuids)
+
+    def resume(self, *devices: str, all_here: bool = False) -> list[DeviceStatus]:
+        """Take back what people said against devices, and what quick deaths did. Return them as they are then.
+
+        A device of a machine that is going down stays drained for that: ``gpuqueue up`` resumes it.
+
+        Raises:
+            BadRequest: a name means no device or several.
+
+        """
+        from gpuqueue.queue.drains import BY_PEOPLE  # noqa: PLC0415 - as in queue
+
+        uuids = self._uuids(devices, all_here=all_here)
+        self.queue.resume(uuids, origins=BY_PEOPLE)
+        return self._statuses(uuids)
+
+    def _uuids(self, names: Sequence[str], *, all_here: bool) -> list[str]:
+        from gpuqueue.naming import named  # noqa: PLC0415 - as in queue
+
+        meant = named(self.devices(), names, host=self.settings.host, all_here=all_here)
+        return [each.device.uuid for each in meant]
+
+    def _statuses(self, uuids: Sequence[str]) -> list[DeviceStatus]:
+        by_uuid = {each.device.uuid: each for each in self.devices()}
+        return [by_uuid[uuid] for uuid in uuids if uuid in by_uuid]

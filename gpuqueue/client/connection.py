@@ -1,0 +1,57 @@
+"""The two connections of a client, each made when it is first needed: a submit never touches SQL."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from gpuqueue.settings import Settings
+
+if TYPE_CHECKING:
+    from gpuqueue.book.book import Book
+    from gpuqueue.queue.jobqueue import JobQueue
+
+
+_Self = TypeVar("_Self", bound="Connection")
+
+
+class Connection:
+    """A store and a book, by one user's settings. Every method may raise StoreUnreachable or BookUnreachable."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings.load()
+        self._queue: JobQueue | None = None
+        self._book: Book | None = None
+
+    @property
+    def queue(self) -> JobQueue:
+        """Return the store's side, connected when first used."""
+        if self._queue is None:
+            from gpuqueue.queue.jobqueue import JobQueue  # noqa: PLC0415 - importing redis is a latency that users feel
+
+            self._queue = JobQueue(self.settings.redis_url)
+        return self._queue
+
+    @property
+    def book(self) -> Book:
+        """Return the history's side, connected when first used."""
+        if self._book is None:
+            from gpuqueue.book.book import Book  # noqa: PLC0415 - as above: sqlalchemy
+
+            self._book = Book(self.settings.database_url)
+        return self._book
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._queue is not None:
+            self._queue.close()
+        if self._book is not None:
+            self._book.close()
+
+    def __enter__(self: _Self) -> _Self:  # noqa: PYI019 - typing.Self is of 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

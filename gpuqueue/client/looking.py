@@ -1,0 +1,119 @@
+"""How things stand: jobs, devices, and why a job waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from gpuqueue import checks
+from gpuqueue.client.connection import Connection
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.errors import (
+    BookUnreachable,
+    JobNotFound,
+    Unreadable,
+)
+from gpuqueue.job import Job, JobState
+from gpuqueue.run import Record
+from gpuqueue.why import Usual, Why, named_by, usual_of
+
+if TYPE_CHECKING:
+    from gpuqueue.event import Event
+    from gpuqueue.queue.lease import DeviceStatus
+
+
+class Looking(Connection):
+    """Looks at jobs and devices, and changes nothing."""
+
+    def get(self, job_id: int) -> Job:
+        """Return the job as it stands.
+
+        Raises:
+            JobNotFound: nobody knows it.
+
+        """
+        job = self.queue.get(checks.job_id(job_id))
+        return job if job is not None else self.show(job_id).job
+
+    def show(self, job_id: int) -> Record:
+        """Return the job with all its runs: the newest state from the queue, the runs from the book.
+
+        The queue is asked first: it forgets a job only when the book has it, so that none is missed between.
+
+        Raises:
+            JobNotFound: nobody knows it.
+
+        """
+        job = self.queue.get(checks.job_id(job_id))
+        record = self.book.get(job_id)
+        if job is not None:
+            return Record(job=job) if record is None else replace(record, job=job)
+        if record is None:
+            raise JobNotFound(f"there is no job {job_id}: see gpuqueue queue and gpuqueue history")
+        return record
+
+    def jobs(self, *, user: str | None = None, limit: int | None = None) -> list[Job]:
+        """Return the jobs that have not ended (of *user*), in the order of their ids, at most *limit* of them."""
+        most = None if limit is None else checks.count("limit", limit)
+        return list(islice(self._live(checks.text_or_none("user", user)), most))
+
+    def _live(self, user: str | None) -> Iterator[Job]:
+        after: int | None = 0
+        while after is not None:
+            page, after = self.queue.page(after=after)
+            for job in page:
+                if not job.state.is_end and user in {None, job.spec.account.name}:
+                    yield job
+
+    def story(self, job_id: int) -> tuple[Event, ...]:
+        """Return every step of the job that the book has, in order."""
+        return self.book.events(checks.job_id(job_id))
+
+    def why(self, job_id: int) -> Why:
+        """Return why a job waits: what is in its way on each device, its place in the order, when it may start.
+
+        Raises:
+            JobNotFound: nobody knows it.
+
+        """
+        job = self.get(job_id)
+        explanation = self.queue.why(job_id)
+        if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
+            return Why(job=job)
+        others = {each: other for each in named_by(explanation) if (other := self._seen(each)) is not None}
+        blockers = explanation.start.blockers if explanation.start is not None else ()
+        unlimited = [others[each] for each in blockers if each in others and others[each].spec.time_limit_s is None]
+        return Why(
+            job=job,
+            explanation=explanation,
+            devices={status.device.uuid: status for status in self.devices()},
+            others=others,
+            usual=self._usual(unlimited),
+        )
+
+    def _seen(self, job_id: int) -> Job | None:
+        try:
+            return self.queue.get(job_id)
+        except Unreadable:
+            return None
+
+    def _usual(self, jobs: Sequence[Job]) -> dict[int, Usual]:
+        """Return how long each of *jobs* is likely to take; nothing where the book cannot be asked."""
+        found = {}
+        now = from_epoch_ms(self.queue.now_ms())
+        for job in jobs:
+            try:
+                before = self.book.durations_s(user=job.spec.account.name, name=job.spec.name)
+            except BookUnreachable:
+                break
+            elapsed_s = (now - job.started_at).total_seconds() if job.started_at else 0.0
+            usual = usual_of(before, elapsed_s=elapsed_s)
+            if usual is not None:
+                found[job.id] = usual
+        return found
+
+    def devices(self) -> list[DeviceStatus]:
+        """Return every device that workers announced."""
+        return self.queue.devices()

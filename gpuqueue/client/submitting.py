@@ -1,0 +1,106 @@
+"""How a request becomes a job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from gpuqueue import checks
+from gpuqueue.client.connection import Connection
+from gpuqueue.device import DeviceWish
+from gpuqueue.errors import (
+    BadRequest,
+    StoreUnreachable,
+)
+from gpuqueue.job import Job, JobSpec, Level
+from gpuqueue.submission import command_of, current_account, current_umask, name_of, travelling, working_directory
+from gpuqueue.units import parse_bytes
+
+
+class Submitting(Connection):
+    """Puts jobs into the queue."""
+
+    def submit(  # noqa: PLR0913 - each is one thing that a person may say about a job
+        self,
+        command: str | Sequence[str],
+        args: Sequence[str] = (),
+        *,
+        mem: str | int | None = None,
+        gpus: int = 1,
+        device: DeviceWish | str | None = None,
+        time_limit: str | float | None = None,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        level: Level = Level.NORMAL,
+        pool: str = "",
+        requeue: bool = True,
+        cap: bool = True,
+        python: str | None = None,
+    ) -> Job:
+        """Put a job into the queue and return it.
+
+        Args:
+            command: A script's path (``"train.py"``), or a whole command line as a list.
+            args: The script's arguments.
+            mem: Memory that must be free on each device: bytes, or a size such as ``"6G"`` (binary).
+            gpus: Number of devices, all on one host and of one kind.
+            device: ``"gpu"``, ``"cpu"`` or ``"any"``; if nothing is said, a GPU wherever the queue knows of one.
+            time_limit: Seconds, or a duration such as ``"2h"``; the job is ended when it is over.
+            name: What to call it; the script's name by default.
+            env: Variables on top of this process's environment, which travels with the job.
+            cwd: Where it runs; the current directory by default.
+            level: Priority band.
+            pool: Only devices of this pool.
+            requeue: Whether it may run again after its worker and its processes vanished.
+            cap: Whether its frameworks are told to stay within ``mem``, where the worker's site does that.
+            python: The interpreter of a ``.py`` script; that of the active environment by default.
+
+        Raises:
+            BadRequest: something is malformed, or there is no such script.
+            Impossible: no known device could ever run it.
+
+        """
+        directory = working_directory(checks.path_or_none("cwd", cwd))
+        command_line, script, chosen = command_of(
+            command if isinstance(command, str) else checks.words("command", command),
+            checks.words("args", args),
+            cwd=directory,
+            python=checks.path_or_none("python", python),
+        )
+        spec = JobSpec(
+            argv=command_line,
+            cwd=str(directory),
+            env={**travelling(os.environ), **checks.environment(env)},
+            account=current_account(self.settings.host),
+            mem_bytes=self._mem_bytes(mem),
+            gpus=gpus,
+            device=self.settings.default_device if device is None else DeviceWish.parse(device),
+            time_limit_s=checks.time_limit(time_limit),
+            name=name_of(command_line, script) if name is None or name == "" else name,
+            level=level,
+            pool=pool,
+            requeue=requeue,
+            cap=cap,
+            umask=current_umask(),
+            script=script,
+            interpreter=chosen,
+        )
+        return self._queued(spec)
+
+    def _queued(self, spec: JobSpec) -> Job:
+        """Submit *spec*; once more where the reply got lost: the same nonce makes the same job."""
+        from gpuqueue.queue.jobqueue import new_nonce  # noqa: PLC0415 - as in queue
+
+        nonce = new_nonce()
+        try:
+            return self.queue.submit(spec, nonce=nonce)
+        except StoreUnreachable:
+            return self.queue.submit(spec, nonce=nonce)
+
+    def _mem_bytes(self, mem: str | int | None) -> int:
+        if mem is None:
+            if self.settings.default_mem_bytes is None:
+                raise BadRequest("say how much device memory the job needs: --mem 6G")
+            return self.settings.default_mem_bytes
+        return parse_bytes(mem) if isinstance(mem, str) else mem

@@ -1,0 +1,175 @@
+"""Waiting for a job's end, and reading what it writes meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gpuqueue import checks
+from gpuqueue.client.looking import Looking
+from gpuqueue.errors import (
+    BookUnreachable,
+    Refused,
+    WaitTimeout,
+)
+from gpuqueue.job import Job, JobState
+from gpuqueue.logs import LogTail
+from gpuqueue.run import Record
+from gpuqueue.units import format_duration
+
+#: Longest time between two looks while waiting for an end, in seconds. The doorbell usually rings before.
+LOOK_S = 1.0
+#: How long an ended job may take to reach the book before we answer without it, in seconds.
+RECORD_S = 5.0
+#: Time between two looks at a log that is followed, in seconds.
+FOLLOW_S = 0.1
+
+
+class Waiting(Looking):
+    """Waits for jobs and follows their logs."""
+
+    def wait(self, job_id: int, *, timeout_s: float | None = None, held: Callable[[Job], None] | None = None) -> Record:
+        """Wait until the job has ended and return it with its runs.
+
+        A held job waits for a person, perhaps for the one who waits here: *held* is called with the job each time it
+        becomes held.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            WaitTimeout: it has not ended after *timeout_s*; it goes on.
+
+        """
+        checks.seconds_or_none("timeout_s", timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        notice = _HeldNotice(held)
+        for job in self.watch(job_id):
+            if job.state.is_end:
+                return self._recorded(job)
+            notice.look(job)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise WaitTimeout(f"job {job_id} is still {job.state} after {timeout_s:g} s: it goes on")
+        raise AssertionError("watch ends only with an ended job")  # pragma: no cover
+
+    def watch(self, job_id: int) -> Iterator[Job]:
+        """Yield the job as it stands, again and again (at least once a second), up to its end.
+
+        Raises:
+            JobNotFound: nobody knows it.
+
+        """
+        from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
+
+        with Doorbell(self.settings.redis_url, keys.END) as bell:
+            while True:
+                job = self.get(job_id)
+                yield job
+                if job.state.is_end:
+                    return
+                until = time.monotonic() + LOOK_S
+                while (left_s := until - time.monotonic()) > 0:
+                    ring = bell.wait(left_s)
+                    if ring is not None and ring.job_id == job_id:
+                        break
+
+    def _recorded(self, job: Job) -> Record:
+        """Return the ended *job* from the book, or without its runs if the book does not get it in time."""
+        deadline = time.monotonic() + RECORD_S
+        while time.monotonic() < deadline:
+            try:
+                record = self.book.get(job.id)
+            except BookUnreachable:
+                break
+            if record is not None and record.job.state.is_end:
+                return record
+            time.sleep(0.01)
+        return Record(job=job)
+
+    def log_path(self, job_id: int) -> Path:
+        """Return where the newest run's log lies, if that is on this machine.
+
+        Raises:
+            JobNotFound: nobody knows the job.
+            Refused: it has not run yet, or its log lies on another host or is gone.
+
+        """
+        record = self.show(job_id)
+        path = self._log_path_of(record)
+        if path is None:
+            raise Refused(f"job {job_id} ({record.job.state}) has no log yet: it has not run")
+        if record.job.state.is_end and _is_gone(path):
+            keep_s = self.settings.keep_logs_s
+            kept = f"; logs are kept for {format_duration(keep_s)} (GPUQUEUE_KEEP_LOGS)" if keep_s is not None else ""
+            raise Refused(f"the log of job {job_id} is not there any more: {path}{kept}")
+        return path
+
+    def _log_path_of(self, record: Record) -> Path | None:
+        run = next((run for run in reversed(record.runs) if run.log_path), None)
+        if run is None or run.log_path is None:
+            return None
+        if run.host != self.settings.host:
+            raise Refused(f"the log of job {record.job.id} lies on host {run.host}: {run.log_path}")
+        return Path(run.log_path)
+
+    def follow(
+        self, job_id: int, tail: LogTail | None = None, *, held: Callable[[Job], None] | None = None
+    ) -> Iterator[bytes]:
+        """Yield the job's output as it is written, from its beginning, over all its runs, up to its end.
+
+        With the *tail* of an earlier call it goes on where that one was left. *held* is called with the job each time
+        it becomes held.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            Refused: its log lies on another host, or it ended without ever running.
+
+        """
+        from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
+
+        tail = tail or LogTail()
+        notice = _HeldNotice(held)
+        with Doorbell(self.settings.redis_url, keys.END) as bell:
+            while True:
+                job = self.get(job_id)
+                ended = job.state.is_end  # asked before reading: what was written by then is read
+                if ended:
+                    self._recorded(job)  # where the log is stands in the book; wait for that a little
+                notice.look(job)
+                tail.turn_to(self._log_path_of(self.show(job_id)))
+                yield from tail.rest()
+                if ended:
+                    self.log_path(job_id)  # says why there is none
+                    return
+                until = time.monotonic() + (FOLLOW_S if tail.path is None else LOOK_S)
+                while time.monotonic() < until:
+                    ring = bell.wait(FOLLOW_S)
+                    yield from tail.rest()
+                    if ring is not None and ring.job_id == job_id:
+                        break
+
+
+def _is_gone(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return True
+    except OSError:  # it may not be looked at: whoever opens it says so
+        return False
+    return False
+
+
+class _HeldNotice:
+    """Calls *tell* once each time that a job becomes held."""
+
+    def __init__(self, tell: Callable[[Job], None] | None) -> None:
+        self._tell = tell
+        self._was_held = False
+
+    def look(self, job: Job) -> None:
+        """Take note of where the job stands."""
+        is_held = job.state is JobState.HELD
+        if is_held and not self._was_held and self._tell is not None:
+            self._tell(job)
+        self._was_held = is_held
