@@ -19,12 +19,15 @@ from typing import Any
 
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.shares import Shares
 from gpuqueue.units import parse_bytes, parse_duration
 from gpuqueue.words import brief
 
 PREFIX = "GPUQUEUE_"
 #: So many beats must fit into a lease: some may be late or get lost.
 BEATS_IN_A_LEASE = 5
+#: Usage that is forgotten faster than jobs run orders nothing.
+LEAST_HALF_LIFE_S = 3600.0
 #: With less a log could not keep both a beginning and an end that are worth reading.
 LEAST_LOG_LIMIT_BYTES = 2**20
 #: A unix socket's path may have about 107 bytes; below this we never come near it.
@@ -82,6 +85,14 @@ class Settings:
     kill_grace_s: float = 10.0
     #: Lost runs after which a job is held.
     loss_limit: int = 3
+    #: Time after which what somebody has used counts half.
+    half_life_s: float = 7 * 86400.0
+    #: Shares of users and groups, such as ``ann=2, @vision=3``; 1 where nothing is said.
+    shares: str = ""
+    #: Who is in which group, such as ``vision: ann bob; nlp: eve``.
+    groups: str = ""
+    #: Who may ask for the level urgent: users separated by commas, or ``*``.
+    urgent: str = "*"
     #: How long a job waits before devices are kept for it, if it fits nowhere.
     reserve_after_s: float | None = 600.0
     #: How many jobs devices of one host are kept for at a time.
@@ -161,6 +172,11 @@ class Settings:
                     f"lost: give it at least {BEATS_IN_A_LEASE * found.beat_s:g} s"
                 )
             )
+        try:
+            Shares.parse(found.shares, found.groups)
+        except BadRequest as error:
+            given = [f"{name} ({origins[name]})" for name in ("shares", "groups") if name in origins]
+            faults.append(BadRequest(f"setting {' and '.join(given)}: {error}"))
         return found, tuple(faults)
 
 
@@ -332,6 +348,20 @@ def _duration_or_none(raw: str) -> float | None:
     return None if raw.lower() == "none" else parse_duration(raw)
 
 
+def _half_life(raw: str) -> float:
+    half_life_s = parse_duration(raw)
+    if half_life_s < LEAST_HALF_LIFE_S:
+        raise BadRequest(f"{raw!r} is too short: give at least 1h")
+    return half_life_s
+
+
+def _users(raw: str) -> str:
+    names = [name.strip() for name in raw.split(",")]
+    if raw.strip() != "*" and not all(re.fullmatch(r"[A-Za-z0-9_.@+-]{1,64}", name) for name in names):
+        raise BadRequest(f"{brief(raw)} names no users: write ann,bob, or * for anybody")
+    return ",".join(names)
+
+
 def _flag(raw: str) -> bool:
     if raw.lower() not in {"true", "false"}:
         raise BadRequest(f"{brief(raw)} is neither true nor false")
@@ -376,6 +406,10 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "poll_s": parse_duration,
     "kill_grace_s": parse_duration,
     "loss_limit": _positive,
+    "half_life_s": _half_life,
+    "shares": str,
+    "groups": str,
+    "urgent": _users,
     "reserve_after_s": _duration_or_none,
     "reservations": _positive,
     "age_after_s": _duration_or_none,

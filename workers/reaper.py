@@ -12,6 +12,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings import Settings
+from gpuqueue.shares import Shares
 
 log = logging.getLogger(__name__)
 
@@ -24,17 +25,32 @@ class Reaper:
         self._queue = queue
         self._clock = clock
         self._last_s: float | None = None
+        self._told_epoch: str | None = None
         self._reserved: dict[int, tuple[str, ...]] = {}
 
     def loop(self, stopping: threading.Event) -> None:
         """Tick until *stopping* is set."""
         while not stopping.is_set():
             try:
+                self.keep_to_policy()
                 self.reap()
                 self.look_ahead()
             except Unreachable as error:
                 log.warning("nothing reaped for now: %s", error)
             stopping.wait(self._settings.beat_s)
+
+    def keep_to_policy(self) -> None:
+        """Tell the store how usage is counted here: once, and again where the store lost its data."""
+        epoch = self._queue.epoch()
+        if epoch is None or epoch == self._told_epoch:
+            return
+        settings = self._settings
+        self._queue.set_policy(
+            half_life_s=settings.half_life_s,
+            urgent=None if settings.urgent == "*" else settings.urgent.split(","),
+            shares=Shares.parse(settings.shares, settings.groups).by_user(),
+        )
+        self._told_epoch = epoch
 
     def reap(self) -> None:
         """Reap once."""

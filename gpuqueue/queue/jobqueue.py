@@ -7,7 +7,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -222,6 +222,14 @@ class JobQueue(Recovery):
     def age(self, *, after_s: float, most: int = 200) -> int:
         """Lift jobs by a level for each *after_s* that they have waited, at most *most* now; return how many."""
         return int(self._scripts.run("age", _ms(after_s), most))
+
+    @_answering
+    def set_policy(self, *, half_life_s: float, urgent: Collection[str] | None, shares: Mapping[str, float]) -> bool:
+        """Count usage so from now on; return whether that is new. *urgent*: who may use that level, None anybody."""
+        others = {user: share for user, share in shares.items() if share != 1}
+        pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
+        who = "*" if urgent is None else ",".join(sorted(urgent))
+        return bool(self._scripts.run("policy", _ms(half_life_s), who, *pairs))
 
     # ---- change of mind ------------------------------------------------------------------------------------------
 

@@ -19,7 +19,8 @@ us:<lv>:<user>         zset    shape -> id of its first job: one user's shapes, 
 ul:<lv>                zset    user -> usage: the users who wait on this level, least served first
 sh:<lv>                zset    shape -> memory: the shapes that wait on this level
 su:<lv>:<shape>        set     users who wait with this shape
-fair                   zset    user -> decayed device-seconds used
+fair                   zset    user -> decayed device-seconds used, divided by their share
+shares                 hash    user -> share in thousandths, where that is not 1000
 hosts                  set     hosts that ever announced a device
 dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool:kind, bytes and a time
 facts                  hash    device -> JSON of what it is and where, which worker serves it, its version and clock
@@ -34,9 +35,10 @@ idem:<nonce>           string  id:time of the job, for ten minutes: a submit sen
 ev                     stream  the outbox: one event for each step of each job
 late                   set     jobs that this store never heard of, brought back by the workers of their runs
 ended                  zset    job id -> when it ended: forgotten once the book has the event
-meta                   hash    the layout's version, the reaper's last tick and grace, the time that usage decays by; of
-                               the opening: the last id that the book knew, the floor of new ids, when claims begin;
-                               the last event that was recorded
+meta                   hash    the layout's version; the reaper's last tick and grace; the time that usage decays by,
+                               since when it weighs, its half-life; who may use the highest level; the last recorded
+                               event; of the opening: the last id that the book knew, the floor of new ids, when claims
+                               begin
 =====================  ======  ==================================================================================
 
 Channels: ``bell`` (there is work, or room), ``ctl`` (``cancel:<id>:<token>``), ``end`` (a job's id).

@@ -39,6 +39,8 @@ def why_impossible(spec: JobSpec, why: str, figure: int) -> str:
     one, several = _NOUNS[spec.device]
     if why == "pool":
         return f"no device is in pool {spec.pool}: see the pools in gpuqueue gpus --json, or leave out --pool"
+    if why == "urgent":
+        return f"{spec.account.name} may not use the level urgent here: use --priority high, or ask who runs this site"
     if why == "mig":
         return (
             f"{spec.gpus} {several} asked for, but a program can use only one MIG instance, and no host has "

@@ -30,6 +30,7 @@ ACTS = (
     "reap",
     "reserve",
     "age",
+    "policy",
     "why",
     "cancel",
     "hold",

@@ -113,6 +113,7 @@ GOOD: dict[str, list[Any]] = {
     "reap": [3, 300_000, 10_000, 100, 5],
     "reserve": [0, 1],
     "age": [0, 100],
+    "policy": [86_400_000, "ada,bob", "ada", 2000],
     "why": [5],
     "cancel": [4],
     "hold": [4],

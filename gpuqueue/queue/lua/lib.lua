@@ -90,6 +90,7 @@ local KINDS = {
   devices = '^[!-+%-.-9;-~,]*$', -- no comma or colon in a device
   gang = '^[!-+%-.-9;-~,]+$', -- the devices that a run holds: at least one
   passed = '^%d*$', -- '' where it is not known
+  users = '^[%w_.@+*,-]*$', -- separated by commas
   reason = '^[%a_]*$', rate = '^%d?%d?%d?%d%.%d+$',
 }
 local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true}
@@ -114,13 +115,36 @@ end
 -- Forward decay: a device-second spent at t weighs 2^((t - T0) / half-life). Dividing all by one number never
 -- changes their order, so scores are only ever added to. (Cormode et al., "Forward Decay", ICDE 2009.)
 local T0_S, HALF_LIFE_S = 1735689600, 7 * 86400
-local function weight(ms) return 2 ^ ((ms / 1000 - T0_S) / HALF_LIFE_S) end
+local t0_s, half_life_s
+local function exponent(ms)
+  if not t0_s then
+    local kept = call('HMGET', P .. 'meta', 't0', 'half_life')
+    t0_s, half_life_s = tonumber(kept[1] or '') or T0_S, tonumber(kept[2] or '') or HALF_LIFE_S
+  end
+  return (ms / 1000 - t0_s) / half_life_s
+end
+local function weight(ms) return 2 ^ exponent(ms) end
 
 -- The time that usage decays by. The reapers' ticks move it on (reap.lua), so that it goes as time goes: what was
 -- charged under a clock that is a year ahead would outweigh all that anybody uses in that year.
 local function fair_ms(now) return tonumber(call('HGET', P .. 'meta', 'fair') or now) end
 
+-- Let all weights count from another moment, before they outgrow what a double holds; usage is what it was, times what
+-- `factor` says of a user.
+local function rebase(ms, factor)
+  local old = weight(ms)
+  for _, user in ipairs(call('ZRANGE', P .. 'fair', 0, -1)) do
+    local usage = call('ZSCORE', P .. 'fair', user) / old * factor(user)
+    call('ZADD', P .. 'fair', usage, user)
+    for i = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[i]), 'XX', usage, user) end
+  end
+  call('HSET', P .. 'meta', 't0', string.format('%.3f', ms / 1000))
+  t0_s = nil
+end
+
+-- What counts is usage by share: whoever has twice the share may use twice as much before others go first.
 local function charge(user, amount)
+  amount = amount * 1000 / (tonumber(call('HGET', P .. 'shares', user) or '') or 1000)
   local usage = call('ZINCRBY', P .. 'fair', amount, user)
   for i = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[i]), 'XX', usage, user) end
 end
@@ -139,7 +163,9 @@ end
 
 -- What was kept for a job is kept no more: it has started, or waits no longer.
 local function unreserve(id)
-  for device in string.gmatch(call('HGET', job_key(id), 'rv') or '', '[^,]+') do
+  local kept = call('HGET', job_key(id), 'rv')
+  if not kept then return end
+  for device in string.gmatch(kept, '[^,]+') do
     if string.match(call('HGET', P .. 'rsv', device) or '', '^(%d+):') == id then call('HDEL', P .. 'rsv', device) end
   end
   call('HDEL', job_key(id), 'rv')

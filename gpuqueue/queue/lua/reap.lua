@@ -29,6 +29,7 @@ end
 if was_away or was_set then call('HSET', meta, 'grace', string.format('%.0f', now + lease_ms)) end
 local went_by = (was_away or was_set) and 0 or math.max(0, now - last)
 call('HSET', meta, 'reap', string.format('%.0f', now), 'fair', string.format('%.0f', fair_ms(now) + went_by))
+if exponent(fair_ms(now)) > 500 then rebase(fair_ms(now), function() return 1 end) end -- 2^1023 is the end
 if now < tonumber(call('HGET', meta, 'grace') or 0) then return {} end
 local out = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', string.format('%.0f', now), 'LIMIT', 0, most)) do

@@ -3,7 +3,7 @@
 -- ARGV: user  level  mem  shape  requeue (0|1)  spec  nonce
 -- returns {'queued', id, ms, 'device' if no device is known that it may run on, else ''}
 --       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
---       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0}
+--       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0} | {'impossible', 'urgent', 0}
 local wrong = expect {'user', 'level', 'size', 'shape', 'flag', 'text', 'nonce'}
 if wrong then return wrong end
 local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV)
@@ -14,6 +14,10 @@ if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADAR
 -- What is not known is not impossible: a host that is down for an hour has taken its devices out of the queue.
 -- -> 'queued', '' or 'device' | 'impossible', why, figure
 local function judge()
+  local urgent = call('HGET', P .. 'meta', 'urgent') or '*'
+  if lv == '3' and urgent ~= '*' and not string.find(',' .. urgent .. ',', ',' .. user .. ',', 1, true) then
+    return 'impossible', 'urgent', 0
+  end
   local in_pool, largest, most, parts, anything = 0, 0, 0, 0, false
   local hosts = call('SMEMBERS', P .. 'hosts')
   for h = 1, #hosts do
