@@ -2,40 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import secrets
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
-from typing import Any, cast
-
-import redis
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import device_from_plain, device_to_plain, encode_ended, encode_spec, encode_started
-from gpuqueue.device import Device
+from gpuqueue.codec import encode_ended, encode_spec, encode_started
 from gpuqueue.errors import Impossible, Unreadable
-from gpuqueue.event import Cursor, Event
-from gpuqueue.fields import loaded
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.queue import keys, replies
-from gpuqueue.queue.connect import answering as _answering
-from gpuqueue.queue.connect import connect
-from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.connect import answering
 from gpuqueue.queue.explanation import Explanation
-from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, DeviceStatus, Evidence, Offer, Reservation, Verdicts
+from gpuqueue.queue.fleet import Fleet
+from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, Evidence, Offer, Verdicts
 from gpuqueue.queue.matching import is_known, kind_word, why_impossible
+from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.recovery import Recovery
+from gpuqueue.queue.ticks import Ticks
 from gpuqueue.run import Ending, RunDevice
-from gpuqueue.version import VERSION
 from gpuqueue.words import brief, in_one_line, short
 
 log = logging.getLogger(__name__)
 
-#: Longest wait for the next event in one call, in seconds.
-MAX_WAIT_S = 10.0
 #: Longest word on why a run died at once, in characters; three of them stand in one line.
 MAX_WHY = 100
 
@@ -45,23 +34,12 @@ def new_nonce() -> str:
     return secrets.token_hex(6)
 
 
-class JobQueue(Recovery):
+class JobQueue(Recovery, Fleet, Outbox, Ticks):
     """The store at *url*. Every method raises StoreUnreachable or StoreNotReady when it cannot serve."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self._reader: redis.Redis | None = None
-        self._seen: dict[str, str] = {}
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._redis.close()
-        if self._reader is not None:
-            self._reader.close()
 
     # ---- a job's way, in order -----------------------------------------------------------------------------------
 
-    @_answering
+    @answering
     def submit(self, spec: JobSpec, *, nonce: str | None = None) -> Job:
         """Queue *spec* and return the job. Sent twice with the same *nonce* it makes one job.
 
@@ -94,7 +72,7 @@ class JobQueue(Recovery):
             reason=WaitReason(reason or WaitReason.MEMORY),
         )
 
-    @_answering
+    @answering
     def claim(self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False) -> Claim | None:
         """Claim the job that should run next on the device of *offer*, or None.
 
@@ -120,7 +98,7 @@ class JobQueue(Recovery):
         )
         return replies.claim(reply) if reply else None
 
-    @_answering
+    @answering
     def started(
         self, job_id: int, token: str, *, lease_s: float, log_path: str, devices: tuple[RunDevice, ...]
     ) -> JobState | None:
@@ -129,7 +107,7 @@ class JobQueue(Recovery):
         reply = self._scripts.run("started", job_id, token, _ms(lease_s), payload)
         return {1: JobState.RUNNING, -1: JobState.CANCELLING}.get(int(reply))
 
-    @_answering
+    @answering
     def beat(self, offer: Offer, alive: Sequence[Alive], *, lease_s: float) -> Verdicts:
         """Tell that a device and its runs are alive; renew the leases and hear what became of each run."""
         args: list[str | int] = [
@@ -151,26 +129,17 @@ class JobQueue(Recovery):
         self._tell_seen(offer)
         return verdicts
 
-    def _tell_seen(self, offer: Offer) -> None:
-        """Tell who else is on the device and what is wrong with it, when that has changed."""
-        strangers = [asdict(each) for each in offer.strangers]
-        blind = offer.foreign_bytes is None
-        seen = json.dumps({"trouble": offer.trouble, "blind": blind, "strangers": strangers})
-        if self._seen.get(offer.device.uuid) != seen:
-            self._redis.hset(keys.SEEN, offer.device.uuid, seen)
-            self._seen[offer.device.uuid] = seen
-
-    @_answering
+    @answering
     def note(self, job_id: int, token: str, detail: str) -> bool:
         """Keep *detail* in the story of a live run; False if it was stale."""
         return bool(self._scripts.run("note", job_id, token, in_one_line(detail)))
 
-    @_answering
+    @answering
     def giveback(self, job_id: int, token: str, detail: str) -> bool:
         """Return a claim that did not become a run; False if it was stale."""
         return bool(self._scripts.run("giveback", job_id, token, in_one_line(detail)))
 
-    @_answering
+    @answering
     def finish(
         self,
         job_id: int,
@@ -192,7 +161,7 @@ class JobQueue(Recovery):
         )
         return bool(self._scripts.run("finish", job_id, token, state.value, payload, *_words(evidence)))
 
-    @_answering
+    @answering
     def lose(
         self, job_id: int, token: str, *, loss_limit: int, detail: str, evidence: Evidence = NO_EVIDENCE
     ) -> JobState | None:
@@ -200,57 +169,26 @@ class JobQueue(Recovery):
         reply = self._scripts.run("lose", job_id, token, loss_limit, in_one_line(detail), *_words(evidence))
         return JobState(reply) if reply else None
 
-    @_answering
-    def reap(
-        self, *, loss_limit: int, lease_s: float, tick_s: float, passed_s: float | None = None, most: int = 100
-    ) -> dict[int, JobState]:
-        """Take back expired leases; return the jobs and their states after.
-
-        *passed_s* went by since the caller last did so, on its own monotonic clock: the store's may have been set.
-        """
-        passed_ms = "" if passed_s is None else _ms(passed_s)
-        reply = self._scripts.run("reap", loss_limit, _ms(lease_s), _ms(tick_s), most, passed_ms)
-        return {int(job_id): JobState(state) for job_id, state in zip(reply[::2], reply[1::2], strict=True)}
-
-    @_answering
-    def reserve(self, *, after_s: float, most: int) -> list[Reservation]:
-        """Keep room for jobs that waited *after_s* and fit nowhere, for *most* on each host; return what stands."""
-        reply = self._scripts.run("reserve", _ms(after_s), most)
-        return replies.reservations(reply)
-
-    @_answering
-    def age(self, *, after_s: float, most: int = 200) -> int:
-        """Lift jobs by a level for each *after_s* that they have waited, at most *most* now; return how many."""
-        return int(self._scripts.run("age", _ms(after_s), most))
-
-    @_answering
-    def set_policy(self, *, half_life_s: float, urgent: Collection[str] | None, shares: Mapping[str, float]) -> bool:
-        """Count usage so from now on; return whether that is new. *urgent*: who may use that level, None anybody."""
-        others = {user: share for user, share in shares.items() if share != 1}
-        pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
-        who = "*" if urgent is None else ",".join(sorted(urgent))
-        return bool(self._scripts.run("policy", _ms(half_life_s), who, *pairs))
-
     # ---- change of mind ------------------------------------------------------------------------------------------
 
-    @_answering
+    @answering
     def cancel(self, job_id: int) -> JobState | None:
         """End a job; return its state after, None if it is unknown here."""
         return _state(self._scripts.run("cancel", job_id))
 
-    @_answering
+    @answering
     def hold(self, job_id: int) -> JobState | None:
         """Keep a queued job from being claimed; return its state after, None if it is unknown here."""
         return _state(self._scripts.run("hold", job_id))
 
-    @_answering
+    @answering
     def release(self, job_id: int) -> JobState | None:
         """Let a held job be claimed again; return its state after, None if it is unknown here."""
         return _state(self._scripts.run("release", job_id))
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
-    @_answering
+    @answering
     def get(self, job_id: int) -> Job | None:
         """Return the job as it stands, or None if the queue does not know it (any more).
 
@@ -261,13 +199,13 @@ class JobQueue(Recovery):
         fields, spec = next(self._entries([job_id]))
         return self._with_reasons([replies.job(job_id, fields, spec)])[0] if fields else None
 
-    @_answering
+    @answering
     def why(self, job_id: int) -> Explanation | None:
         """Return why a job does not run, by the rules and figures of a claim; None if the queue does not know it."""
         reply = self._scripts.run("why", job_id)
         return replies.explanation(job_id, reply) if reply else None
 
-    @_answering
+    @answering
     def live(self, *, limit: int = 1000, after: int = 0) -> list[Job]:
         """Return at most *limit* jobs that the book has not taken over, oldest first, from above the id *after*.
 
@@ -275,7 +213,7 @@ class JobQueue(Recovery):
         """
         return self.page(limit=limit, after=after)[0]
 
-    @_answering
+    @answering
     def page(self, *, limit: int = 1000, after: int = 0) -> tuple[list[Job], int | None]:
         """Return what :meth:`live` returns, and the id to go on *after*, None where there are no more."""
         ids = self._live_ids(after, limit)
@@ -300,20 +238,7 @@ class JobQueue(Recovery):
             for job in jobs
         ]
 
-    def _known(self) -> list[tuple[Device, str]]:
-        """Return every device that was announced and not withdrawn, with its pool; one that makes no sense is none."""
-        found = []
-        for text in cast("list[str]", self._redis.hvals(keys.FACTS)):
-            with contextlib.suppress(Unreadable):
-                plain = loaded(text, "a device")
-                found.append((plain.text("host"), device_from_plain(plain.plain("device"))))
-        pipe = self._redis.pipeline(transaction=False)
-        for host, device in found:
-            pipe.hget(keys.host_devices(host), device.uuid)
-        records = zip(found, pipe.execute(), strict=True)
-        return [(device, replies.pool(record)) for (_, device), record in records if record]
-
-    @_answering
+    @answering
     def counts(self) -> tuple[int, int]:
         """Return how many jobs wait (queued or held), and how many hold a device."""
         pipe = self._redis.pipeline(transaction=True)
@@ -323,96 +248,10 @@ class JobQueue(Recovery):
         live, active, ended = pipe.execute()
         return live - active - ended, active
 
-    @_answering
+    @answering
     def anybody(self) -> bool:
         """Return whether any worker ever announced a device that was not withdrawn."""
         return bool(self._redis.hlen(keys.FACTS))
-
-    # ---- devices -------------------------------------------------------------------------------------------------
-
-    @_answering
-    def announce(self, offer: Offer, *, worker: str, pid: int, boot_id: str) -> None:
-        """Tell what *offer*'s device is and which worker serves it from now on, of which version and by which clock."""
-        facts = {"device": device_to_plain(offer.device), "host": offer.host, "worker": worker, "pid": pid}
-        clock_ahead_s = round(time.time() - self.now_ms() / 1000, 3)
-        more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s}
-        self._redis.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, **more}))
-        self._seen.pop(offer.device.uuid, None)  # a store that must be told who we are knows nothing of that either
-
-    @_answering
-    def devices(self, host: str | None = None) -> list[DeviceStatus]:
-        """Return every device that workers announced (on *host*), by host and index."""
-        now = self.now_ms()
-        facts = cast("dict[str, str]", self._redis.hgetall(keys.FACTS))
-        drained = cast("dict[str, str]", self._redis.hgetall(keys.DRAINED))
-        seen = cast("dict[str, str]", self._redis.hgetall(keys.SEEN))
-        found = []
-        for uuid, text in facts.items():
-            try:
-                where = loaded(text, f"what the worker of {uuid} told of it").text("host")
-                if host is not None and where != host:
-                    continue
-                record = cast("str | None", self._redis.hget(keys.host_devices(where), uuid))
-                leases = cast("dict[str, str]", self._redis.hgetall(keys.device_leases(uuid)))
-                if record:
-                    found.append(replies.device_status(text, record, leases, now, drained.get(uuid), seen.get(uuid)))
-            except Unreadable as error:
-                log.warning("device %s is not shown: %s", uuid, error)
-        return sorted(found, key=lambda each: (each.host, each.device.index))
-
-    @_answering
-    def withdraw(self, host: str, uuid: str) -> None:
-        """Forget a device that is served no more; impossible requests are judged without it from now on.
-
-        What people said against it stays: a card that comes back is drained as it was.
-        """
-        self.resume([uuid], origins=[DrainOrigin.DOWN])
-        pipe = self._redis.pipeline(transaction=True)
-        pipe.hdel(keys.host_devices(host), uuid)
-        pipe.hdel(keys.FACTS, uuid)
-        pipe.hdel(keys.DEATHS, uuid)
-        pipe.hdel(keys.SEEN, uuid)
-        pipe.execute()
-
-    @_answering
-    def drain(self, uuids: Iterable[str], *, origin: DrainOrigin, why: str, by: str) -> None:
-        """Let no device in *uuids* take another job, until *origin* says otherwise."""
-        self._scripts.run("drain", origin.value, why, by, *uuids)
-
-    @_answering
-    def resume(self, uuids: Iterable[str], *, origins: Collection[DrainOrigin]) -> None:
-        """Take back what *origins* said against new jobs on the devices in *uuids*."""
-        self._scripts.run("resume", len(origins), *(origin.value for origin in origins), *uuids)
-
-    # ---- the outbox ----------------------------------------------------------------------------------------------
-
-    @_answering
-    def events(self, after: str, *, most: int = 500, wait_s: float = 0.0) -> list[Event]:
-        """Return at most *most* events behind the id *after*, waiting up to *wait_s* for the first."""
-        if self._reader is None:
-            self._reader = connect(self.url, wait_s=MAX_WAIT_S)
-        block = max(1, _ms(min(wait_s, MAX_WAIT_S))) if wait_s > 0 else None
-        reply = cast("list[Any]", self._reader.xread({keys.OUTBOX: after}, count=most, block=block))
-        entries = reply[0][1] if reply else []
-        return [replies.event(entry_id, fields) for entry_id, fields in entries]
-
-    @_answering
-    def backlog(self) -> tuple[int, float | None]:
-        """Return how many events wait for the book, and for how long the first of them has, in seconds."""
-        pipe = self._redis.pipeline(transaction=True)
-        pipe.time()
-        pipe.xlen(keys.OUTBOX)
-        pipe.xrange(keys.OUTBOX, count=1)
-        (now_s, _), length, first = pipe.execute()
-        if not first:
-            return 0, None
-        return int(length), max(0.0, int(now_s) - int(first[0][0].partition("-")[0]) / 1000)
-
-    @_answering
-    def settle(self, cursor: Cursor) -> int:
-        """Forget what the book has up to *cursor*; return how many jobs were forgotten."""
-        ms, n = cursor.last_id.split("-")
-        return int(self._scripts.run("settle", ms, n))
 
 
 def _ms(duration_s: float) -> int:

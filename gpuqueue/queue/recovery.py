@@ -12,21 +12,16 @@ import redis
 from gpuqueue.errors import StoreNotOpen
 from gpuqueue.job import JobState
 from gpuqueue.queue import keys, survivors
-from gpuqueue.queue.connect import NOT_OPEN, answering, connect
+from gpuqueue.queue.connect import NOT_OPEN, answering
 from gpuqueue.queue.lease import Stray
-from gpuqueue.queue.scripts import Scripts
+from gpuqueue.queue.store import Store
 from gpuqueue.run import Survivor
 
 log = logging.getLogger(__name__)
 
 
-class Recovery:
+class Recovery(Store):
     """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that stores are opened and mended with."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._redis = connect(url)
-        self._scripts = Scripts(self._redis)
 
     @answering
     def begin(self) -> str | None:
@@ -64,21 +59,10 @@ class Recovery:
         return epoch is not None and bool(self._scripts.run("open", epoch, floor, last, round(pause_s * 1000)))
 
     @answering
-    def epoch(self) -> str | None:
-        """Return the store's epoch, or None if it is not open."""
-        return cast("str | None", self._redis.get(keys.EPOCH))
-
-    @answering
     def pause_left_s(self) -> float:
         """Return how long nothing is claimed yet, because the store was rebuilt a moment ago; 0 if that is over."""
         until_ms = int(cast("str | None", self._redis.hget(keys.META, "claims")) or 0)
         return max(0, until_ms - self.now_ms()) / 1000 if until_ms else 0.0
-
-    @answering
-    def now_ms(self) -> int:
-        """Return the store's clock."""
-        seconds, micros = self._redis.time()
-        return seconds * 1000 + micros // 1000
 
     @answering
     def adopt(self, stray: Stray, *, lease_s: float) -> JobState | None:

@@ -1,0 +1,108 @@
+"""The devices of all hosts, as their workers announce them and people drain them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import asdict
+from typing import cast
+
+from gpuqueue.codec import device_from_plain, device_to_plain
+from gpuqueue.device import Device
+from gpuqueue.errors import Unreadable
+from gpuqueue.fields import loaded
+from gpuqueue.queue import keys, replies
+from gpuqueue.queue.connect import answering
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.lease import DeviceStatus, Offer
+from gpuqueue.queue.store import Store
+from gpuqueue.version import VERSION
+
+log = logging.getLogger(__name__)
+
+
+class Fleet(Store):
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that is about devices."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._seen: dict[str, str] = {}
+
+    @answering
+    def announce(self, offer: Offer, *, worker: str, pid: int, boot_id: str) -> None:
+        """Tell what *offer*'s device is and which worker serves it from now on, of which version and by which clock."""
+        facts = {"device": device_to_plain(offer.device), "host": offer.host, "worker": worker, "pid": pid}
+        clock_ahead_s = round(time.time() - self.now_ms() / 1000, 3)
+        more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s}
+        self._redis.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, **more}))
+        self._seen.pop(offer.device.uuid, None)  # a store that must be told who we are knows nothing of that either
+
+    @answering
+    def devices(self, host: str | None = None) -> list[DeviceStatus]:
+        """Return every device that workers announced (on *host*), by host and index."""
+        now = self.now_ms()
+        facts = cast("dict[str, str]", self._redis.hgetall(keys.FACTS))
+        drained = cast("dict[str, str]", self._redis.hgetall(keys.DRAINED))
+        seen = cast("dict[str, str]", self._redis.hgetall(keys.SEEN))
+        found = []
+        for uuid, text in facts.items():
+            try:
+                where = loaded(text, f"what the worker of {uuid} told of it").text("host")
+                if host is not None and where != host:
+                    continue
+                record = cast("str | None", self._redis.hget(keys.host_devices(where), uuid))
+                leases = cast("dict[str, str]", self._redis.hgetall(keys.device_leases(uuid)))
+                if record:
+                    found.append(replies.device_status(text, record, leases, now, drained.get(uuid), seen.get(uuid)))
+            except Unreadable as error:
+                log.warning("device %s is not shown: %s", uuid, error)
+        return sorted(found, key=lambda each: (each.host, each.device.index))
+
+    @answering
+    def withdraw(self, host: str, uuid: str) -> None:
+        """Forget a device that is served no more; impossible requests are judged without it from now on.
+
+        What people said against it stays: a card that comes back is drained as it was.
+        """
+        self.resume([uuid], origins=[DrainOrigin.DOWN])
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.hdel(keys.host_devices(host), uuid)
+        pipe.hdel(keys.FACTS, uuid)
+        pipe.hdel(keys.DEATHS, uuid)
+        pipe.hdel(keys.SEEN, uuid)
+        pipe.execute()
+
+    @answering
+    def drain(self, uuids: Iterable[str], *, origin: DrainOrigin, why: str, by: str) -> None:
+        """Let no device in *uuids* take another job, until *origin* says otherwise."""
+        self._scripts.run("drain", origin.value, why, by, *uuids)
+
+    @answering
+    def resume(self, uuids: Iterable[str], *, origins: Collection[DrainOrigin]) -> None:
+        """Take back what *origins* said against new jobs on the devices in *uuids*."""
+        self._scripts.run("resume", len(origins), *(origin.value for origin in origins), *uuids)
+
+    def _known(self) -> list[tuple[Device, str]]:
+        """Return every device that was announced and not withdrawn, with its pool; one that makes no sense is none."""
+        found = []
+        for text in cast("list[str]", self._redis.hvals(keys.FACTS)):
+            with contextlib.suppress(Unreadable):
+                plain = loaded(text, "a device")
+                found.append((plain.text("host"), device_from_plain(plain.plain("device"))))
+        pipe = self._redis.pipeline(transaction=False)
+        for host, device in found:
+            pipe.hget(keys.host_devices(host), device.uuid)
+        records = zip(found, pipe.execute(), strict=True)
+        return [(device, replies.pool(record)) for (_, device), record in records if record]
+
+    def _tell_seen(self, offer: Offer) -> None:
+        """Tell who else is on the device and what is wrong with it, when that has changed."""
+        strangers = [asdict(each) for each in offer.strangers]
+        blind = offer.foreign_bytes is None
+        seen = json.dumps({"trouble": offer.trouble, "blind": blind, "strangers": strangers})
+        if self._seen.get(offer.device.uuid) != seen:
+            self._redis.hset(keys.SEEN, offer.device.uuid, seen)
+            self._seen[offer.device.uuid] = seen

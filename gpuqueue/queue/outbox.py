@@ -1,0 +1,59 @@
+"""What waits for the book: the events of every job, in order."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import redis
+
+from gpuqueue.event import Cursor, Event
+from gpuqueue.queue import keys, replies
+from gpuqueue.queue.connect import answering, connect
+from gpuqueue.queue.store import Store
+
+#: Longest wait for the next event in one call, in seconds.
+MAX_WAIT_S = 10.0
+
+
+class Outbox(Store):
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that a recorder reads."""
+
+    _reader: redis.Redis | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        super().close()
+        if self._reader is not None:
+            self._reader.close()
+
+    @answering
+    def events(self, after: str, *, most: int = 500, wait_s: float = 0.0) -> list[Event]:
+        """Return at most *most* events behind the id *after*, waiting up to *wait_s* for the first."""
+        if self._reader is None:
+            self._reader = connect(self.url, wait_s=MAX_WAIT_S)
+        block = max(1, _ms(min(wait_s, MAX_WAIT_S))) if wait_s > 0 else None
+        reply = cast("list[Any]", self._reader.xread({keys.OUTBOX: after}, count=most, block=block))
+        entries = reply[0][1] if reply else []
+        return [replies.event(entry_id, fields) for entry_id, fields in entries]
+
+    @answering
+    def backlog(self) -> tuple[int, float | None]:
+        """Return how many events wait for the book, and for how long the first of them has, in seconds."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.time()
+        pipe.xlen(keys.OUTBOX)
+        pipe.xrange(keys.OUTBOX, count=1)
+        (now_s, _), length, first = pipe.execute()
+        if not first:
+            return 0, None
+        return int(length), max(0.0, int(now_s) - int(first[0][0].partition("-")[0]) / 1000)
+
+    @answering
+    def settle(self, cursor: Cursor) -> int:
+        """Forget what the book has up to *cursor*; return how many jobs were forgotten."""
+        ms, n = cursor.last_id.split("-")
+        return int(self._scripts.run("settle", ms, n))
+
+
+def _ms(duration_s: float) -> int:
+    return round(duration_s * 1000)

@@ -1,0 +1,33 @@
+"""One store: how all parts of the queue speak with it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import answering, connect
+from gpuqueue.queue.scripts import Scripts
+
+
+class Store:
+    """The store at *url*, its scripts and its clock."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._redis = connect(url)
+        self._scripts = Scripts(self._redis)
+
+    @answering
+    def epoch(self) -> str | None:
+        """Return the store's epoch, or None if it is not open."""
+        return cast("str | None", self._redis.get(keys.EPOCH))
+
+    @answering
+    def now_ms(self) -> int:
+        """Return the store's clock."""
+        seconds, micros = self._redis.time()
+        return seconds * 1000 + micros // 1000
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()

@@ -1,0 +1,50 @@
+"""What is to be done from time to time, by anybody, as often as they like."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from gpuqueue.job import JobState
+from gpuqueue.queue import replies
+from gpuqueue.queue.connect import answering
+from gpuqueue.queue.lease import Reservation
+from gpuqueue.queue.store import Store
+
+
+class Ticks(Store):
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that keeps anybody from waiting for ever."""
+
+    @answering
+    def reap(
+        self, *, loss_limit: int, lease_s: float, tick_s: float, passed_s: float | None = None, most: int = 100
+    ) -> dict[int, JobState]:
+        """Take back expired leases; return the jobs and their states after.
+
+        *passed_s* went by since the caller last did so, on its own monotonic clock: the store's may have been set.
+        """
+        passed_ms = "" if passed_s is None else _ms(passed_s)
+        reply = self._scripts.run("reap", loss_limit, _ms(lease_s), _ms(tick_s), most, passed_ms)
+        return {int(job_id): JobState(state) for job_id, state in zip(reply[::2], reply[1::2], strict=True)}
+
+    @answering
+    def reserve(self, *, after_s: float, most: int) -> list[Reservation]:
+        """Keep room for jobs that waited *after_s* and fit nowhere, for *most* on each host; return what stands."""
+        reply = self._scripts.run("reserve", _ms(after_s), most)
+        return replies.reservations(reply)
+
+    @answering
+    def age(self, *, after_s: float, most: int = 200) -> int:
+        """Lift jobs by a level for each *after_s* that they have waited, at most *most* now; return how many."""
+        return int(self._scripts.run("age", _ms(after_s), most))
+
+    @answering
+    def set_policy(self, *, half_life_s: float, urgent: Collection[str] | None, shares: Mapping[str, float]) -> bool:
+        """Count usage so from now on; return whether that is new. *urgent*: who may use that level, None anybody."""
+        others = {user: share for user, share in shares.items() if share != 1}
+        pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
+        who = "*" if urgent is None else ",".join(sorted(urgent))
+        return bool(self._scripts.run("policy", _ms(half_life_s), who, *pairs))
+
+
+def _ms(duration_s: float) -> int:
+    return round(duration_s * 1000)
