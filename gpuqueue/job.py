@@ -111,6 +111,8 @@ class WaitReason(str, Enum):
     MEMORY = "memory"
     #: The queue knows of no device of the kind, and in the pool, that it may run on.
     DEVICE = "device"
+    #: Every device that it may run on takes no new job, by somebody's say.
+    DRAINED = "drained"
     #: The store lost its data and was rebuilt: nothing starts before one lease is over.
     PAUSE = "pause"
     #: A person held it.

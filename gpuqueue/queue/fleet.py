@@ -98,6 +98,10 @@ class Fleet(Store):
         records = zip(found, pipe.execute(), strict=True)
         return [(device, replies.pool(record)) for (_, device), record in records if record]
 
+    def _drained(self) -> set[str]:
+        """Return the UUIDs of the devices that take no new job, by anybody's say."""
+        return set(cast("list[str]", self._redis.hkeys(keys.DRAINED)))
+
     def _tell_seen(self, offer: Offer) -> None:
         """Tell who else is on the device and what is wrong with it, when that has changed."""
         strangers = [asdict(each) for each in offer.strangers]

@@ -16,7 +16,7 @@ from gpuqueue.queue.connect import answering
 from gpuqueue.queue.explanation import Explanation
 from gpuqueue.queue.fleet import Fleet
 from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, Evidence, Offer, Verdicts
-from gpuqueue.queue.matching import is_known, kind_word, why_impossible
+from gpuqueue.queue.matching import kind_word, takers, why_impossible
 from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.recovery import Recovery
 from gpuqueue.queue.ticks import Ticks
@@ -227,16 +227,21 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
         return self._with_reasons(found), int(ids[-1]) if ids else None
 
     def _with_reasons(self, jobs: list[Job]) -> list[Job]:
-        """Return *jobs*; of those that wait, say which wait for a device that nobody announced, or for the pause."""
+        """Return *jobs*; of those that wait, say which wait for something else than memory."""
         if all(job.reason is not WaitReason.MEMORY for job in jobs):
             return jobs
-        devices, others = self._known(), WaitReason.PAUSE if self.pause_left_s() else WaitReason.MEMORY
-        return [
-            replace(job, reason=others if is_known(job.spec, devices) else WaitReason.DEVICE)
-            if job.reason is WaitReason.MEMORY
-            else job
-            for job in jobs
-        ]
+        devices, drained = self._known(), self._drained()
+        others = WaitReason.PAUSE if self.pause_left_s() else WaitReason.MEMORY
+
+        def reason(job: Job) -> WaitReason | None:
+            if job.reason is not WaitReason.MEMORY:
+                return job.reason
+            found = takers(job.spec, devices)
+            if not found:
+                return WaitReason.DEVICE
+            return WaitReason.DRAINED if drained.issuperset(found) else others
+
+        return [replace(job, reason=reason(job)) for job in jobs]
 
     @answering
     def counts(self) -> tuple[int, int]:

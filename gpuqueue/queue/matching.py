@@ -22,15 +22,16 @@ def kind_word(device: Device) -> str:
     return "mig" if device.mig_parent is not None else device.kind.value
 
 
-def is_known(spec: JobSpec, devices: Collection[tuple[Device, str]]) -> bool:
-    """Return whether *devices*, each with its pool, hold one that a job may run on, however busy it may be."""
+def takers(spec: JobSpec, devices: Collection[tuple[Device, str]]) -> list[str]:
+    """Return those of *devices*, each with its pool, that a job may run on, however busy they may be: their UUIDs."""
     gpus_known = any(device.kind is not DeviceKind.CPU for device, _ in devices)
-    return any(
-        spec.pool in ("", pool)
+    return [
+        device.uuid
+        for device, pool in devices
+        if spec.pool in ("", pool)
         and suits(spec.device, device.kind, gpus_known=gpus_known)
         and (spec.gpus == 1 or device.mig_parent is None)
-        for device, pool in devices
-    )
+    ]
 
 
 def why_impossible(spec: JobSpec, why: str, figure: int) -> str:

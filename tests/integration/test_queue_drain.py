@@ -7,7 +7,7 @@ import json
 import pytest
 from factories import claim, make_offer, make_spec, must_claim, serve
 
-from gpuqueue.job import JobState
+from gpuqueue.job import JobState, WaitReason
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin, drains
@@ -292,3 +292,14 @@ def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store_url: str)
     tell(queue, must_claim(queue), Evidence(well=True))
     assert 0 == client.exists(keys.DEATHS)
     client.close()
+
+
+def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> None:
+    """Not "memory": there may be plenty. Another pool's device is no help, nor is it in the way."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1", pool="fast"))
+    job_id = queue.submit(make_spec(pool="fast")).id
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
+
+    assert [(job_id, WaitReason.DRAINED)] == [(job.id, job.reason) for job in queue.live()]
+    queue.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
+    assert [WaitReason.MEMORY] == [job.reason for job in queue.live()]
