@@ -45,6 +45,11 @@ class StartKind(str, Enum):
     #: Its devices had been kept for it, because it had waited too long.
     RESERVED = "reserved"
 
+    @classmethod
+    def known(cls, word: str | None) -> StartKind | None:
+        """Return what *word* means; None where nothing was told, or a newer version told it."""
+        return cls(word) if word in {kind.value for kind in cls} else None
+
     def __str__(self) -> str:
         return self.value
 

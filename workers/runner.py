@@ -220,6 +220,8 @@ class Runner:
     def _follow(self, run: LiveRun) -> None:
         """Wait until the shim that another worker started is gone."""
         while run.directory.shim() is None:
+            if not run.directory.path.is_dir():
+                return  # somebody deleted it, and the shim leaves for that
             if run.lock_fd is None:
                 run.lock_fd = run.directory.try_lock()
             if run.lock_fd is not None:
@@ -258,8 +260,10 @@ class Runner:
             return self._lose(run, str(error))
         if end is None:
             swept = tree.sweep(TOKEN, run.held.token)
-            words = f"its shim vanished, {swept} processes of it were ended" if swept else "its shim vanished"
-            return self._lose(run, words, self._witness.lost(run, "its shim vanished"))
+            gone = not run.directory.path.is_dir()
+            words = "its run directory was deleted" if gone else "its shim vanished"
+            evidence = NO_EVIDENCE if gone else self._witness.lost(run, words)
+            return self._lose(run, f"{words}, {swept} processes of it were ended" if swept else words, evidence)
         if end.hosts_fault:
             return self._never_began(run, end.ending.detail)
         self._gate.ground.held()

@@ -81,9 +81,17 @@ class NotStarted(Exception):
         self.hosts_fault = hosts_fault
 
 
+def deleted() -> bool:
+    """Return whether the run directory is there no more. Nobody can vouch for the run then, or read how it ended."""
+    try:
+        return os.stat(".").st_nlink == 0
+    except OSError:
+        return False
+
+
 def put_at_last(name: str, text: str) -> None:
     """Write a file of the run directory, however long that takes: a disk that is full now may not be so later."""
-    while True:
+    while not deleted():
         try:
             put(name, text)
         except OSError:
@@ -251,7 +259,7 @@ def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float]) ->
         if out_of_time is not None and now >= out_of_time:
             return "timed_out"
         until = vouched_until(until)
-        if now >= until:
+        if now >= until or deleted():
             return "lost"
         next_look = min(now + min(LOOK_S, look_at_log()), until, out_of_time or now + LOOK_S)
         signal.sigtimedwait(WAKE, max(0.0, next_look - now))

@@ -26,6 +26,7 @@ from workers.adoption import Adoption
 from workers.beats import Beats
 from workers.claimer import Claimer
 from workers.devices.backend import DeviceBackend
+from workers.environment import TOKEN
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
 from workers.prune import Pruner
@@ -238,7 +239,10 @@ class Worker:
             if damaged and not self._ended(directory):
                 log.error("job %s: its run cannot be adopted and does not end: its lease must run out", lease.job_id)
                 continue
+            swept = tree.sweep(TOKEN, lease.token)  # it may have begun, and its directory been deleted
             words = "its run directory is damaged" if damaged else "its worker vanished between the claim and the start"
+            if swept:
+                words = f"nobody answered for it any more, {swept} processes of it were ended"
             limit = self.settings.loss_limit
             state = self.queue.lose(lease.job_id, lease.token, loss_limit=limit, detail=words)
             log.warning("job %s: %s, it is %s now", lease.job_id, words, state)

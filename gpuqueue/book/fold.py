@@ -159,7 +159,7 @@ def _claim(batch: Batch, event: Event) -> None:
             ("started_at", "ended_at", "duration_s", "ending", "exit_code", "signal", "detail", "log_path")
         ),
         "peak_at_once_bytes": None,
-        "start_kind": _start_kind(fields.get("start")),
+        "start_kind": StartKind.known(fields.get("start")),
     }
     batch.new_runs[event.job_id, event.attempt, fields["token"]] = run
     for position, uuid in enumerate(uuids):
@@ -173,11 +173,6 @@ def _claim(batch: Batch, event: Event) -> None:
             **_peak_columns(Peak.unknown()),
             **_activity_columns(Activity()),
         }
-
-
-def _start_kind(word: str | None) -> str | None:
-    """Return a word that the book knows; a newer version may have others."""
-    return word if word in {kind.value for kind in StartKind} else None
 
 
 def _started(batch: Batch, event: Event) -> None:

@@ -199,7 +199,7 @@ def _run(row: sa.RowMapping, devices: Sequence[RunDevice]) -> Run:
         ending=_ending(row),
         log_path=row["log_path"],
         peak_at_once_bytes=row["peak_at_once_bytes"],
-        start_kind=StartKind(row["start_kind"]) if row["start_kind"] else None,
+        start_kind=StartKind.known(row["start_kind"]),
     )
 
 

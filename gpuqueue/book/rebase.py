@@ -85,6 +85,7 @@ def _run_story(run: Run, to: Cursor) -> Iterator[Event]:
         "worker": run.worker,
         "devices": ",".join(device.uuid for device in run.devices),
         "lease": str(run.devices[0].lease_bytes),
+        **({"start": str(run.start_kind)} if run.start_kind else {}),
     }
     yield _event(run.job_id, to, run.claimed_at, Act.CLAIM, JobState.STARTING, attempt=run.attempt, **claimed)
     if run.started_at is not None:

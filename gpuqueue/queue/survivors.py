@@ -16,7 +16,7 @@ from gpuqueue.errors import Unreadable
 from gpuqueue.job import Job, JobState
 from gpuqueue.queue import replies
 from gpuqueue.queue.lease import Stray
-from gpuqueue.run import Record, Run, RunDevice, Survivor
+from gpuqueue.run import Record, Run, RunDevice, StartKind, Survivor
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +115,7 @@ def _run_of(job: Job, token: str, fields: Mapping[str, str]) -> Run:
         claimed_at=from_epoch_ms(int(fields["tc"])),
         started_at=job.started_at,
         log_path=log_path or None,
+        start_kind=StartKind.known(fields.get("how")),
     )
 
 

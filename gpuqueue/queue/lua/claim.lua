@@ -112,7 +112,7 @@ local function take(id, lv, user, shape, devices, how)
   local rate = n * math.max(tonumber(mem) / total, 1 / all_slots)
   call('HDEL', job_key(id), 'tr', 'said')
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
-    'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'why', '')
+    'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'how', how, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do call('HSET', key2('dl', devices[i]), id, mem .. ':0:' .. ends) end
   call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)

@@ -5,6 +5,7 @@
 --   at attempts ls losses    tok token    why reason    w worker    host, devs (comma-separated) of the run
 --   ts submitted, tc claimed, tr started, te ended (ms)  dep deposited seconds, rate usage per second
 --   tf when it was claimed, by the clock of fair_ms    said what the worker said when it started (JSON for the book)
+--   how its run came to its start: immediate, backfill, reserved
 --   ev outbox id of the event that ended it     lf how often it was lifted by a level     rv devices reserved for it
 local P = KEYS[1]
 local call = redis.call

@@ -1,0 +1,77 @@
+"""Somebody tidied up, or the job itself did: a run whose directory is gone is ended, told, and never beside another."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_spec
+from site_of_one import Site
+
+from gpuqueue.job import JobState
+from gpuqueue.process import ProcessIdentity
+from gpuqueue.units import MIB
+
+
+def start_job(site: Site, told: Path, *, requeue: bool) -> tuple[int, Path, ProcessIdentity, ProcessIdentity]:
+    """Run a job that says who it is; return its id, its directory, its first process and its shim."""
+    script = f"echo $$ >> {told}; sleep 100"
+    job_id = site.queue.submit(make_spec(argv=("sh", "-c", script), mem_bytes=MIB, requeue=requeue)).id
+    site.until_state(job_id, JobState.RUNNING)
+    (directory,) = (site.settings.runs_dir / str(job_id)).iterdir()
+    until(told.exists, what="its first word")
+    lines = until(lambda: (directory / "pid").read_text().splitlines()[:2], what="its process")
+    shim, process = (ProcessIdentity.parse(line) for line in lines)
+    assert shim is not None
+    assert process is not None
+    return job_id, directory, process, shim
+
+
+def test_a_job_whose_directory_is_deleted_is_ended_and_told(site: Site, tmp_path: Path) -> None:
+    """It ran on for ever, or was ended by nobody: its shim waited for a disk to come back."""
+    site.start_recorder()
+    worker = site.start_worker()
+    job_id, directory, process, shim = start_job(site, tmp_path / "told", requeue=False)
+
+    shutil.rmtree(directory)
+
+    record = site.until_recorded(job_id)
+    assert JobState.LOST is record.job.state
+    assert "lost: its run directory was deleted" == str(record.last_run.ending)  # type: ignore[union-attr]
+    until(lambda: not process.alive() and not shim.alive(), what="the end of both")
+    assert worker.poll() is None
+
+
+def test_a_job_that_deletes_its_own_directory_ends(site: Site) -> None:
+    """Its exit code is lost with it, and nothing else."""
+    site.start_recorder()
+    site.start_worker()
+    argv = ("sh", "-c", 'rm -rf "$GPUQUEUE_RUN_DIR"; sleep 100')
+    job_id = site.queue.submit(make_spec(argv=argv, mem_bytes=MIB, requeue=False)).id
+
+    assert JobState.LOST is site.until_recorded(job_id).job.state
+    assert 0 == site.queue.devices()[0].promised_bytes
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_it_is_gone_before_another_worker_runs_it_again(site: Site, tmp_path: Path, *, frozen: bool) -> None:
+    """Two copies were alive together: the next worker saw a lease and no directory, and took it for a claim only."""
+    site.start_recorder()
+    worker = site.start_worker()
+    told = tmp_path / "told"
+    job_id, directory, process, shim = start_job(site, told, requeue=True)
+    if frozen:
+        shim.send(signal.SIGSTOP)  # it cannot look for itself
+    site.end(worker, signal.SIGKILL)
+    shutil.rmtree(directory)
+
+    site.start_worker()
+
+    until(lambda: len(told.read_text().split()) > 1, what="the second run")
+    assert not process.alive(), "two copies"
+    shim.send(signal.SIGKILL)
+    site.queue.cancel(job_id)
+    site.until_recorded(job_id)
