@@ -44,6 +44,28 @@ def start_time(pid: int) -> int | None:
     return None if after_name[0] in {b"Z", b"X"} else int(after_name[19])
 
 
+def age_s(pid: int) -> float | None:
+    """Return for how many seconds *pid* has been there; None if it is gone."""
+    ticks = start_time(pid)
+    if ticks is None:
+        return None
+    uptime_s = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    return uptime_s - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def of_ours_with(words: str) -> list[int]:
+    """Return the pids of this account's processes whose command line has *words* in it."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            ours = entry.name.isdigit() and entry.stat().st_uid == os.getuid()
+            if ours and os.fsencode(words) in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
 def has_own_pids() -> bool:
     """Return whether this process counts pids for itself, as in a container, and sees none of the machine's others."""
     try:

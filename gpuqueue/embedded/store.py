@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
-from gpuqueue.process import DetachedProcess, ProcessIdentity
+from gpuqueue.process import DetachedProcess, ProcessIdentity, age_s, of_ours_with
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import OLDEST_REDIS
 from gpuqueue.settings import Settings
@@ -21,6 +21,8 @@ from gpuqueue.settings import Settings
 #: How long a server may be silent before it is given up, in seconds. One that says that it reads its data is not.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
+#: Age of a server in seconds from which on a socket that is not there is one that was deleted.
+UNREACHABLE_S = 5.0
 
 
 def find_server() -> Path:
@@ -108,6 +110,7 @@ class EmbeddedStore:
         self._socket.parent.chmod(0o700)
         lock = os.open(self._directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         server: DetachedProcess | None = None
+        self._end_unreachable()
         try:
             for _ in self._until_it_serves():
                 if server is None and taken(lock):
@@ -121,6 +124,25 @@ class EmbeddedStore:
         finally:
             os.close(lock)
         return server is not None
+
+    def _end_unreachable(self) -> None:
+        """End a server of ours that nobody can find any more: somebody deleted its socket, and its data perhaps.
+
+        It would go on with those who are connected, beside the one that all others find: two stores for the same jobs.
+        What is still on the disk the next one reads; what is not is put back as after any loss of data.
+
+        Raises:
+            GpuQueueError: it does not end.
+
+        """
+        if self._socket.exists():
+            return
+        for pid in of_ours_with(f"unixsocket:{self._socket}"):
+            if (age_s(pid) or 0.0) < UNREACHABLE_S:
+                continue  # it is only just coming up
+            server = ProcessIdentity.of(pid)
+            if server is not None and server.send(signal.SIGTERM) and not server.wait(STOP_TIMEOUT_S):
+                raise GpuQueueError(f"a store whose socket was deleted (pid {pid}) does not end: kill -9 {pid}")
 
     def _command(self) -> list[str]:
         # Every acknowledged submit is on the disk before its id is printed: appendfsync always costs 0.2 ms.

@@ -141,12 +141,30 @@ def test_a_server_that_hangs_is_never_doubled(own: Settings, monkeypatch: pytest
     assert server == server_of(own)
 
 
-def test_a_server_whose_socket_was_removed_is_never_doubled(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody tidied up; the server lives and holds its lock."""
+def test_a_server_whose_socket_was_removed_makes_way(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody tidied up /tmp. It lived on unseen, and `up` waited a minute for it and gave up."""
+    monkeypatch.setattr(embedded, "UNREACHABLE_S", 0.0)
+    queue = JobQueue(own.redis_url)
+    job_id = queue.submit(make_spec()).id
+    queue.close()
+    server = server_of(own)
+    Path(own.socket_path).unlink()
+
+    assert EmbeddedStore(own).start()
+
+    assert not server.alive()
+    assert server != server_of(own)
+    assert job_id == JobQueue(own.redis_url).get(job_id).id  # type: ignore[union-attr]
+
+
+def test_a_server_that_is_only_just_coming_up_is_left_alone(own: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its socket is not there yet: whoever comes second waits for it."""
+    server = server_of(own)
     Path(own.socket_path).unlink()
     monkeypatch.setattr(embedded, "START_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(embedded, "UNREACHABLE_S", 1000.0)
 
     with pytest.raises(GpuQueueError, match="does not answer within"):
         EmbeddedStore(own).start()
 
-    assert server_of(own).alive()
+    assert server.alive()
