@@ -12,6 +12,7 @@ import click
 
 from gpuqueue.checks import MAX_ID
 from gpuqueue.cli import picture, render
+from gpuqueue.cli.ended import code_of
 from gpuqueue.cli.held import tell_held
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
@@ -110,9 +111,8 @@ def wait(ids: tuple[int, ...], timeout: str | None) -> None:
                 record = client.wait(each, timeout_s=left_s, held=tell_held)
             except WaitTimeout as error:
                 raise WaitTimeout(f"job {each} has not ended after {timeout}: it goes on") from error
-            last = record.last_run
             if code == 0 and record.job.state is not JobState.SUCCEEDED:
-                code = (last.ending.shell_code if last and last.ending else 1) or 1
+                code = code_of(record) or 1
     sys.exit(code)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -88,7 +89,8 @@ def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedP
     host = machine.start_host(spec)
     ready = machine.wait_ready(host, wanted, since_ms)
     _tell("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
-    click.echo(_device_rows(ready, machine.settings))
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(_device_rows(ready, machine.settings))
     return host
 
 
@@ -133,7 +135,9 @@ def _refresh(machine: Machine, devices: str | None, pid: int) -> None:
 
 
 def _tell(what: str, how: str, where: str) -> None:
-    click.echo(f"{what:8} {how:12} {plain(where)}")
+    """Say in a line what was done. Where nobody reads on (`up | head`), what is to be done is done all the same."""
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(f"{what:8} {how:12} {plain(where)}")
 
 
 @click.command()

@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
+from gpuqueue.cli.ended import code_of
 from gpuqueue.cli.held import tell_held
 from gpuqueue.client import Client
 from gpuqueue.command import say
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
-from gpuqueue.job import Job, JobState, Level, WaitReason
+from gpuqueue.job import Job, Level, WaitReason
 from gpuqueue.logs import LogTail
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -175,9 +176,7 @@ def _attend(client: Client, job_id: int, tail: LogTail) -> int:
     last = record.last_run
     how = f" ({last.ending})" if last and last.ending else ""
     say("gpuqueue", f"job {job_id} {record.job.state}{how}")
-    if last and last.ending:
-        return last.ending.shell_code
-    return 0 if record.job.state is JobState.SUCCEEDED else 1
+    return code_of(record)
 
 
 def _interrupted(client: Client, job_id: int) -> None:

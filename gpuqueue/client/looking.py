@@ -49,10 +49,21 @@ class Looking(Connection):
         job = self.queue.get(checks.job_id(job_id))
         record = self.book.get(job_id)
         if job is not None:
-            return Record(job=job) if record is None else replace(record, job=job)
+            return self._with_current_run(replace(record or Record(job=job), job=job))
         if record is None:
             raise JobNotFound(f"there is no job {job_id}: see gpuqueue queue and gpuqueue history")
         return record
+
+    def _with_current_run(self, record: Record) -> Record:
+        """Return *record* with what the queue knows of a run that the book does not know, or not where its log is."""
+        last, attempt = record.last_run, record.job.attempt
+        if not attempt or (last is not None and last.attempt == attempt and last.log_path is not None):
+            return record
+        told = self.queue.record(record.job.id)
+        run = told.last_run if told is not None else None
+        if run is None or run.attempt != attempt:
+            return record
+        return replace(record, runs=(*(each for each in record.runs if each.attempt != attempt), run))
 
     def jobs(self, *, user: str | None = None, limit: int | None = None) -> list[Job]:
         """Return the jobs that have not ended (of *user*), in the order of their ids, at most *limit* of them."""

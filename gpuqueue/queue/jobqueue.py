@@ -19,8 +19,9 @@ from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, Evidence, Offer, Ver
 from gpuqueue.queue.matching import kind_word, takers, why_impossible
 from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.recovery import Recovery
+from gpuqueue.queue.survivors import survivor
 from gpuqueue.queue.ticks import Ticks
-from gpuqueue.run import Ending, RunDevice
+from gpuqueue.run import Ending, Record, RunDevice
 from gpuqueue.words import brief, in_one_line, short
 
 log = logging.getLogger(__name__)
@@ -198,6 +199,13 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
         """
         fields, spec = next(self._entries([job_id]))
         return self._with_reasons([replies.job(job_id, fields, spec)])[0] if fields else None
+
+    @answering
+    def record(self, job_id: int) -> Record | None:
+        """Return the job with its current or last run, as far as the store tells; None if it does not know it."""
+        fields, spec = next(self._entries([job_id]))
+        found = survivor(job_id, fields, spec) if fields else None
+        return None if found is None else found.record
 
     @answering
     def why(self, job_id: int) -> Explanation | None:

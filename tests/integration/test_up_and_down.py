@@ -232,3 +232,15 @@ def test_a_persons_drain_survives_down_up_and_a_crash(home: Home) -> None:
 
     zero, one = json.loads(home("gpus", "--json"))
     assert (["person"], []) == ([each["origin"] for each in zero["drains"]], one["drains"])
+
+
+def test_a_reader_that_goes_away_takes_nothing_down(home: Home) -> None:
+    """With `gpuqueue up | head -1` the site was gone again at once, without a word."""
+    command = [str(BIN / "gpuqueue"), "up", "--devices", "sim:1x8G"]
+    with subprocess.Popen(command, env=home.environ, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        assert up.stdout.readline().startswith("store    started")
+        up.stdout.close()
+        assert 0 == up.wait(60)
+
+    assert "workers  up" in home("status")

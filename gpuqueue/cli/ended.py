@@ -1,0 +1,23 @@
+"""How an ended job becomes the exit code of the command that waited for it."""
+
+from __future__ import annotations
+
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.job import JobState
+from gpuqueue.run import Record
+
+
+def code_of(record: Record) -> int:
+    """Return the exit code of an ended job; 1 where it ended without one of its own.
+
+    Raises:
+        BookUnreachable: it failed, and how is not in the history yet.
+
+    """
+    last = record.last_run
+    if last is not None and last.ending is not None:
+        return last.ending.shell_code
+    if record.job.state is JobState.FAILED:
+        behind = f"job {record.job.id} failed, and how is not in the history yet"
+        raise BookUnreachable(behind, "gpuqueue status says how far that is behind")
+    return 0 if record.job.state is JobState.SUCCEEDED else 1

@@ -1,0 +1,31 @@
+"""The recorder stands still: whoever waits for a job sees its output, and no exit code is made up."""
+
+from __future__ import annotations
+
+import signal
+
+from factories import make_spec
+from site_of_one import Site
+
+from gpuqueue.job import JobState
+from gpuqueue.units import MIB
+
+
+def test_output_comes_and_an_unknown_exit_code_is_called_that(site: Site) -> None:
+    """It said that a job which had run and failed had not run, showed nothing of it, and exited with 1."""
+    recorder = site.start_recorder()
+    site.start_worker()
+    recorder.send_signal(signal.SIGSTOP)
+    fails = site.queue.submit(make_spec(argv=("sh", "-c", "echo one; exit 7"), mem_bytes=MIB)).id
+    works = site.queue.submit(make_spec(argv=("echo", "two"), mem_bytes=MIB)).id
+    for job_id, state in ((fails, JobState.FAILED), (works, JobState.SUCCEEDED)):
+        site.until_state(job_id, state)
+
+    assert ["one\n", "two\n"] == [site.cli("logs", str(job_id)).stdout for job_id in (fails, works)]
+    said = site.cli("wait", str(fails), check=False)
+    assert 4 == said.returncode
+    assert f"job {fails} failed, and how is not in the history yet: gpuqueue status says" in said.stderr
+    assert 0 == site.cli("wait", str(works)).returncode
+    recorder.send_signal(signal.SIGCONT)
+    site.until_recorded(fails)
+    assert 7 == site.cli("wait", str(fails), check=False).returncode
