@@ -23,7 +23,8 @@ def start_job(site: Site, told: Path, *, requeue: bool) -> tuple[int, Path, Proc
     site.until_state(job_id, JobState.RUNNING)
     (directory,) = (site.settings.runs_dir / str(job_id)).iterdir()
     until(told.exists, what="its first word")
-    lines = until(lambda: (directory / "pid").read_text().splitlines()[:2], what="its process")
+    until(lambda: len((directory / "pid").read_text().splitlines()) > 1, what="its process")
+    lines = (directory / "pid").read_text().splitlines()
     shim, process = (ProcessIdentity.parse(line) for line in lines)
     assert shim is not None
     assert process is not None
