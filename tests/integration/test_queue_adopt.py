@@ -246,3 +246,17 @@ def test_a_run_on_several_devices_gets_its_memory_on_each(queue: JobQueue) -> No
     assert [GIB, GIB] == [device.promised_bytes for device in queue.devices()]
     assert finish(queue, "1.abc")
     assert [0, 0] == [device.promised_bytes for device in queue.devices()]
+
+
+def test_how_an_earlier_run_came_to_its_start_is_not_told_of_a_later_one(queue: JobQueue) -> None:
+    """The claim of the one that is offered went down with the store: unknown is None."""
+    serve(queue)
+    queue.submit(make_spec())
+    queue.lose(1, must_claim(queue).token, loss_limit=3, detail="gone")
+
+    assert JobState.RUNNING is queue.adopt(stray(token="2.abc"), lease_s=300)
+
+    record = queue.record(1)
+    assert record is not None
+    assert record.last_run is not None
+    assert ("2.abc", None) == (record.last_run.token, record.last_run.start_kind)
