@@ -308,6 +308,7 @@ def _device_plain(each: DeviceStatus) -> dict[str, object]:
         "promised_bytes": each.promised_bytes,
         "free_bytes": each.free_bytes,
         "jobs": list(each.jobs),
+        "holdings": [asdict(holding) for holding in each.holdings],
         "slots": each.slots,
         "pool": each.pool,
         "seen_s_ago": each.seen_s_ago,

@@ -24,6 +24,7 @@ COMMANDS = {
     "release": ("gpuqueue.cli.jobs", "Let held jobs be started again."),
     "history": ("gpuqueue.cli.history", "Who ran what, where, how long, with how much memory."),
     "stats": ("gpuqueue.cli.stats", "GPU-hours, asked against used, waits, failures; by user, device, host or day."),
+    "top": ("gpuqueue.cli.top", "Devices and jobs, live, on the whole screen."),
     "gpus": ("gpuqueue.cli.machine", "List the devices and what is promised on them."),
     "drain": ("gpuqueue.cli.drain", "Let devices take no new job; what runs goes on."),
     "resume": ("gpuqueue.cli.drain", "Let drained devices take jobs again."),

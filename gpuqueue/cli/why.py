@@ -32,10 +32,11 @@ def why(job_id: int, *, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         found = client.why(job_id)
-    click.echo(json.dumps(why_to_plain(found), indent=2) if as_json else _story(found))
+    click.echo(json.dumps(why_to_plain(found), indent=2) if as_json else story(found))
 
 
-def _story(found: Why) -> str:
+def story(found: Why) -> str:
+    """Return in words why a job waits."""
     job, explanation = found.job, found.explanation
     asked = (
         f"{format_bytes(job.spec.mem_bytes)} on {'each of ' if job.spec.gpus > 1 else ''}{render.places_of(job.spec)}"

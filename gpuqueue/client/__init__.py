@@ -15,10 +15,10 @@ from __future__ import annotations
 from gpuqueue.client.asking import Asking
 from gpuqueue.client.changing import Changing
 from gpuqueue.client.submitting import Submitting
-from gpuqueue.client.waiting import Waiting
+from gpuqueue.client.watching import Watching
 
 __all__ = ["Client"]
 
 
-class Client(Submitting, Waiting, Changing, Asking):
+class Client(Submitting, Watching, Changing, Asking):
     """One user's view of one queue. Every method may raise StoreUnreachable or BookUnreachable."""

@@ -150,6 +150,15 @@ NO_EVIDENCE = Evidence()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Holding:
+    """What a run has of a device: the bytes that it was promised, and those that it was last seen to hold."""
+
+    job_id: int
+    lease_bytes: int
+    observed_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceStatus:
     """A device as the queue knows it: capacity, what is promised, who serves it and when it was last heard."""
 
@@ -167,6 +176,7 @@ class DeviceStatus:
     drains: tuple[Drain, ...] = ()
     trouble: str | None = None
     strangers: tuple[Stranger, ...] = ()
+    holdings: tuple[Holding, ...] = ()
 
     @property
     def drained(self) -> str | None:

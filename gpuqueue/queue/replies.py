@@ -16,7 +16,17 @@ from gpuqueue.fields import Fields, loaded
 from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.queue.drains import drains
 from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Start, Verdict
-from gpuqueue.queue.lease import Alive, BrokenClaim, Claim, DeviceStatus, Lease, Reservation, Stranger, Verdicts
+from gpuqueue.queue.lease import (
+    Alive,
+    BrokenClaim,
+    Claim,
+    DeviceStatus,
+    Holding,
+    Lease,
+    Reservation,
+    Stranger,
+    Verdicts,
+)
 from gpuqueue.words import brief
 
 log = logging.getLogger(__name__)
@@ -198,10 +208,7 @@ def device_status(
     plain = loaded(facts, "what a worker told of its device")
     with _making_sense("the store's entry of a device"):
         _, headroom, foreign, seen, slots, *_ = record.split(":")
-        promised = 0
-        for lease in leases.values():
-            lease_bytes, observed_bytes, _ = lease.split(":")
-            promised += max(int(lease_bytes), int(observed_bytes))
+        holdings = tuple(_holding(job_id, leases[job_id]) for job_id in sorted(leases, key=int))
         look = _last_look(last_look)
         return DeviceStatus(
             device=device_from_plain(plain.plain("device")),
@@ -210,15 +217,21 @@ def device_status(
             worker_pid=plain.whole("pid"),
             headroom_bytes=int(headroom),
             foreign_bytes=None if look.blind else int(foreign),
-            promised_bytes=promised,
-            jobs=tuple(sorted(int(job_id) for job_id in leases)),
+            promised_bytes=sum(max(each.lease_bytes, each.observed_bytes) for each in holdings),
+            jobs=tuple(each.job_id for each in holdings),
             slots=int(slots),
             pool=pool(record),
             seen_s_ago=abs(now_ms - int(seen)) / 1000,
             drains=drains(drained),
             trouble=look.trouble,
             strangers=look.strangers,
+            holdings=holdings,
         )
+
+
+def _holding(job_id: str, lease: str) -> Holding:
+    lease_bytes, observed_bytes, _ = lease.split(":")
+    return Holding(job_id=int(job_id), lease_bytes=int(lease_bytes), observed_bytes=int(observed_bytes))
 
 
 class _Look(NamedTuple):

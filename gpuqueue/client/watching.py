@@ -1,0 +1,35 @@
+"""What jobs say of themselves while they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuqueue.client.waiting import Waiting
+from gpuqueue.job import Job, JobState
+from gpuqueue.logs import last_bytes
+from gpuqueue.progress import TAIL_BYTES, Progress, progress_in
+
+
+class Watching(Waiting):
+    """Looks into the logs of running jobs."""
+
+    def progress(self, jobs: Iterable[Job]) -> dict[int, Progress]:
+        """Return how far those of *jobs* are that say so in their logs.
+
+        Only a log on this machine can be looked into, and only one that this account may read.
+        """
+        found = {}
+        for job in jobs:
+            if job.state is not JobState.RUNNING or job.host != self.settings.host:
+                continue
+            path = self._current_log(job.id)
+            progress = progress_in(last_bytes(path, TAIL_BYTES)) if path is not None else None
+            if progress is not None:
+                found[job.id] = progress
+        return found
+
+    def _current_log(self, job_id: int) -> Path | None:
+        record = self.queue.record(job_id)
+        run = record.last_run if record is not None else None
+        return Path(run.log_path) if run is not None and run.log_path else None

@@ -1,0 +1,115 @@
+"""``gpuqueue top`` on a real terminal, over a real store and real jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from factories import BOB, make_offer, make_spec, must_claim, serve
+from own_store import OwnStore
+from site_of_one import BIN, Site
+from terminal import Terminal
+
+from gpuqueue.job import JobState
+from gpuqueue.queue.lease import Alive
+from gpuqueue.units import GIB
+
+TOP = [str(BIN / "gpuqueue"), "top", "--interval", "0.2"]
+BAR = (
+    "import sys, time, pathlib; "
+    "print(' 25%|##5       | 25/100 [00:10<00:30,  2.5it/s]', end='', file=sys.stderr, flush=True); "
+    "[time.sleep(0.05) for _ in iter(lambda: pathlib.Path(sys.argv[1]).exists(), True)]"
+)
+
+
+def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> None:
+    """The bar that a job writes into its log is its bar on the screen; its end takes it off."""
+    site.start_recorder()
+    site.start_worker()
+    done = tmp_path / "done"
+    job_id = int(site.cli("submit", "--mem", "1G", "--name", "mine", "--", "python3", "-c", BAR, str(done)).stdout)
+
+    with Terminal(TOP, site.environ) as terminal:
+        assert "25 % 25/100, 00:30 left" in terminal.shows("mine")
+        terminal.press("l")
+        terminal.shows("25%|##5")
+        terminal.press("d")
+        terminal.shows(f"job {job_id}  mine")
+        done.touch()
+        terminal.shows("0 running, 0 waiting")
+        terminal.press("q")
+        assert 0 == terminal.ended()
+        assert "Traceback" not in terminal.picture()
+
+
+def test_keys_change_the_job_under_the_cursor(site: Site) -> None:
+    """Hold and release at once, cancel only after a yes; the word of the store is shown."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer(host=site.settings.host))
+    first, second = (site.queue.submit(make_spec(name=name)).id for name in ("one", "two"))
+
+    with Terminal(TOP, site.environ) as terminal:
+        terminal.shows("two")
+        terminal.press("\x1b[B")  # down
+        terminal.press("h")
+        terminal.shows(f"job {second}: held")
+        site.until_state_in_queue(second, JobState.HELD)
+        terminal.shows("held")
+        terminal.press("c")
+        terminal.shows(f"Cancel job {second} (two, ada, held)?")
+        terminal.press("n")
+        terminal.hides("Cancel job")
+        site.until_state_in_queue(second, JobState.HELD)
+        terminal.press("h")
+        site.until_state_in_queue(second, JobState.QUEUED)
+        terminal.press("c")
+        terminal.shows(f"Cancel job {second}")
+        terminal.press("y")
+        terminal.shows(f"job {second}: cancelled")
+        terminal.hides("two")
+    site.until_state_in_queue(first, JobState.QUEUED)
+
+
+def test_memory_and_strangers_are_drawn(site: Site) -> None:
+    """Held, promised and foreign bytes have marks of their own, also without colour."""
+    host = site.settings.host
+    offer = make_offer(host=host, foreign_bytes=6 * GIB)
+    serve(site.queue, offer)
+    site.queue.submit(make_spec(mem_bytes=12 * GIB, account=BOB))
+    claim = must_claim(site.queue, host=host, foreign_bytes=6 * GIB)
+    site.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    alive = Alive(job_id=claim.job_id, token=claim.token, observed={"GPU-0": 6 * GIB})
+    site.queue.beat(offer, [alive], lease_s=300)
+
+    once = site.cli("top", "--once").stdout
+
+    assert f"{'█' * 5}{'▒' * 5}{'▚' * 5}{'·' * 5}" in once
+    assert "12G/24G" in once
+    assert "6G/12G" in next(line for line in once.splitlines() if " bob " in line)
+    assert "1 running" not in site.cli("top", "--once", "--user", "ada").stdout
+
+
+def test_a_store_that_goes_away_and_comes_back(own_store: OwnStore, tmp_path: Path) -> None:
+    """The last picture stays, with a word; nobody has to start `top` again."""
+    site = Site(tmp_path / "state", own_store.url)
+    try:
+        serve(site.queue, make_offer(host=site.settings.host))
+        site.queue.submit(make_spec(name="stays"))
+        with Terminal(TOP, site.environ, columns=100) as terminal:
+            terminal.shows("stays")
+            own_store.kill()
+            terminal.shows("(shown is what was last seen)")
+            terminal.shows("stays")
+            own_store.start()
+            terminal.hides("what was last seen")
+            terminal.press("q")
+            assert 0 == terminal.ended()
+    finally:
+        site.stop()
+
+
+def test_without_a_store_one_line_says_so(site: Site) -> None:
+    """The screen is not taken by a program that has nothing to show."""
+    environ = {**site.environ, "GPUQUEUE_REDIS_URL": "redis://127.0.0.1:1/0"}
+    with Terminal(TOP, environ) as terminal:
+        assert 4 == terminal.ended()
+        assert "does not answer" in terminal.picture()

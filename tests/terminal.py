@@ -1,0 +1,91 @@
+"""A program on a real pseudo-terminal, and what a person would see of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import pyte
+from bounded import until
+
+
+class Terminal:
+    """Runs *command* on a terminal of its own, so many columns wide and rows high."""
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], *, columns: int = 80, rows: int = 24
+    ) -> None:
+        self._screen = pyte.Screen(columns, rows)
+        self._stream = pyte.ByteStream(self._screen)
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        wanted = {**environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(rows)}
+        self.process = subprocess.Popen(
+            command, stdin=theirs, stdout=theirs, stderr=theirs, env=wanted, start_new_session=True
+        )
+        os.close(theirs)
+
+    def lines(self) -> list[str]:
+        """Return what stands on the screen now."""
+        while select.select([self._ours], [], [], 0)[0]:
+            try:
+                written = os.read(self._ours, 65536)
+            except OSError:  # it has left, and nobody writes any more
+                break
+            if not written:
+                break
+            self._stream.feed(written)
+        return [line.rstrip() for line in self._screen.display]
+
+    def shows(self, text: str) -> str:
+        """Wait until *text* stands in one of the lines, and return that line."""
+
+        def there() -> str | None:
+            return next((line for line in self.lines() if text in line), None)
+
+        found = until(there, timeout_s=60, what=f"{text!r} on the screen, which shows\n{self.picture()}\n")
+        assert found is not None
+        return found
+
+    def hides(self, text: str) -> None:
+        """Wait until *text* stands in no line."""
+        until(lambda: not any(text in line for line in self.lines()), timeout_s=60, what=f"{text!r} off the screen")
+
+    def picture(self) -> str:
+        """Return the whole screen as text."""
+        return "\n".join(self.lines())
+
+    def press(self, keys: str) -> None:
+        """Type *keys*."""
+        os.write(self._ours, keys.encode())
+
+    def ended(self) -> int:
+        """Wait until the program has left, and return its exit code."""
+
+        def code() -> tuple[int] | None:
+            self.lines()  # a program that nobody reads cannot end
+            done = self.process.poll()
+            return None if done is None else (done,)
+
+        found = until(code, timeout_s=60, what="the program's end")
+        assert found is not None
+        return found[0]
+
+    def __enter__(self) -> Terminal:  # noqa: PYI034 - typing.Self is of 3.11
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait(timeout=30)
+        os.close(self._ours)

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from factories import BOB, make_device, make_spec
+
+from gpuqueue.cli.screen.about import log_lines
+from gpuqueue.cli.screen.lines import FREE, HELD, PROMISED, STRANGERS, Order, bar, job_row, memory_parts, ordered
+from gpuqueue.cli.screen.snapshot import Snapshot
+from gpuqueue.job import Job, JobState
+from gpuqueue.progress import Progress
+from gpuqueue.queue.lease import DeviceStatus, Holding
+from gpuqueue.units import GIB
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+
+
+def status(**changes: object) -> DeviceStatus:
+    """Return a 24 GiB device that nobody uses."""
+    plain: dict[str, object] = {
+        "device": make_device(),
+        "host": "nodeA",
+        "worker": "w",
+        "worker_pid": 1,
+        "headroom_bytes": 0,
+        "foreign_bytes": 0,
+        "promised_bytes": 0,
+        "jobs": (),
+        "slots": 8,
+        "pool": "",
+        "seen_s_ago": 0.0,
+    }
+    return DeviceStatus(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+def job(job_id: int, state: JobState = JobState.QUEUED, **changes: object) -> Job:
+    """Return a job of some minutes ago."""
+    return Job(
+        id=job_id, spec=make_spec(**changes), state=state, submitted_at=NOW - timedelta(minutes=job_id), attempt=0
+    )
+
+
+@pytest.mark.parametrize("width", [1, 3, 7, 20])
+@pytest.mark.parametrize("parts", [(0, 1, 23), (1, 1, 1), (24, 0, 0), (1, 10**6, 1), (0, 0, 5)])
+def test_a_bar_is_as_wide_as_it_shall_be(parts: tuple[int, ...], width: int) -> None:
+    """However its parts divide."""
+    marked = list(zip("abc", parts, strict=True))
+    assert width == len(bar(marked, width))
+    assert set(bar(marked, width)) <= {mark for mark, size in marked if size}
+
+
+def test_what_is_there_at_all_is_seen() -> None:
+    """A megabyte of 24 GiB has a cell: an idle card and a used one must not look alike."""
+    assert bar([(HELD, 1), (FREE, 10**6)], 20) == HELD + FREE * 19
+
+
+def test_memory_adds_up_to_the_card() -> None:
+    """Also where a run holds more than it was promised, or strangers sit in what was promised."""
+    over = status(holdings=(Holding(job_id=1, lease_bytes=GIB, observed_bytes=30 * GIB),), promised_bytes=30 * GIB)
+    crowded = status(
+        foreign_bytes=20 * GIB,
+        holdings=(Holding(job_id=1, lease_bytes=12 * GIB, observed_bytes=2 * GIB),),
+        promised_bytes=12 * GIB,
+    )
+    blind = status(foreign_bytes=None)
+
+    for each in (over, crowded, blind):
+        assert 24 * GIB == sum(size_bytes for _, size_bytes in memory_parts(each))
+    assert {HELD: 24 * GIB} == {mark: size for mark, size in memory_parts(over) if size}
+    assert {HELD: 2 * GIB, PROMISED: 10 * GIB, STRANGERS: 12 * GIB} == {m: s for m, s in memory_parts(crowded) if s}
+    assert {STRANGERS: 24 * GIB} == {mark: size for mark, size in memory_parts(blind) if size}
+
+
+def test_jobs_are_sorted_as_asked_and_those_that_run_come_first() -> None:
+    """Every order of the keys, once around."""
+    jobs = (
+        job(1, account=BOB),
+        job(2, JobState.RUNNING, mem_bytes=8 * GIB),
+        job(3, JobState.RUNNING, mem_bytes=4 * GIB),
+        job(4),
+    )
+    site = Snapshot(at=NOW, devices=(), jobs=jobs, held_bytes={2: GIB, 3: 4 * GIB})
+
+    assert [2, 3, 1, 4] == [each.id for each in ordered(site, Order.ID)]
+    assert [3, 2, 1, 4] == [each.id for each in ordered(site, Order.MEMORY)]
+    assert [3, 2, 4, 1] == [each.id for each in ordered(site, Order.TIME)]
+    assert [2, 3, 4, 1] == [each.id for each in ordered(site, Order.USER)]
+    assert list(Order) == [Order.ID, Order.ID.next, Order.ID.next.next, Order.ID.next.next.next]
+
+
+def test_a_jobs_row_tells_what_it_holds_and_how_far_it_is() -> None:
+    """In place of the progress stands why it waits."""
+    running = job(2, JobState.RUNNING, mem_bytes=8 * GIB, time_limit_s=3600, name="a\x1b[31mb")
+    site = Snapshot(
+        at=NOW,
+        devices=(),
+        jobs=(running,),
+        held_bytes={2: GIB},
+        progress={2: Progress(share=0.5, words="5/10\x1b[2J")},
+    )
+
+    row = job_row(running, site)
+
+    assert ("1G/8G", "2:00/1:00:00") == row[4:6]
+    assert row[6].startswith("████····  50 % 5/10")
+    assert "\x1b" not in "".join(row)
+
+
+def test_a_log_is_shown_as_a_terminal_would_have_left_it() -> None:
+    """A bar that was written anew a hundred times is one line; nothing in it reaches the terminal as an order."""
+    assert "start\n 20%\nend" == log_lines(b"start\r\n 10%\r 20%\nend\n")
+    assert "\x1b" not in log_lines(b"\x1b[2Jx")
