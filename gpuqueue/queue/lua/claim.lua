@@ -22,14 +22,15 @@ if last_nonce == nonce then
   return {}
 end
 if call('HEXISTS', P .. 'drained', device) == 1 then return {} end
-if now < tonumber(call('HGET', P .. 'meta', 'claims') or 0) then return {} end -- rebuilt a moment ago (see open.lua)
+if now < meta().claims then return {} end -- rebuilt a moment ago (see open.lua)
 
 -- The look at the device that led to this claim travels with it.
 local record = call('HGET', key2('dev', host), device)
 if not record then return {} end
 local before, after = string.match(record, '^(%d+:%d+):%d+:%d+:(.*)$')
 if not before then return {} end
-call('HSET', key2('dev', host), device, before .. ':' .. foreign .. ':' .. stamp .. ':' .. after)
+record = before .. ':' .. foreign .. ':' .. stamp .. ':' .. after
+call('HSET', key2('dev', host), device, record)
 
 for i = 8, #ARGV, 2 do -- of the same look as the foreign bytes: else the one would hide the other's growth
   local lease = call('HGET', key2('dl', device), ARGV[i])
@@ -39,7 +40,7 @@ for i = 8, #ARGV, 2 do -- of the same look as the foreign bytes: else the one wo
   end
 end
 
-local available, pool, _, slots, total, all_slots, kind, capacity = promise(host, device)
+local available, pool, _, slots, total, all_slots, kind, capacity = promise(host, device, record)
 if not available or available <= 0 or slots <= 0 then return {} end
 
 local peers
@@ -81,22 +82,33 @@ local r_job, r_need, r_start, blockers = parse_reservation(call('HGET', P .. 'rs
 local beside_bytes, beside_slots
 if r_job then beside_bytes, beside_slots = left_beside(device, capacity, all_slots, r_need, blockers) end
 
-local memo = {} -- shape -> devices | false: each shape is judged once in a claim, however many jobs have it
-local function fits(shape)
-  if memo[shape] ~= nil then return memo[shape] end
-  local mem, limit_s, n, wanted_pool, wish = parse_shape(shape)
-  local ok = mem and mem <= available and (wanted_pool == '' or wanted_pool == pool) and suits(wish, kind)
-  if ok and r_job then -- beside the job that the device is kept for, or gone before it starts
-    ok = n == 1 and ((mem <= beside_bytes and beside_slots >= 1) or ends_before(limit_s, r_start, now))
+local kinds = {} -- what a shape asks beside memory -> may a job of that kind run here, and how? Few differ in it.
+local function kind_of(shape, colon)
+  local rest = string.sub(shape, colon)
+  if kinds[rest] == nil then
+    local mem, limit_s, n, wanted_pool, wish = parse_shape(shape)
+    local ok = mem and (wanted_pool == '' or wanted_pool == pool) and suits(wish, kind)
+    kinds[rest] = ok and {limit_s = limit_s, n = n, pool = wanted_pool} or false
   end
-  memo[shape] = ok and gang(mem, n, wanted_pool, nil) or false
-  return memo[shape]
+  return kinds[rest]
+end
+
+local alone = {device}
+local function fits(shape) -- -> the devices for it | false
+  local colon = string.find(shape, ':', 1, true)
+  local asks = colon and kind_of(shape, colon)
+  if not asks then return false end
+  local mem = tonumber(string.sub(shape, 1, colon - 1))
+  if mem > available then return false end
+  if r_job and not (asks.n == 1 and ((mem <= beside_bytes and beside_slots >= 1)
+    or ends_before(asks.limit_s, r_start, now))) then return false end -- neither beside it nor gone before it starts
+  return asks.n == 1 and alone or gang(mem, asks.n, asks.pool, nil) or false
 end
 
 local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
 local function take(id, lv, user, shape, devices, how)
   dequeue(id, lv, user, shape)
-  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls')
+  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr')
   if j[1] ~= 'queued' then return nil end -- a stale entry; it is gone now
   local whole, limit_s, n = parse_shape(shape)
   -- What a damaged entry has lost stands in the shape, or starts over: nothing below may fail half-way.
@@ -110,7 +122,7 @@ local function take(id, lv, user, shape, devices, how)
   end
   local deposit_s = limit_s > 0 and math.min(limit_s, DEPOSIT_S) or DEPOSIT_S
   local rate = n * math.max(tonumber(mem) / total, 1 / all_slots)
-  call('HDEL', job_key(id), 'tr', 'said')
+  if j[5] then call('HDEL', job_key(id), 'tr', 'said') end
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
     'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'how', how, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
@@ -160,21 +172,33 @@ local function how_it_came(lv, user, shape) -- did it pass a job that comes befo
   return place > 0 and any_belongs(key3('us', lv, user), place) and 'backfill' or 'immediate'
 end
 
-local function first_fitting(lv, user) -- the user's shapes in the order of their first jobs, a few at a time
-  local shapes_key = key3('us', lv, user)
-  local from, step = 0, 8
-  while true do
-    local heads = call('ZRANGE', shapes_key, from, from + step - 1, 'WITHSCORES')
-    for i = 1, #heads, 2 do
-      local devices = fits(heads[i])
-      if devices then
-        local how = how_it_came(lv, user, heads[i])
-        return take(string.format('%.0f', heads[i + 1]), lv, user, heads[i], devices, how)
-      end
-    end
-    if #heads < 2 * step then return nil end
-    from, step = from + step, 64
+local function take_head(lv, user, shape, id)
+  return take(string.format('%.0f', id), lv, user, shape, fits(shape), how_it_came(lv, user, shape))
+end
+
+local FEW = 8
+-- The user's job that came first, if it is among the first few of their shapes: where most shapes fit, it mostly is.
+-- -> the claim | nil, whether all of the user's shapes were looked at
+local function take_among_first(lv, user)
+  local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
+  for i = 1, #heads, 2 do
+    if fits(heads[i]) then return take_head(lv, user, heads[i], heads[i + 1]), true end
   end
+  return nil, #heads < 2 * FEW
+end
+
+-- The user's job that came first, of those whose shapes fit.
+local function take_fitting(lv, user, fitting)
+  local first, its_shape
+  for from = 1, #fitting, 1000 do -- Lua hands over some thousand arguments at most
+    local to = math.min(#fitting, from + 999)
+    local heads = call('ZMSCORE', key3('us', lv, user), unpack(fitting, from, to))
+    for i = 1, #heads do
+      local id = heads[i] and tonumber(heads[i])
+      if id and (not first or id < first) then first, its_shape = id, fitting[from + i - 1] end
+    end
+  end
+  return first and take_head(lv, user, its_shape, first) or nil
 end
 
 -- The CPU of a site takes only what asks for it, mostly nothing: the shapes of the GPUs' jobs are passed over by their
@@ -185,36 +209,48 @@ local function worth_judging(shape)
   return not tail or tail == ':cpu' or tail == ':any'
 end
 
-for _, lv in ipairs(LEVELS) do
-  local shapes_key, users_key = key2('sh', lv), key2('ul', lv)
-  local small_enough = call('ZCOUNT', shapes_key, '-inf', available)
-  if small_enough > 0 then
-    local tried = 0
-    if not choosy and small_enough * 4 >= call('ZCARD', shapes_key) then -- the common case: most shapes fit, ask the first users
-      local users = call('ZRANGE', users_key, 0, 2)
-      tried = #users
-      for i = 1, #users do
-        local taken = first_fitting(lv, users[i])
+-- Where few shapes fit: which, and then who waits with one of them, least served first.
+local function search(lv, from)
+  local fitting, sets = {}, {}
+  for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', available)) do
+    if worth_judging(shape) and fits(shape) then
+      fitting[#fitting + 1] = shape
+      sets[#sets + 1] = key3('su', lv, shape)
+    end
+  end
+  local has, asked = nil, 0
+  while #fitting > 0 do
+    local users = call('ZRANGE', key2('ul', lv), from, from + 63)
+    for i = 1, #users do
+      if asked == FEW and not has and #sets <= 32 then -- nobody of the first: ask at once who has any
+        has = {}
+        for _, user in ipairs(call('SUNION', unpack(sets))) do has[user] = true end
+      end
+      if not has or has[users[i]] then
+        asked = asked + 1
+        local taken = take_fitting(lv, users[i], fitting)
         if taken then return taken end
       end
     end
-    local fitting = {} -- else: which shapes fit at all, and then who has one of those
-    for _, shape in ipairs(call('ZRANGEBYSCORE', shapes_key, '-inf', available)) do
-      if worth_judging(shape) and fits(shape) then fitting[#fitting + 1] = key3('su', lv, shape) end
-    end
-    if #fitting > 0 then
-      local has
-      if #fitting <= 32 then
-        has = {}
-        for _, user in ipairs(call('SUNION', unpack(fitting))) do has[user] = true end
+    if #users < 64 then return nil end
+    from = from + 64
+  end
+end
+
+for _, lv in ipairs(LEVELS) do
+  local small_enough = call('ZCOUNT', key2('sh', lv), '-inf', available)
+  if small_enough > 0 then
+    local passed = 0 -- so many of the first users have nothing that fits
+    if not choosy and not r_job and small_enough * 4 >= call('ZCARD', key2('sh', lv)) then
+      for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, 2)) do
+        local taken, looked_at_all = take_among_first(lv, user)
+        if taken then return taken end
+        if not looked_at_all then break end
+        passed = passed + 1
       end
-      for _, user in ipairs(call('ZRANGE', users_key, tried, -1)) do
-        if not has or has[user] then
-          local taken = first_fitting(lv, user)
-          if taken then return taken end
-        end
-      end
     end
+    local taken = search(lv, passed)
+    if taken then return taken end
   end
 end
 return {}

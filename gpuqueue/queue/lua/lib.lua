@@ -116,19 +116,24 @@ end
 -- Forward decay: a device-second spent at t weighs 2^((t - T0) / half-life). Dividing all by one number never
 -- changes their order, so scores are only ever added to. (Cormode et al., "Forward Decay", ICDE 2009.)
 local T0_S, HALF_LIFE_S = 1735689600, 7 * 86400
-local t0_s, half_life_s
-local function exponent(ms)
-  if not t0_s then
-    local kept = call('HMGET', P .. 'meta', 't0', 'half_life')
-    t0_s, half_life_s = tonumber(kept[1] or '') or T0_S, tonumber(kept[2] or '') or HALF_LIFE_S
-  end
-  return (ms / 1000 - t0_s) / half_life_s
+local kept -- of the site's figures; read once in a script
+local function meta()
+  if kept then return kept end
+  local claims, fair, t0, half_life = unpack(call('HMGET', P .. 'meta', 'claims', 'fair', 't0', 'half_life'))
+  kept = {claims = tonumber(claims or '') or 0, fair = tonumber(fair or ''), t0_s = tonumber(t0 or '') or T0_S,
+    half_life_s = tonumber(half_life or '') or HALF_LIFE_S}
+  return kept
 end
+local function set_meta(...)
+  call('HSET', P .. 'meta', ...)
+  kept = nil
+end
+local function exponent(ms) return (ms / 1000 - meta().t0_s) / meta().half_life_s end
 local function weight(ms) return 2 ^ exponent(ms) end
 
 -- The time that usage decays by. The reapers' ticks move it on (reap.lua), so that it goes as time goes: what was
 -- charged under a clock that is a year ahead would outweigh all that anybody uses in that year.
-local function fair_ms(now) return tonumber(call('HGET', P .. 'meta', 'fair') or now) end
+local function fair_ms(now) return meta().fair or now end
 
 -- Let all weights count from another moment, before they outgrow what a double holds; usage is what it was, times what
 -- `factor` says of a user.
@@ -139,8 +144,7 @@ local function rebase(ms, factor)
     call('ZADD', P .. 'fair', usage, user)
     for i = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[i]), 'XX', usage, user) end
   end
-  call('HSET', P .. 'meta', 't0', string.format('%.3f', ms / 1000))
-  t0_s = nil
+  set_meta('t0', string.format('%.3f', ms / 1000))
 end
 
 -- What counts is usage by share: whoever has twice the share may use twice as much before others go first.
@@ -191,8 +195,8 @@ end
 -- What a device may promise now: total - headroom - foreign - sum(max(lease, observed)).
 -- Derived from the live leases each time; there is no counter that could drift.
 -- -> available bytes, pool, seen, free slots, total, slots, kind, bytes if nothing ran; nil where nobody announced it
-local function promise(host, device)
-  local record = call('HGET', key2('dev', host), device)
+local function promise(host, device, record)
+  record = record or call('HGET', key2('dev', host), device)
   if not record then return nil end
   local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
   if not total then return nil end -- damaged: its worker's next beat writes it anew

@@ -21,7 +21,7 @@ changed = changed or (call('HGET', P .. 'meta', 'half_life') or '') ~= half_life
 call('HSET', P .. 'meta', 'urgent', ARGV[2])
 if not changed then return 0 end
 rebase(fair_ms(now), function(user) return (before[user] or 1000) / (shares[user] or 1000) end)
-call('HSET', P .. 'meta', 'half_life', half_life)
+set_meta('half_life', half_life)
 call('DEL', P .. 'shares')
 for user, share in pairs(shares) do call('HSET', P .. 'shares', user, share) end
 return 1

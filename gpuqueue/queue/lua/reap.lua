@@ -17,8 +17,7 @@ local wrong = expect {'count', 'ms', 'ms', 'count', 'passed'}
 if wrong then return wrong end
 local loss_limit, lease_ms, tick_ms, most, passed_ms = unpack(ARGV)
 local now = now_ms()
-local meta = P .. 'meta'
-local last = tonumber(call('HGET', meta, 'reap') or 0)
+local last = tonumber(call('HGET', P .. 'meta', 'reap') or 0)
 local passed = tonumber(passed_ms or '') or now - last -- no less than went by since the last tick, whose ever it was
 local was_away = now - last > 3 * tick_ms
 local was_set = last > 0 and (now < last - tick_ms or now - last > passed + 3 * tick_ms)
@@ -26,11 +25,11 @@ if was_set then
   local by = string.format('%.0f', now < last and now - last or now - last - passed)
   for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do call('ZINCRBY', P .. 'leases', by, id) end
 end
-if was_away or was_set then call('HSET', meta, 'grace', string.format('%.0f', now + lease_ms)) end
+if was_away or was_set then call('HSET', P .. 'meta', 'grace', string.format('%.0f', now + lease_ms)) end
 local went_by = (was_away or was_set) and 0 or math.max(0, now - last)
-call('HSET', meta, 'reap', string.format('%.0f', now), 'fair', string.format('%.0f', fair_ms(now) + went_by))
+set_meta('reap', string.format('%.0f', now), 'fair', string.format('%.0f', fair_ms(now) + went_by))
 if exponent(fair_ms(now)) > 500 then rebase(fair_ms(now), function() return 1 end) end -- 2^1023 is the end
-if now < tonumber(call('HGET', meta, 'grace') or 0) then return {} end
+if now < tonumber(call('HGET', P .. 'meta', 'grace') or 0) then return {} end
 local out = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', string.format('%.0f', now), 'LIMIT', 0, most)) do
   local job = read_job(id)
