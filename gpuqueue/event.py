@@ -18,7 +18,7 @@ BEHIND_S = 30.0
 
 
 class Act(str, Enum):
-    """What was done: the name of the script that did it."""
+    """What was done: the name of the script that did it. ``ready`` is done by whichever comes by when it is time."""
 
     SUBMIT = "submit"
     CLAIM = "claim"
@@ -34,6 +34,7 @@ class Act(str, Enum):
     RESTORE = "restore"
     ADOPT = "adopt"
     PARK = "park"
+    READY = "ready"
     #: An act of a newer version, which this one does not know.
     OTHER = "other"
 
@@ -60,12 +61,14 @@ class Event:
     started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`)
     note     ``token``, ``detail`` (something about the run that its owner should know)
     giveback ``token``, ``detail`` (the claim did not become a run and counts as none)
-    finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`)
+    finish   ``token``, ``ended`` (see :func:`gpuqueue.codec.encode_ended`); where the job was queued again ``again``
+             (why) and ``begin`` (ms; not before, empty: at once)
     lose     ``token``, ``detail`` (the run is over, nobody knows how)
     restore  ``token``, where a run is on (the one store had lost the job, the other still knew it); ``meant``
     adopt    ``token``, ``claimed`` (ms), ``started``; where the store had lost the run all that claim has;
              where it had lost the job all that submit has
     park     ``token``, ``until`` (ms; its machine went down and left the run to its shim)
+    ready    nothing (what it waited for is over: it may start from now on)
     lift     ``level`` (it waited long and counts as of this level from now on)
     ======== ==============================================================================
     """

@@ -119,6 +119,10 @@ class WaitReason(str, Enum):
     HELD = "held"
     #: Its runs were lost so often that it waits for a person.
     LOST_TOO_OFTEN = "lost_too_often"
+    #: It may not start before its time.
+    BEGIN = "begin"
+    #: Its last run ended badly, or asked for another; the next one may not start before its time.
+    RETRY = "retry"
 
     def __str__(self) -> str:
         return self.value

@@ -126,7 +126,10 @@ def faults(store: Dump) -> list[str]:
     wanted = {(device, job_id) for job_id, job in jobs.items() for device in job.get("rv", "").split(",") if device}
     found += _compare("reservations", kept, wanted)
     found += [f"job {job_id} keeps {device} and does not wait" for device, job_id in wanted if job_id in active | ended]
-    return found + _queue_faults(store, {job_id: job for job_id, job in jobs.items() if job["st"] == "queued"})
+    queued = {job_id: job for job_id, job in jobs.items() if job["st"] == "queued"}
+    aside = {job_id for job_id, job in queued.items() if job.get("why")}  # it may not start yet
+    found += _compare("timers", set(_members(store, "timers")), aside)
+    return found + _queue_faults(store, {job_id: job for job_id, job in queued.items() if job_id not in aside})
 
 
 def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:

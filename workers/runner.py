@@ -289,13 +289,13 @@ class Runner:
             peak_at_once_bytes=run.at_once_bytes,
             evidence=evidence,
         )
-        known = self._answered(lambda: tell() or self._tell_if_ours(run, tell))
-        log.info("%s: %s (%s)", run, state if known else "stale, the result changes nothing", ending)
-        if not known:
+        after = self._answered(lambda: tell() or self._tell_if_ours(run, tell))
+        log.info("%s: %s (%s)", run, after or "stale, the result changes nothing", ending)
+        if after is None:
             run.directory.settle()
             return "stale"
         self._keep(run)
-        return str(state)
+        return str(after)
 
     def _keep(self, run: LiveRun) -> None:
         """Keep what was told until the book has it. Whatever cannot be noted, the end is told."""
@@ -306,13 +306,13 @@ class Runner:
         except OSError as error:  # the next worker tells the end once more, and hears that it is known
             log.warning("%s: it cannot be noted that its end was told: %s", run, error)
 
-    def _tell_if_ours(self, run: LiveRun, tell: Callable[[], bool]) -> bool:
-        """Return whether the end of a run that the store calls stale counts all the same.
+    def _tell_if_ours(self, run: LiveRun, tell: Callable[[], JobState | None]) -> JobState | None:
+        """Return where the job stands if the end of a run that the store calls stale counts all the same.
 
         A store that lost its data knows the run again only when it is offered: its end must not be the first it hears.
         """
         state = self._adoption.offer(run)
-        return state is not None and (state.is_end or tell())
+        return state if state is None or state.is_end else tell()
 
     def _judged(self, run: LiveRun, end: Exit, log_tail: bytes) -> tuple[tuple[RunDevice, ...], Ending]:
         """Return the peaks, and the ending in their light. A bug in here must not keep the end from being told."""

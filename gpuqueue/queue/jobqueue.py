@@ -15,7 +15,7 @@ from gpuqueue.queue import keys, replies
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.explanation import Explanation
 from gpuqueue.queue.fleet import Fleet
-from gpuqueue.queue.lease import NO_EVIDENCE, Alive, Claim, Evidence, Offer, Verdicts
+from gpuqueue.queue.lease import NO_EVIDENCE, Again, Alive, Claim, Evidence, Offer, Verdicts
 from gpuqueue.queue.matching import kind_word, takers, why_impossible
 from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.recovery import Recovery
@@ -141,7 +141,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
         return bool(self._scripts.run("giveback", job_id, token, in_one_line(detail)))
 
     @answering
-    def finish(
+    def finish(  # noqa: PLR0913 - all that is known at an end, told in one step
         self,
         job_id: int,
         token: str,
@@ -152,15 +152,19 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
         devices: tuple[RunDevice, ...],
         peak_at_once_bytes: int | None = None,
         evidence: Evidence = NO_EVIDENCE,
-    ) -> bool:
-        """End a job in *state* after its run ended with *ending*; False if the run was stale.
+        again: Again | None = None,
+    ) -> JobState | None:
+        """End a job in *state* after its run ended with *ending*; return its state after, None if the run was stale.
 
+        With *again*, for which *state* is QUEUED, the job waits for another run. That is no loss, and its attempts are
+        counted on. One that is being cancelled is cancelled all the same, and one that must not run twice has failed.
         What the end says of the devices is counted in the same step, and so once for each run.
         """
         payload = encode_ended(
             ending=ending, duration_s=duration_s, devices=devices, peak_at_once_bytes=peak_at_once_bytes
         )
-        return bool(self._scripts.run("finish", job_id, token, state.value, payload, *_words(evidence)))
+        more = () if again is None else (again.reason.value, _ms(again.later_s))
+        return _state(self._scripts.run("finish", job_id, token, state.value, payload, *_words(evidence), *more))
 
     @answering
     def lose(

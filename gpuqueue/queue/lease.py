@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuqueue.device import Device
 from gpuqueue.errors import Unreadable
-from gpuqueue.job import JobSpec
+from gpuqueue.job import JobSpec, WaitReason
 from gpuqueue.queue.drains import Drain
 from gpuqueue.run import RunDevice
 
@@ -156,6 +156,14 @@ class Holding:
     job_id: int
     lease_bytes: int
     observed_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Again:
+    """Why a job whose run has ended waits for another one, and for how long at least, in seconds."""
+
+    reason: WaitReason
+    later_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from typing import cast
 import redis
 
 from gpuqueue.errors import StoreNotOpen
+from gpuqueue.event import place
 from gpuqueue.job import JobState
 from gpuqueue.queue import keys, survivors
 from gpuqueue.queue.connect import NOT_OPEN, answering
@@ -82,17 +83,24 @@ class Recovery(Store):
     def unrecorded(self, epoch: str, runs: Mapping[int, str]) -> dict[str, JobState] | None:
         """Return where the jobs stand whose ended *runs* (tokens by job id) the book does not have yet, by token.
 
+        FAILED for a run that has ended, whatever became of its job since.
         None where the store is no more that of *epoch*: it cannot know.
         """
         pipe = self._redis.pipeline(transaction=True)
         pipe.get(keys.EPOCH)
+        pipe.hget(keys.META, "recorded")
         for job_id in runs:
-            pipe.hmget(keys.job(job_id), "tok", "st")
-        now_epoch, *found = pipe.execute()
+            pipe.hmget(keys.job(job_id), "tok", "st", "pt", "pe")
+        now_epoch, recorded, *found = pipe.execute()
         if now_epoch != epoch:
             return None
-        here = zip(runs.values(), found, strict=True)
-        return {token: JobState(state) for token, (its_token, state) in here if token == its_token}
+        states = {}
+        for token, (its_token, state, ended_token, event) in zip(runs.values(), found, strict=True):
+            if token == its_token:
+                states[token] = JobState(state)
+            elif token == ended_token and place(event or "0-0") > place(recorded or "0-0"):
+                states[token] = JobState.FAILED  # its job was queued again since
+        return states
 
     @answering
     def recorded(self) -> str | None:

@@ -12,7 +12,8 @@ from redis.commands.core import Script
 
 from gpuqueue.queue.keys import PREFIX
 
-#: One script an act; ``lib.lua`` is the prelude of all, ``placement.lua`` of those that look ahead; they are no acts.
+#: One script an act; ``lib.lua`` is the prelude of all, ``placement.lua`` of those that look ahead,
+#: ``waits.lua`` of those that queue a job or take it out; they are no acts.
 ACTS = (
     "begin",
     "restore",
@@ -46,7 +47,13 @@ _FIRST = "do local why = refusal() if why then return why end end\n"
 
 
 #: What stands before an act beside ``lib.lua``.
-SHARED = {"claim": ("placement",), "reserve": ("placement",), "age": ("placement",), "why": ("placement",)}
+SHARED = {
+    "claim": ("waits", "placement"),
+    "reserve": ("placement",),
+    "age": ("placement",),
+    "why": ("placement",),
+    **dict.fromkeys(("adopt", "finish", "reap", "cancel", "hold", "release"), ("waits",)),
+}
 
 
 @cache

@@ -20,11 +20,11 @@ from hypothesis.stateful import (
 from store_dump import dump, faults
 
 from gpuqueue.errors import Impossible
-from gpuqueue.job import ENDS, JobState, Level
+from gpuqueue.job import ENDS, JobState, Level, WaitReason
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
-from gpuqueue.queue.lease import Alive, Claim, Offer
+from gpuqueue.queue.lease import Again, Alive, Claim, Offer
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB
 
@@ -143,6 +143,27 @@ class Site(RuleBasedStateMachine):
         done = self.queue.finish(claim.job_id, claim.token, state=state, ending=ending, duration_s=1.0, devices=())
         if done:
             assert claim.job_id not in self.ended, "it ended twice"
+
+    @rule(claim=claims, later_s=st.sampled_from([0.0, 0.001, 3600.0]))
+    def run_again(self, claim: Claim, later_s: float) -> None:
+        """The run is over, its job is not; unless somebody has ended it meanwhile, or it must not run twice."""
+        again, ending = Again(reason=WaitReason.RETRY, later_s=later_s), Ending.from_status(1)
+        queued = JobState.QUEUED
+        after = self.queue.finish(
+            claim.job_id, claim.token, state=queued, ending=ending, duration_s=1.0, devices=(), again=again
+        )
+        assert after in {None, queued, JobState.CANCELLED, JobState.FAILED}
+
+    @rule()
+    def time_goes_by(self) -> None:
+        """Whatever waits for its hour may start."""
+        waiting = self.client.zrange("{gq}:timers", 0, -1)
+        for job_id in waiting:
+            self.client.zadd("{gq}:timers", {job_id: 1})
+            self.client.hset(f"{{gq}}:j:{job_id}", "nb", 1)
+        self.queue.reap(loss_limit=3, lease_s=300, tick_s=1000)
+        left = set(self.client.zrange("{gq}:timers", 0, -1))
+        assert not left & set(waiting)
 
     @rule(claim=claims)
     def lose(self, claim: Claim) -> None:

@@ -109,6 +109,7 @@ GOOD: dict[str, list[Any]] = {
     "note": [1, "1.abc0", "text"],
     "giveback": [3, "1.abc2", "text"],
     "finish": [1, "1.abc0", "failed", "{}", 0, "GPU-0", "why"],
+    "finish, to run again": [1, "1.abc0", "queued", "{}", 0, "GPU-0", "why", "retry", 5000],
     "lose": [1, "1.abc0", 3, "text", 1, "", "why"],
     "reap": [3, 300_000, 10_000, 100, 5],
     "reserve": [0, 1],

@@ -7,7 +7,8 @@
 -- arrow: none -> running
 -- ARGV: id  token  lease_ms  host  worker  devices (comma-separated)  claimed ('': unknown)  rate
 --       started (JSON for the book), and of its job: spec ('': unknown)  user  level  mem  shape  requeue (0|1)
--- returns the job's state where this is its run, ended or not; '' where it is not
+-- returns the job's state where this is its run, ended or not; 'failed' where it has ended and its job was queued
+--   again; '' where it is not
 local wanted = {'id', 'token', 'ms', 'host', 'worker', 'gang', 'passed', 'rate', 'text', 'text'}
 if (ARGV[10] or '') ~= '' then
   for _, kind in ipairs({'user', 'level', 'size', 'shape', 'flag'}) do wanted[#wanted + 1] = kind end
@@ -36,11 +37,13 @@ if job.tok == token then
   return job.st
 end
 
+if job.st and call('HGET', job_key(id), 'pt') == token then return 'failed' end -- its end is known
+
 local told = {'token', token, 'claimed', claimed, 'started', started, 'host', host, 'worker', worker, 'devices', devices}
 if job.st == 'queued' or job.st == 'held' then
   if tonumber(attempt) <= job.at or not queueable(job) then return '' end
   if spec ~= '' and spec ~= call('GET', key2('s', id)) then return '' end -- another job, which has its id by mischance
-  dequeue(id, job.lv, job.u, job.sh)
+  leave(id, job)
   job.mem = string.match(job.mem or '', '^%d+$') or string.format('%.0f', (parse_shape(job.sh))) -- as claim.lua
 elseif job.st then
   return '' -- another run has it, or it has ended

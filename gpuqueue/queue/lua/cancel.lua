@@ -12,7 +12,7 @@ local job = read_job(id)
 if not job.st then return '' end
 local now = now_ms()
 if job.st == 'queued' or job.st == 'held' then
-  dequeue(id, job.lv, job.u, job.sh)
+  leave(id, job)
   close(id, 'cancelled', now, tell('cancel', id, 'cancelled', now, job.at, job.ls, ''))
   return 'cancelled'
 elseif job.st == 'starting' or job.st == 'running' then

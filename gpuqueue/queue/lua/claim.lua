@@ -21,6 +21,7 @@ if last_nonce == nonce then
   if j[1] == 'starting' and j[2] == (j[3] or '') .. '.' .. nonce then return {last_id, j[2], call('GET', key2('s', last_id)), j[3], j[4], j[5], j[6]} end
   return {}
 end
+let_in_if_due(now)
 if call('HEXISTS', P .. 'drained', device) == 1 then return {} end
 if now < meta().claims then return {} end -- rebuilt a moment ago (see open.lua)
 

@@ -1,26 +1,40 @@
--- A run has ended and its processes are gone: give the memory back and say how it went.
+-- A run has ended and its processes are gone: give the memory back and say how it went. Its job ends with it, or waits
+-- for another run; never one that is being cancelled, or must not run twice.
 -- arrow: starting -> succeeded
 -- arrow: starting -> failed
+-- arrow: starting -> queued
 -- arrow: running -> succeeded
 -- arrow: running -> failed
+-- arrow: running -> queued
 -- arrow: cancelling -> cancelled
 -- arrow: cancelling -> succeeded
 -- arrow: cancelling -> failed
--- ARGV: id  token  state (an end)  ended (JSON for the book)  well (0|1)  against (devices)  why
--- returns 1 done | 0 stale
-local wrong = expect {'id', 'token', 'word', 'text', 'flag', 'devices', 'text'}
-local ENDS = {succeeded = true, failed = true, cancelled = true}
-if not wrong and not ENDS[ARGV[3]] then wrong = redis.error_reply('BADARGS argument 3 is no end') end
+-- ARGV: id  token  state (an end, or queued)  ended (JSON for the book)  well (0|1)  against (devices)  why,
+--       and for queued: reason  later_ms (0: at once)
+-- returns the state after, or '' if stale
+local wanted = {'id', 'token', 'word', 'text', 'flag', 'devices', 'text'}
+if ARGV[3] == 'queued' then wanted[8], wanted[9] = 'word', 'later' end
+local wrong = expect(wanted)
+local STATES = {succeeded = true, failed = true, cancelled = true, queued = true}
+if not wrong and not STATES[ARGV[3]] then wrong = redis.error_reply('BADARGS argument 3 is no end') end
 if wrong then return wrong end
-local id, token, state, ended, well, against, why = unpack(ARGV)
+local id, token, state, ended, well, against, why, reason, later_ms = unpack(ARGV, 1, 9)
 local job = read_job(id)
-if not owns(job, token) then return 0 end
+if not owns(job, token) then return '' end
 local now = now_ms()
 pcall(count_deaths, id, job, now, well, against, why) -- the end itself must be told, whatever becomes of this
 local ok, report = pcall(cjson.decode, ended)
 local took_s = ok and type(report) == 'table' and tonumber(report.duration_s) or nil
 free_devices(id, job, now, took_s and took_s >= 0 and took_s < 1e9 and took_s or nil)
-local event = tell('finish', id, state, now, job.at, job.ls, '', 'token', token, 'ended', ended)
-close(id, state, now, event)
+if state == 'queued' then
+  if job.st == 'cancelling' then state = 'cancelled'
+  elseif job.rq ~= '1' or not queueable(job) then state = 'failed' end
+end
+if state == 'queued' then
+  queue_again(id, job, now, reason, tonumber(later_ms), ended)
+else
+  local event = tell('finish', id, state, now, job.at, job.ls, '', 'token', token, 'ended', ended)
+  close(id, state, now, event)
+end
 ring('room')
-return 1
+return state

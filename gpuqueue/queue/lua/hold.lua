@@ -8,7 +8,7 @@ local id = ARGV[1]
 local job = read_job(id)
 if not job.st then return '' end
 if job.st ~= 'queued' then return job.st end
-dequeue(id, job.lv, job.u, job.sh)
+leave(id, job)
 call('HSET', job_key(id), 'st', 'held', 'why', 'held')
 tell('hold', id, 'held', now_ms(), job.at, job.ls, 'held')
 return 'held'

@@ -91,10 +91,11 @@ local KINDS = {
   devices = '^[!-+%-.-9;-~,]*$', -- no comma or colon in a device
   gang = '^[!-+%-.-9;-~,]+$', -- the devices that a run holds: at least one
   passed = '^%d*$', -- '' where it is not known
+  later = '^%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d$', -- at most thirty years
   users = '^[%w_.@+*,-]*$', -- separated by commas
   reason = '^[%a_]*$', rate = '^%d?%d?%d?%d%.%d+$',
 }
-local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true}
+local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true, later = true}
 
 -- -> the error to answer with, or nil. `from` is the first argument that is judged, 1 unless said.
 local function misfit(kinds, from)
@@ -287,7 +288,7 @@ end
 -- What a damaged entry has lost starts over: a script that stumbles over it would stop half-way, or stop everybody.
 local function counted(text) return #(text or '') < 10 and tonumber(string.match(text or '', '^%d+$')) or 0 end
 
-local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf'}
+local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf', 'nb', 'nw'}
 local function read_job(id)
   local values = call('HMGET', job_key(id), unpack(FIELDS))
   local job = {}

@@ -29,6 +29,7 @@ if was_away or was_set then call('HSET', P .. 'meta', 'grace', string.format('%.
 local went_by = (was_away or was_set) and 0 or math.max(0, now - last)
 set_meta('reap', string.format('%.0f', now), 'fair', string.format('%.0f', fair_ms(now) + went_by))
 if exponent(fair_ms(now)) > 500 then rebase(fair_ms(now), function() return 1 end) end -- 2^1023 is the end
+let_in(now)
 if now < tonumber(call('HGET', P .. 'meta', 'grace') or 0) then return {} end
 local out = {}
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', string.format('%.0f', now), 'LIMIT', 0, most)) do
