@@ -20,7 +20,9 @@ from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.exec_limits import refuse_what_no_process_takes
 from gpuqueue.fields import Fields, loaded
 from gpuqueue.job import Account, Job, JobSpec, Level
+from gpuqueue.retries import NO_RETRIES, Retries, RetryOn
 from gpuqueue.run import Ended, Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.waits import NO_WAITS, Condition, Dependency, Waits
 
 VERSION = 1
 #: Largest spec taken, in bytes of JSON. It lives in the store's memory until the job has ended.
@@ -75,6 +77,8 @@ def encode_spec(spec: JobSpec) -> str:
             "script": spec.script,
             "interpreter": spec.interpreter,
             "snapshot": spec.snapshot,
+            **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
+            **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
         }
     )
     if len(text) > MAX_SPEC_BYTES:
@@ -119,7 +123,45 @@ def decode_spec(text: object) -> JobSpec:
             script=plain.text_or_none("script"),
             interpreter=plain.text_or_none("interpreter"),
             snapshot=plain.text_or_none("snapshot"),
+            waits=_waits_from_plain(plain.plain("waits", None)),
+            retries=_retries_from_plain(plain.plain("retries", None)),
         )
+
+
+def waits_to_plain(waits: Waits) -> Plain:
+    """Return *waits* as plain values."""
+    return {
+        "after": [{"job_id": each.job_id, "condition": each.condition.value} for each in waits.after],
+        "begin_at": _iso(waits.begin_at),
+        "hold": waits.hold,
+        "dedupe": waits.dedupe,
+    }
+
+
+def _waits_from_plain(plain: object) -> Waits:
+    if plain is None:
+        return NO_WAITS
+    fields = Fields(plain, "what a job waits for")
+    after = (Fields(each, "a job to wait for") for each in fields.each("after"))
+    begin_at = fields.text_or_none("begin_at")
+    return Waits(
+        after=tuple(Dependency(each.whole("job_id"), Condition(each.text("condition"))) for each in after),
+        begin_at=datetime.fromisoformat(begin_at) if begin_at else None,
+        hold=fields.flag("hold", default=False),
+        dedupe=fields.text_or_none("dedupe"),
+    )
+
+
+def retries_to_plain(retries: Retries) -> Plain:
+    """Return *retries* as plain values."""
+    return {"times": retries.times, "on": [each.value for each in retries.on]}
+
+
+def _retries_from_plain(plain: object) -> Retries:
+    if plain is None:
+        return NO_RETRIES
+    fields = Fields(plain, "a job's retries")
+    return Retries(times=fields.whole("times"), on=tuple(RetryOn(each) for each in fields.texts("on")))
 
 
 #: The name and the command of a job whose request nobody can read.
@@ -358,6 +400,15 @@ def job_to_plain(job: Job) -> Plain:
         "pool": spec.pool,
         "attempt": job.attempt,
         "losses": job.losses,
+        "retries": job.retries,
+        "max_retries": spec.retries.times,
+        "retry_on": [each.value for each in spec.retries.on] if spec.retries.times else [],
+        "requeues": job.requeues,
+        "after": [str(each) for each in spec.waits.after],
+        "awaits": [str(each) for each in job.awaits],
+        "begins_at": _iso(job.begins_at),
+        "dedupe": spec.waits.dedupe,
+        "because": job.because,
         "submitted_at": _iso(job.submitted_at),
         "claimed_at": _iso(job.claimed_at),
         "started_at": _iso(job.started_at),

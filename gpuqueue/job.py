@@ -17,7 +17,9 @@ from types import MappingProxyType
 
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest
+from gpuqueue.retries import NO_RETRIES, Retries
 from gpuqueue.units import MAX_BYTES, MAX_S, MIB, format_bytes
+from gpuqueue.waits import NO_WAITS, Dependency, Waits
 from gpuqueue.words import brief
 
 
@@ -119,6 +121,10 @@ class WaitReason(str, Enum):
     HELD = "held"
     #: Its runs were lost so often that it waits for a person.
     LOST_TOO_OFTEN = "lost_too_often"
+    #: Its runs asked to be requeued so often that it waits for a person.
+    REQUEUED_TOO_OFTEN = "requeued_too_often"
+    #: Jobs that it is to come after have not ended. Of one that was cancelled: they ended otherwise than it needs.
+    DEPENDENCY = "dependency"
     #: It may not start before its time.
     BEGIN = "begin"
     #: Its last run ended badly, or asked for another; the next one may not start before its time.
@@ -187,6 +193,7 @@ _TEXT_OR_NONE = ((str, type(None)), "text")
 _FLAG = ((bool,), "true or false")
 _WORDS = ((tuple,), "a tuple of words")
 _MAPPING = ((Mapping,), "a mapping of names to values")
+_WAITS, _RETRIES = ((Waits,), "a Waits"), ((Retries,), "a Retries")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -198,6 +205,7 @@ class JobSpec:
     lets the worker tell the job's frameworks to stay within ``mem_bytes``. ``umask`` is the submitter's. ``device`` is
     the kind of device that it wants; None, where nothing is said, means a GPU wherever the queue knows of one
     (:func:`gpuqueue.device.suits`).
+    ``waits`` is what it waits for beside a device, ``retries`` how often it runs again after a failure.
     ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
     content-addressed copy of the code beside ``cwd``; nothing fills it yet.
     """
@@ -219,6 +227,8 @@ class JobSpec:
     script: str | None = None
     interpreter: str | None = None
     snapshot: str | None = None
+    waits: Waits = NO_WAITS
+    retries: Retries = NO_RETRIES
 
     def __post_init__(self) -> None:
         """Refuse what could never run.
@@ -234,6 +244,8 @@ class JobSpec:
             asked = brief(self.mem_bytes)
             raise BadRequest(f"a job cannot ask for {asked} bytes of memory: give a size above 0, at most 1024T")
         self._check_devices()
+        if self.retries.times and not self.requeue:
+            raise BadRequest("a job that must not run twice cannot be retried: leave out --retries or --no-requeue")
         if self.time_limit_s is not None and not 0 < self.time_limit_s <= MAX_S:
             raise BadRequest("a time limit must be above 0 and at most ten years")
         if not self.name or len(self.name) > MAX_NAME:
@@ -277,6 +289,8 @@ class JobSpec:
             ("snapshot", self.snapshot, _TEXT_OR_NONE),
             ("the command", self.argv, _WORDS),
             ("the environment", self.env, _MAPPING),
+            ("waits", self.waits, _WAITS),
+            ("retries", self.retries, _RETRIES),
         ):
             kinds, words = wanted
             if not isinstance(value, kinds) or (isinstance(value, bool) and wanted is not _FLAG):
@@ -305,8 +319,10 @@ class JobSpec:
 class Job:
     """A job as it stands at one moment: its request, and how far it has come.
 
-    ``attempt`` counts the runs so far, ``losses`` those that vanished with their worker. Times are on the
-    store's clock. ``devices`` holds the UUIDs of the current or last run.
+    ``attempt`` counts the runs so far, ``losses`` those that vanished with their worker, ``retries`` those after a
+    failure, ``requeues`` those that a run asked for (exit 75). Times are on the store's clock. ``devices`` holds the
+    UUIDs of the current or last run. ``awaits`` are the jobs whose end it still waits for, as far as the queue tells;
+    ``begins_at`` is when it may start, where that is to come; ``because`` why it was cancelled, where nobody did.
     """
 
     id: int
@@ -321,6 +337,11 @@ class Job:
     ended_at: datetime | None = None
     host: str | None = None
     devices: tuple[str, ...] = ()
+    retries: int = 0
+    requeues: int = 0
+    awaits: tuple[Dependency, ...] = ()
+    begins_at: datetime | None = None
+    because: str | None = None
 
     def __str__(self) -> str:
         """Return the one name by which logs call a job."""

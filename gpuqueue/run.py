@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
@@ -222,6 +223,8 @@ class Survivor:
     payload: str = field(repr=False)
     #: Whether it is meant for a GPU although its request does not say so: one was known when it was submitted.
     meant_for_gpu: bool = False
+    #: Of the jobs that it is to come after those that have ended, and whether they succeeded.
+    ends: Mapping[int, bool] = field(default_factory=dict)
     #: Until when its machine has left the run to its shim, on the store's clock; None if a worker answers for it.
     parked_until: datetime | None = None
 

@@ -128,7 +128,21 @@ def faults(store: Dump) -> list[str]:
     found += [f"job {job_id} keeps {device} and does not wait" for device, job_id in wanted if job_id in active | ended]
     queued = {job_id: job for job_id, job in jobs.items() if job["st"] == "queued"}
     aside = {job_id for job_id, job in queued.items() if job.get("why")}  # it may not start yet
-    found += _compare("timers", set(_members(store, "timers")), aside)
+    held = {job_id: job for job_id, job in jobs.items() if job["st"] == "held"}
+    awaits = {
+        (parent.partition(":")[0], job_id)
+        for job_id, job in {**queued, **held}.items()
+        for parent in job.get("af", "").split(",")
+        if parent
+    }
+    heard = {(key.partition(":dep:")[2], each[0]) for key, held in store.items() if ":dep:" in key for each in held}
+    found += _compare("dependants", heard, awaits)
+    dependent = {job_id for job_id in aside if queued[job_id].get("why") == "dependency"}
+    found += _compare("reasons", dependent, {job_id for _, job_id in awaits} & set(queued))
+    timers = {each for each in _members(store, "timers") if not each.startswith("d:")}
+    found += _compare("timers", timers, aside - dependent)
+    keyed = set(store.get(keys.PREFIX + "keys", {}).values())
+    found += [f"the dedupe key of job {job_id} is left" for job_id in keyed - set(jobs)]
     return found + _queue_faults(store, {job_id: job for job_id, job in queued.items() if job_id not in aside})
 
 

@@ -12,12 +12,13 @@ from gpuqueue.book.connect import check_revision, open_engine, reading
 from gpuqueue.errors import BookUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from gpuqueue.event import Cursor, Event
     from gpuqueue.figures import By, Course, Statistics
     from gpuqueue.history import HistoryQuery
+    from gpuqueue.job import JobState
     from gpuqueue.run import Record, Survivor
 
 
@@ -167,6 +168,16 @@ class Book:
         """
         with self._reading() as connection:
             return queries.events(connection, job_id)
+
+    def states(self, job_ids: Collection[int]) -> dict[int, JobState]:
+        """Return where each of *job_ids* stands that the book knows.
+
+        Raises:
+            BookUnreachable: see the class.
+
+        """
+        with self._reading() as connection:
+            return queries.states(connection, job_ids)
 
     def durations_s(self, *, user: str, name: str) -> list[float]:
         """Return how long *user*'s newest runs of jobs called *name* took, in seconds.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Row = dict[str, Any]
+#: What a count, and a time in milliseconds, look like.
+_COUNT, _TIME = re.compile("[0-9]{1,6}"), re.compile("[0-9]{1,14}")
 JobKey = tuple[int]
 #: Job, attempt and token: a write about a run that was given back must not hit its successor.
 RunKey = tuple[int, int, str]
@@ -112,6 +115,7 @@ def move_job(batch: Batch, event: Event) -> None:
     row["reason"] = event.reason.value if event.reason else None
     row["attempt"] = event.attempt
     row["losses"] = event.losses
+    _move_waits(row, event)
     row["ended_at"] = event.at if event.state.is_end else None
     if event.act is Act.CLAIM:
         row.update(host=event.fields.get("host"), claimed_at=event.at, started_at=None)
@@ -119,6 +123,20 @@ def move_job(batch: Batch, event: Event) -> None:
         row["started_at"] = event.at
     elif event.act is Act.GIVEBACK or event.state in {JobState.QUEUED, JobState.HELD}:
         row.update(host=None, claimed_at=None, started_at=None)
+
+
+def _move_waits(row: Row, event: Event) -> None:
+    """Set what an event tells of waiting; most tell nothing. What makes no sense counts for nothing."""
+    fields = event.fields
+    for name in ("retries", "requeues"):
+        if _COUNT.fullmatch(fields.get(name, "")):
+            row[name] = int(fields[name])
+    if "begin" in fields:
+        row["begins_at"] = from_epoch_ms(int(fields["begin"])) if _TIME.fullmatch(fields["begin"]) else None
+    elif event.act is Act.CLAIM:
+        row["begins_at"] = None
+    if "because" in fields:
+        row["because"] = fields["because"]
 
 
 def _submit(batch: Batch, event: Event) -> None:
@@ -139,6 +157,10 @@ def _submit(batch: Batch, event: Event) -> None:
         "gpus": spec.gpus,
         "time_limit_s": spec.time_limit_s,
         "pool": spec.pool,
+        "retries": 0,
+        "requeues": 0,
+        "begins_at": None,
+        "because": None,
         "submitted_at": event.at,
         **dict.fromkeys(("claimed_at", "started_at", "host", *_OF_LAST_RUN)),
         "spec": payload,

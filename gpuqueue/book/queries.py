@@ -22,7 +22,7 @@ from gpuqueue.job import Job, JobSpec, JobState, Level, WaitReason
 from gpuqueue.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind, Survivor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
 #: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
@@ -64,16 +64,39 @@ def survivors(connection: sa.Connection) -> Iterator[list[Survivor]]:
         payloads = {row["id"]: row["spec"] for row in rows}
         records = _records(connection, rows)
         gpu_jobs = _meant_for_gpus(connection, list(payloads))
+        ends = _ends(connection, records)
         parked = _parked(connection, [record.job.id for record in records if record.job.state.is_active])
         yield [
             Survivor(
                 record=record,
                 payload=payloads[record.job.id],
                 meant_for_gpu=record.job.id in gpu_jobs,
+                ends={each.job_id: ends[each.job_id] for each in record.job.spec.waits.after if each.job_id in ends},
                 parked_until=parked.get(record.last_run.token) if record.last_run else None,
             )
             for record in records
         ]
+
+
+def _ends(connection: sa.Connection, records: Sequence[Record]) -> dict[int, bool]:
+    """Return which of the jobs that others wait for have ended, and whether they succeeded.
+
+    One that the book does not know will never be heard of: that is no success.
+    """
+    waiting = [record.job for record in records if not record.job.attempt and record.job.spec.waits.after]
+    ids = {each.job_id for job in waiting for each in job.spec.waits.after}
+    found = states(connection, ids)
+    return {each: found.get(each) is JobState.SUCCEEDED for each in ids if found.get(each, JobState.LOST).is_end}
+
+
+def states(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, JobState]:
+    """Return where each of *job_ids* stands that the book knows."""
+    found: dict[int, JobState] = {}
+    ids = sorted(job_ids)
+    for start in range(0, len(ids), _MOST_IN):
+        some = sa.select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(ids[start : start + _MOST_IN]))
+        found.update({row.id: JobState(row.state) for row in connection.execute(some)})
+    return found
 
 
 def _meant_for_gpus(connection: sa.Connection, ids: Sequence[int]) -> set[int]:
@@ -150,6 +173,10 @@ def _job(row: sa.RowMapping, its_runs: Sequence[Run]) -> Job:
         submitted_at=row["submitted_at"],
         attempt=row["attempt"],
         losses=row["losses"],
+        retries=row["retries"],
+        requeues=row["requeues"],
+        begins_at=row["begins_at"],
+        because=row["because"],
         reason=WaitReason(row["reason"]) if row["reason"] else None,
         claimed_at=row["claimed_at"],
         started_at=row["started_at"],

@@ -10,6 +10,7 @@ from gpuqueue.book.connect import writing
 from gpuqueue.book.fold import Batch, fold
 from gpuqueue.book.tables import jobs, runs
 from gpuqueue.book.writer import move_cursor, write
+from gpuqueue.clock import to_epoch_ms
 from gpuqueue.codec import encode_started
 from gpuqueue.event import Act, Cursor, Event, place
 from gpuqueue.job import JobState
@@ -74,8 +75,15 @@ def _story(survivor: Survivor, to: Cursor, at: datetime) -> Iterator[Event]:
         yield from _run_story(run, to)
     before_end = JobState.RUNNING if survivor.record.runs else JobState.QUEUED
     state = before_end if job.state.is_end else job.state
-    meant = {"meant": "gpu"} if survivor.meant_for_gpu else {}
-    yield _event(job.id, to, at, Act.RESTORE, state, attempt=job.attempt, losses=job.losses, reason=job.reason, **meant)
+    fields = {
+        **({"meant": "gpu"} if survivor.meant_for_gpu else {}),
+        **({"begin": str(to_epoch_ms(job.begins_at))} if job.begins_at else {}),
+        **({"because": job.because} if job.because else {}),
+        "retries": str(job.retries),
+        "requeues": str(job.requeues),
+    }
+    counts = {"attempt": job.attempt, "losses": job.losses}
+    yield _event(job.id, to, at, Act.RESTORE, state, reason=job.reason, **counts, **fields)
 
 
 def _run_story(run: Run, to: Cursor) -> Iterator[Event]:

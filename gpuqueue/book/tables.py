@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from enum import Enum
 
 #: The revision whose tables these are. Kept here because asking Alembic costs every ``gpuqueue show`` its import.
-REVISION = "0002"
+REVISION = "0003"
 
 #: What PostgreSQL refuses in a text: a file name that is no UTF-8 arrives as lone surrogates.
 _REFUSED = re.compile("[\0\ud800-\udfff]")
@@ -128,6 +128,13 @@ jobs = sa.Table(
     _word("pool"),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("losses", sa.Integer, nullable=False),
+    #: Of its runs, those after a failure, and those that a run asked for.
+    sa.Column("retries", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("requeues", sa.Integer, nullable=False, server_default="0"),
+    #: Not before, where that was to come.
+    _moment("begins_at"),
+    #: Why it was cancelled, where nobody did.
+    _word("because", nullable=True),
     _moment("submitted_at", nullable=False),
     _moment("claimed_at"),
     _moment("started_at"),

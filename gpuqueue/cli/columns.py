@@ -11,7 +11,7 @@ from gpuqueue.cli import render
 from gpuqueue.errors import BadRequest
 from gpuqueue.run import Record, Run
 from gpuqueue.units import format_bytes, format_duration
-from gpuqueue.words import brief, short
+from gpuqueue.words import brief, plain, short
 
 #: What a name of a column may be said without.
 _UNITS = ("_bytes", "_at", "_s")
@@ -81,7 +81,7 @@ COLUMNS: dict[str, Column] = {
     "ending": Column(
         head="ENDING",
         value=_of_run(lambda run: run.ending.kind.value if run.ending else None),
-        shown=lambda record: _ending(record.last_run),
+        shown=lambda record: _ending(record.last_run) or plain(record.job.because or ""),
     ),
     "exit_code": _number("EXIT", _of_run(lambda run: run.ending.exit_code if run.ending else None)),
     "signal": _number("SIGNAL", _of_run(lambda run: run.ending.signal if run.ending else None)),
@@ -110,6 +110,7 @@ COLUMNS: dict[str, Column] = {
     "used": Column(head="USED", value=_used, shown=lambda record: render.percent(_used(record)), figure=True),
     "model": _text("MODEL", _of_run(lambda run: _models(run) or None)),
     "cwd": _text("DIRECTORY", lambda record: record.job.spec.cwd, 40),
+    "because": _text("BECAUSE", lambda record: record.job.because, 40),
 }
 #: What the table shows if nobody says. ``id`` is what all other commands take.
 USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")

@@ -5,8 +5,13 @@ from __future__ import annotations
 from gpuqueue.command import say
 from gpuqueue.job import Job, WaitReason
 
+_WHY = {
+    WaitReason.LOST_TOO_OFTEN: " (its runs were lost too often)",
+    WaitReason.REQUEUED_TOO_OFTEN: " (its runs asked to be requeued too often)",
+}
+
 
 def tell_held(job: Job) -> None:
     """Say that whoever waits for *job* waits for a person: without a word it would look like any other wait."""
-    why = " (its runs were lost too often)" if job.reason is WaitReason.LOST_TOO_OFTEN else ""
+    why = _WHY.get(job.reason, "") if job.reason is not None else ""
     say("gpuqueue", f"job {job.id} is held{why} and will wait for: gpuqueue release {job.id}")

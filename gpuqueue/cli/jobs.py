@@ -111,6 +111,8 @@ def wait(ids: tuple[int, ...], timeout: str | None) -> None:
                 record = client.wait(each, timeout_s=left_s, held=tell_held)
             except WaitTimeout as error:
                 raise WaitTimeout(f"job {each} has not ended after {timeout}: it goes on") from error
+            if record.job.because:
+                say("gpuqueue", f"job {each} {record.job.state} ({record.job.because})")
             if code == 0 and record.job.state is not JobState.SUCCEEDED:
                 code = code_of(record) or 1
     sys.exit(code)

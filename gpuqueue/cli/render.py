@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timezone
 
 import click
 
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource
-from gpuqueue.job import Job, JobSpec, JobState
+from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import plain, short
@@ -100,6 +100,17 @@ def peak_of(run: Run | None) -> str:
     return format_bytes(run.peak_bytes if run else None)
 
 
+def waits_for(job: Job, now: datetime) -> str:
+    """Return why a job waits, in a few words: ``memory``, ``job 12``, ``job 12 and 3 more``, ``retry in 40s``."""
+    if job.reason is WaitReason.DEPENDENCY and job.awaits:
+        more = len(job.awaits) - 1
+        return f"job {job.awaits[0].job_id}" + (f" and {more} more" if more else "")
+    words = str(job.reason).replace("_", " ") if job.reason else ""
+    if job.begins_at is not None and job.reason in {WaitReason.BEGIN, WaitReason.RETRY}:
+        words += f" in {format_duration(float(max(0, round((job.begins_at - now).total_seconds()))))}"
+    return words
+
+
 def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
     """Return the live jobs as a table."""
     rows = []
@@ -111,7 +122,7 @@ def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
                 short(job.spec.name),
                 short(job.spec.account.name, 12),
                 state(job),
-                str(job.reason).replace("_", " ") if job.reason else "",
+                waits_for(job, now),
                 str(job.spec.device or ""),
                 asked_of(job),
                 format_duration(max(0.0, (now - since).total_seconds())),  # a clock may have been set
@@ -123,15 +134,17 @@ def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
 def story(record: Record) -> str:
     """Return all about one job."""
     job, spec = record.job, record.job.spec
+    why = job.because or waits_for(job, datetime.now(timezone.utc))
     lines = [
         f"job {job.id}  {plain(spec.name)}",
-        f"  state      {state(job)}" + (f" ({str(job.reason).replace('_', ' ')})" if job.reason else ""),
+        f"  state      {state(job)}" + (f" ({why})" if why else ""),
         f"  user       {plain(spec.account.name)} on {plain(spec.account.host)}",
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",
         f"  asked      {format_bytes(spec.mem_bytes)} on {places_of(spec)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + f", level {spec.level}",
+        *_wait_lines(job),
         f"  submitted  {when(job.submitted_at)}",
         f"  started    {when(job.started_at)}",
         f"  ended      {when(job.ended_at)}",
@@ -140,6 +153,23 @@ def story(record: Record) -> str:
         notes = [note for note in record.notes if note.attempt == run.attempt]
         lines += ["", *_run_lines(run), *(f"  note       {when(note.at)} {plain(note.text)}" for note in notes)]
     return "\n".join(lines)
+
+
+def _wait_lines(job: Job) -> list[str]:
+    """Return what was said of waiting and of further runs, where anything was."""
+    spec, lines = job.spec, []
+    if spec.waits.after:
+        lines.append(f"  after      {', '.join(map(str, spec.waits.after))}")
+    if job.begins_at is not None:
+        lines.append(f"  begins     {when(job.begins_at)}")
+    if spec.waits.dedupe is not None:
+        lines.append(f"  dedupe     {plain(spec.waits.dedupe)}")
+    if spec.retries.times:
+        on = ", ".join(map(str, spec.retries.on)).replace("_", " ")
+        lines.append(f"  retries    {job.retries} of {spec.retries.times}, after: {on}")
+    if job.requeues:
+        lines.append(f"  requeues   {job.requeues}, asked for by exit 75")
+    return lines
 
 
 def _run_lines(run: Run) -> list[str]:

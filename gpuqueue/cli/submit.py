@@ -11,6 +11,7 @@ import click
 
 from gpuqueue.cli.ended import code_of
 from gpuqueue.cli.held import tell_held
+from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found
 from gpuqueue.client import Client
 from gpuqueue.command import say
 from gpuqueue.device import DeviceWish
@@ -72,6 +73,7 @@ def job_options(command: F) -> F:
         click.option(
             "--python", metavar="PATH", help="Interpreter of a .py script; the active environment's by default."
         ),
+        *WAIT_OPTIONS,
     ]
     for option in reversed(options):
         command = option(command)
@@ -95,7 +97,11 @@ def _submit(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any
     what: dict[str, Any] = (
         {"command": script, "args": rest or ()} if script is not None else {"command": list(rest or ())}
     )
-    return client.submit(**what, env=env, level=level, requeue=not no_requeue, cap=not no_cap, **options)
+    if options["retries"] is None:
+        options["retries"] = 0
+    return client.submit(
+        **what, env=env, level=level, requeue=not no_requeue, cap=not no_cap, found=tell_found, **options
+    )
 
 
 def _warn_if_alone(client: Client, job: Job) -> None:
@@ -174,7 +180,8 @@ def _attend(client: Client, job_id: int, tail: LogTail) -> int:
         say("gpuqueue", str(refused), refused.exit_code)
     record = client.wait(job_id)
     last = record.last_run
-    how = f" ({last.ending})" if last and last.ending else ""
+    why = record.job.because or (last.ending if last else None)
+    how = f" ({why})" if why else ""
     say("gpuqueue", f"job {job_id} {record.job.state}{how}")
     return code_of(record)
 

@@ -13,9 +13,10 @@ from gpuqueue.cli import render
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.client import Client
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.job import JobState
+from gpuqueue.job import JobState, WaitReason
 from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Verdict
 from gpuqueue.units import format_apart, format_bytes, format_duration
+from gpuqueue.waits import Condition
 from gpuqueue.why import Why
 from gpuqueue.words import plain, short
 
@@ -47,7 +48,8 @@ def story(found: Why) -> str:
     if job.state is JobState.HELD:
         lines.append(f"{str(job.reason or 'held').replace('_', ' ')}: it waits for a person: gpuqueue release {job.id}")
     lines += [f"order  {_order(explanation, job.spec.account.name)}", "", _devices(found, explanation), ""]
-    lines += [f"start  {words}" for words in _start(found, explanation)]
+    begins = [f"start  {words}" for words in _not_yet(found)]
+    lines += begins or [f"start  {words}" for words in _start(found, explanation)]
     return "\n".join(lines)
 
 
@@ -112,6 +114,7 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         Obstacle.SLOTS: f"no slot is free: {len(verdict.runs)} jobs run there",
         Obstacle.KEPT: f"kept for job {verdict.kept_for}, which has waited too long",
         Obstacle.ALONE: f"it has room, but too few others of its host have: {spec.gpus} are needed",
+        Obstacle.NOT_YET: "it has room, but the job may not start yet",
         Obstacle.FITS: "it fits: it starts there when it is its turn",
     }
     return plain(words[verdict.obstacle])
@@ -144,6 +147,21 @@ def _job(found: Why, run: Occupant) -> str:
 
 def _clock(at_ms: int) -> str:
     return render.when(from_epoch_ms(at_ms))
+
+
+def _not_yet(found: Why) -> Iterator[str]:
+    """Yield for what else than a device the job waits; nothing where it may start."""
+    job = found.job
+    if job.state is not JobState.QUEUED:
+        return
+    for each in job.awaits:
+        other = found.others.get(each.job_id)
+        stands = f"it is {other.state}" if other is not None else "it has ended, which the queue is about to tell"
+        ended = {Condition.OK: "has succeeded", Condition.ANY: "has ended", Condition.FAIL: "has failed"}
+        yield f"not before job {each.job_id} {ended[each.condition]}: {stands}"
+    if job.begins_at is not None:
+        why = " (a retry)" if job.reason is WaitReason.RETRY else ""
+        yield f"not before {render.when(job.begins_at)}{why}"
 
 
 def _start(found: Why, explanation: Explanation) -> Iterator[str]:

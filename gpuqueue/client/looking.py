@@ -93,7 +93,8 @@ class Looking(Connection):
         explanation = self.queue.why(job_id)
         if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
             return Why(job=job)
-        others = {each: other for each in named_by(explanation) if (other := self._seen(each)) is not None}
+        named = named_by(explanation) | {each.job_id for each in job.awaits}
+        others = {each: other for each in named if (other := self._seen(each)) is not None}
         blockers = explanation.start.blockers if explanation.start is not None else ()
         unlimited = [others[each] for each in blockers if each in others and others[each].spec.time_limit_s is None]
         return Why(
@@ -103,6 +104,21 @@ class Looking(Connection):
             others=others,
             usual=self._usual(unlimited),
         )
+
+    def _ends(self, job_ids: Sequence[int]) -> dict[int, bool]:
+        """Return whether each of these jobs, which the queue has forgotten, succeeded.
+
+        Raises:
+            Unknown: some never were.
+
+        """
+        from gpuqueue.queue.lease import Unknown  # noqa: PLC0415 - as in queue
+
+        states = self.book.states(job_ids)
+        missing = tuple(each for each in job_ids if each not in states or not states[each].is_end)
+        if missing:
+            raise Unknown(missing)
+        return {each: state is JobState.SUCCEEDED for each, state in states.items()}
 
     def _seen(self, job_id: int) -> Job | None:
         try:

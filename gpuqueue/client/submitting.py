@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 
-from gpuqueue import checks
-from gpuqueue.client.connection import Connection
+from gpuqueue import checks, wishes
+from gpuqueue.client.looking import Looking
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import (
     BadRequest,
     StoreUnreachable,
 )
 from gpuqueue.job import Job, JobSpec, Level
+from gpuqueue.retries import RetryOn
 from gpuqueue.submission import command_of, current_account, current_umask, name_of, travelling, working_directory
 from gpuqueue.units import parse_bytes
+from gpuqueue.waits import Dependency, Waits
 
 
-class Submitting(Connection):
+class Submitting(Looking):
     """Puts jobs into the queue."""
 
     def submit(  # noqa: PLR0913 - each is one thing that a person may say about a job
@@ -37,6 +40,13 @@ class Submitting(Connection):
         requeue: bool = True,
         cap: bool = True,
         python: str | None = None,
+        after: str | int | Dependency | Sequence[str | int | Dependency] = (),
+        begin: str | datetime | None = None,
+        hold: bool = False,
+        dedupe: str | None = None,
+        retries: int = 0,
+        retry_on: str | Sequence[RetryOn] | None = None,
+        found: Callable[[Job], None] | None = None,
     ) -> Job:
         """Put a job into the queue and return it.
 
@@ -55,10 +65,17 @@ class Submitting(Connection):
             requeue: Whether it may run again after its worker and its processes vanished.
             cap: Whether its frameworks are told to stay within ``mem``, where the worker's site does that.
             python: The interpreter of a ``.py`` script; that of the active environment by default.
+            after: Jobs that must have ended first: ids, or texts such as ``"12:any"``.
+            begin: The earliest start: a time, or text such as ``"2h"`` or ``"16:00"``.
+            hold: Whether it is held from the start.
+            dedupe: A key: while a job of this account with it waits or runs, that job is returned, and no new one made.
+            retries: How often it runs again after it failed.
+            retry_on: After which endings: ``"failed,lost"`` or several RetryOn.
+            found: Called with the job that was found by its *dedupe* key.
 
         Raises:
             BadRequest: something is malformed, or there is no such script.
-            Impossible: no known device could ever run it.
+            Impossible: no known device could ever run it, or a job that it is to come after ended otherwise.
 
         """
         directory = working_directory(checks.path_or_none("cwd", cwd))
@@ -85,18 +102,36 @@ class Submitting(Connection):
             umask=current_umask(),
             script=script,
             interpreter=chosen,
+            waits=Waits(
+                after=wishes.dependencies(after), begin_at=wishes.begin(begin), hold=hold, dedupe=dedupe or None
+            ),
+            retries=wishes.retries(retries, retry_on),
         )
-        return self._queued(spec)
+        return self._queued(spec, found)
 
-    def _queued(self, spec: JobSpec) -> Job:
+    def _queued(self, spec: JobSpec, found: Callable[[Job], None] | None) -> Job:
         """Submit *spec*; once more where the reply got lost: the same nonce makes the same job."""
         from gpuqueue.queue.jobqueue import new_nonce  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.lease import Found, Unknown  # noqa: PLC0415 - as in queue
 
         nonce = new_nonce()
+
+        def submit(ends: Mapping[int, bool] | None = None) -> Job:
+            try:
+                return self.queue.submit(spec, nonce=nonce, ends=ends)
+            except StoreUnreachable:
+                return self.queue.submit(spec, nonce=nonce, ends=ends)
+
         try:
-            return self.queue.submit(spec, nonce=nonce)
-        except StoreUnreachable:
-            return self.queue.submit(spec, nonce=nonce)
+            try:
+                return submit()
+            except Unknown as unknown:  # they ended, and the queue has forgotten them; or never were
+                return submit(self._ends(unknown.job_ids))
+        except Found as twin:
+            job = self.get(twin.job_id)
+            if found is not None:
+                found(job)
+            return job
 
     def _mem_bytes(self, mem: str | int | None) -> int:
         if mem is None:

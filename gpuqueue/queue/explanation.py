@@ -31,6 +31,8 @@ class Obstacle(str, Enum):
     KEPT = "kept"
     #: It has room, but too few others of its host have: the job wants several.
     ALONE = "alone"
+    #: It could start there, but not yet: it waits for another job, or for its time.
+    NOT_YET = "not_yet"
     #: Nothing does: the job starts there when it is its turn.
     FITS = "fits"
 

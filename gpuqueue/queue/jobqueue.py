@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import encode_ended, encode_spec, encode_started
 from gpuqueue.errors import Impossible, Unreadable
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
-from gpuqueue.queue import keys, replies
+from gpuqueue.queue import keys, replies, waiting
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.explanation import Explanation
 from gpuqueue.queue.fleet import Fleet
-from gpuqueue.queue.lease import NO_EVIDENCE, Again, Alive, Claim, Evidence, Offer, Verdicts
+from gpuqueue.queue.lease import NO_EVIDENCE, Again, Alive, Claim, Evidence, Found, Offer, Unknown, Verdicts
 from gpuqueue.queue.matching import kind_word, takers, why_impossible
 from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.recovery import Recovery
@@ -41,13 +41,16 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
     # ---- a job's way, in order -----------------------------------------------------------------------------------
 
     @answering
-    def submit(self, spec: JobSpec, *, nonce: str | None = None) -> Job:
+    def submit(self, spec: JobSpec, *, nonce: str | None = None, ends: Mapping[int, bool] | None = None) -> Job:
         """Queue *spec* and return the job. Sent twice with the same *nonce* it makes one job.
 
-        Where no device is known that it may run on, it waits all the same, and its reason is DEVICE.
+        Where no device is known that it may run on, it waits all the same, and its reason is DEVICE. *ends* is which of
+        the jobs that it is to come after have ended and are forgotten here, and whether they succeeded.
 
         Raises:
-            Impossible: no known device could ever run it.
+            Impossible: no known device could ever run it, or a job that it is to come after ended otherwise.
+            Unknown: jobs that it is to come after are not here.
+            Found: a job of this user with its dedupe key waits or runs.
 
         """
         reply = self._scripts.run(
@@ -59,18 +62,20 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
             int(spec.requeue),
             encode_spec(spec),
             nonce or new_nonce(),
+            waiting.asked(spec, ends),
         )
         verdict, *rest = reply
-        if verdict == "impossible":
-            why, figure = rest
-            raise Impossible(why_impossible(spec, why, int(figure)))
-        job_id, submitted_ms, reason = rest
+        if verdict == "found":
+            raise Found(int(rest[0]))
+        _refuse(spec, verdict, rest)
+        job_id, submitted_ms, reason, aside = rest
         return Job(
             id=int(job_id),
             spec=spec,
-            state=JobState.QUEUED,
+            state=JobState.HELD if spec.waits.hold else JobState.QUEUED,
             submitted_at=from_epoch_ms(int(submitted_ms)),
-            reason=WaitReason(reason or WaitReason.MEMORY),
+            reason=WaitReason(aside or reason or WaitReason.MEMORY),
+            begins_at=spec.waits.begin_at if aside else None,
         )
 
     @answering
@@ -273,6 +278,19 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
 
 def _ms(duration_s: float) -> int:
     return round(duration_s * 1000)
+
+
+def _refuse(spec: JobSpec, verdict: str, rest: Sequence[str]) -> None:
+    """Raise what the queue has against a request, if anything."""
+    if verdict == "unknown":
+        raise Unknown(tuple(map(int, rest)))
+    if verdict == "never":
+        job_id, how = rest
+        ended = "succeeded" if how == "ok" else "failed, or was cancelled"
+        raise Impossible(f"job {job_id} {ended}: a job that is to come after it otherwise could never start")
+    if verdict == "impossible":
+        why, figure = rest
+        raise Impossible(why_impossible(spec, why, int(figure)))
 
 
 def _words(evidence: Evidence) -> tuple[int, str, str]:

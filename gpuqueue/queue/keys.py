@@ -27,7 +27,10 @@ facts                  hash    device -> JSON of what it is and where, which wor
 drained                hash    device -> JSON of who keeps it from new jobs: origin -> why, by, at (see drains.py)
 deaths                 hash    device -> JSON of the row of jobs that died on it at once, with why; three drain it
 seen                   hash    device -> JSON of its strangers, and of the trouble it is in, as its worker last saw them
-timers                 zset    job id -> when it may start: it is queued, and stands in no queue before
+timers                 zset    job id -> when it may start: it is queued, and stands in no queue before; d:<id>:ok or
+                               d:<id>:fail -> 0: that job has ended, and some that waited for it have not heard of it
+dep:<id>               zset    job id -> job id: the waiting jobs that are to hear of the end of the job
+keys                   hash    user and dedupe key -> the last job that was submitted with it
 dl:<device>            hash    job id -> lease:observed:end: the leases on a device, in bytes, and when they may end
 leases                 zset    job id -> when the lease expires unless a beat comes
 rsv                    hash    device -> job:need:start:blockers: what is kept for a job that has waited too long

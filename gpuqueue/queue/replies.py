@@ -27,6 +27,7 @@ from gpuqueue.queue.lease import (
     Stranger,
     Verdicts,
 )
+from gpuqueue.waits import Dependency
 from gpuqueue.words import brief
 
 log = logging.getLogger(__name__)
@@ -168,6 +169,11 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             ended_at=moment("te"),
             host=fields.get("host") or None,
             devices=tuple(fields["devs"].split(",")) if fields.get("devs") else (),
+            retries=int(fields.get("rn") or 0),
+            requeues=int(fields.get("qn") or 0),
+            awaits=Dependency.parse(fields["af"]) if waits and fields.get("af") else (),
+            begins_at=moment("nb") if waits else None,
+            because=fields.get("bc") or None,
         )
 
 

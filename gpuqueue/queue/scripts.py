@@ -13,7 +13,7 @@ from redis.commands.core import Script
 from gpuqueue.queue.keys import PREFIX
 
 #: One script an act; ``lib.lua`` is the prelude of all, ``placement.lua`` of those that look ahead,
-#: ``waits.lua`` of those that queue a job or take it out; they are no acts.
+#: ``waits.lua`` of those that queue a job or take it out, ``judge.lua`` of those that take a request; they are no acts.
 ACTS = (
     "begin",
     "restore",
@@ -52,7 +52,8 @@ SHARED = {
     "reserve": ("placement",),
     "age": ("placement",),
     "why": ("placement",),
-    **dict.fromkeys(("adopt", "finish", "reap", "cancel", "hold", "release"), ("waits",)),
+    **dict.fromkeys(("adopt", "finish", "lose", "reap", "cancel", "hold", "release", "restore"), ("waits",)),
+    **dict.fromkeys(("submit",), ("judge", "waits")),
 }
 
 

@@ -13,8 +13,8 @@ from gpuqueue.clock import from_epoch_ms, to_epoch_ms
 from gpuqueue.codec import decode_spec, decode_started, encode_started
 from gpuqueue.device import DeviceKind, DeviceWish
 from gpuqueue.errors import Unreadable
-from gpuqueue.job import Job, JobState
-from gpuqueue.queue import replies
+from gpuqueue.job import Job, JobState, WaitReason
+from gpuqueue.queue import replies, waiting
 from gpuqueue.queue.lease import Stray
 from gpuqueue.run import Record, Run, RunDevice, StartKind, Survivor
 
@@ -29,7 +29,7 @@ def restored(survivor: Survivor) -> list[str | float]:
     words: list[str | float] = [
         job.id,
         JobState.QUEUED.value if untold else job.state.value,
-        job.reason.value if job.reason and job.state is JobState.HELD else "",
+        job.reason.value if job.reason and job.state is JobState.HELD else "",  # of the others waits.lua decides
         spec.account.name,
         int(spec.level),
         spec.mem_bytes,
@@ -39,6 +39,7 @@ def restored(survivor: Survivor) -> list[str | float]:
         to_epoch_ms(job.submitted_at),
         max(0, job.attempt - 1) if untold else job.attempt,
         job.losses,
+        waiting.left(job, survivor.ends),
     ]
     return words if run is None else [*words, *_run(survivor, run)]
 
@@ -79,7 +80,7 @@ def offered(stray: Stray) -> list[str | float]:
     if shape.device is None and stray.devices[0].kind not in {None, DeviceKind.CPU}:
         shape = replace(shape, device=DeviceWish.GPU)  # as submit.lua: it must not find itself on a CPU one day
     whose: list[str | float] = [spec.account.name, int(spec.level), spec.mem_bytes, str(shape), int(spec.requeue)]
-    return [*words, stray.payload or "", *whose]
+    return [*words, stray.payload or "", *whose, waiting.asked(spec)]
 
 
 def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Survivor | None:
@@ -95,7 +96,7 @@ def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Sur
         log.error("job %s cannot be told to the book: %s", job_id, error)  # noqa: TRY400 - the entry is at fault
         return None
     # That a queued job waits for memory is what we say when we are asked, and no step of its story.
-    job = replace(job, reason=job.reason if job.state is JobState.HELD else None)
+    job = replace(job, reason=None if job.reason is WaitReason.MEMORY else job.reason)
     record = Record(job=job, runs=(run,) if run else ())
     meant = job.spec.shape.device is None and fields.get("sh", "").split(":")[4:] == [DeviceWish.GPU.value]
     return Survivor(record=record, payload=payload or "", meant_for_gpu=meant)

@@ -22,9 +22,11 @@ from gpuqueue.opening import ID_GAP, catch_up, open_queue
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
+from gpuqueue.retries import Retries
 from gpuqueue.run import Ending, EndingKind, Record, RunDevice, Survivor
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
+from gpuqueue.waits import Dependency, Waits
 from workers.recorder import Recorder
 
 DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB, index=0, name="A10", total_bytes=24 * GIB)
@@ -289,3 +291,26 @@ def test_a_job_that_cannot_be_read_keeps_no_other_from_being_told(
     record()
 
     assert [True, False, True] == [book.get(each) is not None for each in (1, 2, 3)]
+
+
+def test_what_waits_is_written_down_again_with_what_it_waits_for(
+    queue: JobQueue, book: Book, book_url: str, record: Callable[[], None]
+) -> None:
+    """When the store is lost as well after that, the job waits on as it did."""
+    serve(queue)
+    parent = queue.submit(make_spec(waits=Waits(hold=True))).id
+    waits = Waits(after=(Dependency(parent),), begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc))
+    child, retried = queue.submit(make_spec(waits=waits)).id, queue.submit(make_spec(retries=Retries(times=2))).id
+    ending = Ending.from_status(1)
+    queue.finish(retried, start(queue).token, state=JobState.FAILED, ending=ending, duration_s=1.0, devices=(DEVICE,))
+    before = [queue.get(each) for each in (parent, child, retried)]
+    record()
+
+    empty(book_url)
+    record()
+    client = connect(queue.url)
+    client.flushall()
+    client.close()
+    open_queue(queue, book, lease_s=300)
+
+    assert before == [queue.get(each) for each in (parent, child, retried)]

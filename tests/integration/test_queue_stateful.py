@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from factories import ADA, BOB, make_offer, make_spec, serve
@@ -24,9 +25,11 @@ from gpuqueue.job import ENDS, JobState, Level, WaitReason
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
-from gpuqueue.queue.lease import Again, Alive, Claim, Offer
+from gpuqueue.queue.lease import Again, Alive, Claim, Found, Offer
+from gpuqueue.retries import Retries, RetryOn
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB
+from gpuqueue.waits import Condition, Dependency, Waits
 
 DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
 SLOTS = 3
@@ -39,6 +42,11 @@ jobs = st.fixed_dictionaries(
         "level": st.sampled_from(Level),
         "time_limit_s": st.sampled_from([None, 60.0, 7200.0]),
         "requeue": st.booleans(),
+        "retries": st.sampled_from([Retries(), Retries(times=1, on=(RetryOn.ANY,))]),
+        "waits": st.one_of(
+            st.none(),
+            st.tuples(st.sampled_from(["ok", "any", "fail", "begin", "hold", "dedupe"]), st.integers(0, 1000)),
+        ),
     }
 )
 
@@ -88,10 +96,26 @@ class Site(RuleBasedStateMachine):
 
     def _submit(self, batch: list[dict[str, Any]]) -> None:
         for changes in batch:
-            with contextlib.suppress(Impossible):  # no host could ever run it: then it is no job
-                job_id = self.queue.submit(make_spec(**changes)).id
+            wanted = {**changes, "waits": self._waits(changes["waits"])}
+            if not changes["requeue"]:
+                wanted["retries"] = Retries()
+            with contextlib.suppress(Impossible, Found):  # no host could ever run it, or it is there: then it is no job
+                job_id = self.queue.submit(make_spec(**wanted)).id
                 assert job_id not in self.acknowledged, "an id was given out twice"
                 self.acknowledged.add(job_id)
+
+    def _waits(self, wish: tuple[str, int] | None) -> Waits:
+        """Let a job wait for something: other jobs of those that are there, its time, a person."""
+        if wish is None:
+            return Waits()
+        kind, pick = wish
+        known = sorted(self.acknowledged)
+        if kind in {"ok", "any", "fail"}:
+            chosen = dict.fromkeys(known[(pick + step) % len(known)] for step in (0, 3)) if known else ()
+            return Waits(after=tuple(Dependency(each, Condition(kind)) for each in chosen))
+        if kind == "begin":
+            return Waits(begin_at=datetime.now(timezone.utc) + timedelta(hours=1))
+        return Waits(hold=True) if kind == "hold" else Waits(dedupe=f"k{pick % 2}")
 
     @rule(target=claims, order=orders, again=st.booleans())
     def claim(self, order: list[str], again: bool) -> Any:  # noqa: FBT001 - Hypothesis hands it in by name
@@ -135,13 +159,13 @@ class Site(RuleBasedStateMachine):
         if claim.token in verdicts.stale:
             assert before == self.client.zscore("{gq}:leases", claim.job_id)
 
-    @rule(claim=claims, code=st.sampled_from([0, 1]))
+    @rule(claim=claims, code=st.sampled_from([0, 1, 75]))
     def finish(self, claim: Claim, code: int) -> None:
         """Once or often: only the owner's first word counts."""
         ending = Ending.from_status(code)
         state = JobState.FAILED if code else JobState.SUCCEEDED
         done = self.queue.finish(claim.job_id, claim.token, state=state, ending=ending, duration_s=1.0, devices=())
-        if done:
+        if done is not None and done.is_end:
             assert claim.job_id not in self.ended, "it ended twice"
 
     @rule(claim=claims, later_s=st.sampled_from([0.0, 0.001, 3600.0]))
@@ -157,7 +181,7 @@ class Site(RuleBasedStateMachine):
     @rule()
     def time_goes_by(self) -> None:
         """Whatever waits for its hour may start."""
-        waiting = self.client.zrange("{gq}:timers", 0, -1)
+        waiting = [each for each in self.client.zrange("{gq}:timers", 0, -1) if not each.startswith("d:")]
         for job_id in waiting:
             self.client.zadd("{gq}:timers", {job_id: 1})
             self.client.hset(f"{{gq}}:j:{job_id}", "nb", 1)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import datetime, timezone
 
 import pytest
 from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+from store_dump import dump, faults
 
 from gpuqueue.book import migrate
 from gpuqueue.book.book import Book
@@ -18,11 +20,13 @@ from gpuqueue.opening import ID_GAP, catch_up, open_queue
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import BrokenClaim, Stray
+from gpuqueue.queue.lease import BrokenClaim, Found, Stray
 from gpuqueue.queue.scripts import ACTS, OPENING, Scripts
+from gpuqueue.retries import Retries
 from gpuqueue.run import Ending, RunDevice
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
+from gpuqueue.waits import Dependency, Waits
 from workers.recorder import Recorder
 
 LEASE_S = 300.0
@@ -424,4 +428,65 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
         )
         assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
         record()
+    client.close()
+
+
+def test_what_waits_comes_back_with_what_it_waits_for(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Other jobs, its time, its key, its retries; and what happened to the others meanwhile is judged."""
+    serve(queue)
+    done, failed, parent = (queue.submit(make_spec(name=name)).id for name in "dfp")
+    begin_at = queue.submit(make_spec(waits=Waits(begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc)))).id
+    retried = queue.submit(make_spec(retries=Retries(times=3), waits=Waits(dedupe="k"), level=Level.URGENT)).id
+    token = start(queue, retried)
+    bad = Ending.from_status(75)
+    queue.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
+    client = connect(store_url)
+    client.zadd(keys.PREFIX + "timers", {str(retried): 1})
+    client.hset(keys.job(retried), "nb", 1)
+    token = start(queue, retried)
+    bad = Ending.from_status(1)
+    queue.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
+    waits = Waits(after=(Dependency(done), Dependency(parent)))
+    child, orphan = (
+        queue.submit(make_spec(waits=waits)).id,
+        queue.submit(make_spec(waits=Waits(after=(Dependency(failed),)))).id,
+    )
+    grandchild = queue.submit(make_spec(waits=Waits(after=(Dependency(orphan),)))).id
+    before = [stand(queue, each) for each in (parent, begin_at, retried)]
+    record()
+    for job_id, state in ((done, JobState.SUCCEEDED), (failed, JobState.FAILED)):
+        ending = Ending.from_status(0 if state is JobState.SUCCEEDED else 1)
+        queue.finish(job_id, start(queue, job_id), state=state, ending=ending, duration_s=1, devices=())
+    # The book hears of these ends, and the store is lost before those that waited for them are told.
+    for event in queue.events("0-0", most=1000):
+        if event.job_id in {orphan, child, grandchild}:
+            continue
+        assert book.apply([event], expected=book.cursor(), epoch=queue.epoch() or "")
+
+    lose_data(store_url)
+    open_queue(queue, book, lease_s=LEASE_S)
+    end_pause(store_url)
+    serve(queue)
+
+    assert before == [stand(queue, each) for each in (parent, begin_at, retried)]
+    assert (1, 1, 2) == (before[2].retries, before[2].requeues, before[2].attempt)
+    assert [] == faults(dump(client))
+    with pytest.raises(Found):
+        queue.submit(make_spec(waits=Waits(dedupe="k")))
+    queue.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
+    assert (Dependency(parent),) == stand(queue, child).awaits
+    assert [f"dependency {failed} failed", f"dependency {orphan} failed"] == [
+        stand(queue, each).because for each in (orphan, grandchild)
+    ]
+    assert [] == faults(dump(client))
+    record()
+    told = book.get(orphan)
+    assert told is not None
+    assert (JobState.CANCELLED, WaitReason.DEPENDENCY, f"dependency {failed} failed") == (
+        told.job.state,
+        told.job.reason,
+        told.job.because,
+    )
     client.close()

@@ -89,7 +89,23 @@ def act_of(name: str) -> str:
     return name.partition(",")[0]
 
 
-WAITS: list[Any] = ["e", 300_000, 7, "held", "held", "ada", 1, GIB, f"{GIB}:60:1:", 1, SPEC, 5, 2, 1]
+WAITS: list[Any] = [
+    "e",
+    300_000,
+    7,
+    "held",
+    "held",
+    "ada",
+    1,
+    GIB,
+    f"{GIB}:60:1:",
+    1,
+    SPEC,
+    5,
+    2,
+    1,
+    "after=4:ok:ok begin=5 key=k times=3 on=any retries=1",
+]
 RUN: list[Any] = ["3.abc", "nodeA", "w", "GPU-0,GPU-1", 6, 7, "0.5", "{}", 8]
 STRAY: list[Any] = [4, "1.abc", 300_000, "nodeA", "w", "GPU-0,GPU-1", 6, "0.5", "{}"]
 
@@ -100,9 +116,9 @@ GOOD: dict[str, list[Any]] = {
     "restore": [*WAITS[:3], "running", "", *WAITS[5:], *RUN],
     "open": ["e", 9, 8, 7],
     "adopt, of what waits": [*STRAY, ""],
-    "adopt": [9, *STRAY[1:], SPEC, "ada", 1, GIB, f"{GIB}:60:1:", 1],
+    "adopt": [9, *STRAY[1:], SPEC, "ada", 1, GIB, f"{GIB}:60:1:", 1, "key=k times=3 on=any"],
     "park": [1, "1.abc0", 300_000],
-    "submit": ["ada", 1, GIB, f"{GIB}:0:1:", 1, SPEC, "n"],
+    "submit": ["ada", 1, GIB, f"{GIB}:0:1:", 1, SPEC, "n", "after=4:ok,5:any begin=9 key=k times=3 on=any"],
     "claim": ["nodeA", "GPU-1", "w", 300_000, 0, "n1", 1, 1, 5, 3, 6],
     "started": [3, "1.abc2", 300_000, "{}"],
     "beat": ["nodeA", "GPU-0", 24 * GIB, 0, 0, 8, "", "gpu", 300_000, 1, "1.abc0", 1, "GPU-0", 7, 3, "1.abc2", 0],
@@ -126,7 +142,7 @@ GOOD: dict[str, list[Any]] = {
 #: Arguments that may be anything: what is in them concerns nobody before it is read from the book or shown.
 ANYTHING = {
     ("restore", 10),
-    ("restore", 21),
+    ("restore", 22),
     ("adopt", 8),
     ("adopt", 9),
     ("submit", 5),

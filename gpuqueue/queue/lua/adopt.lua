@@ -7,15 +7,18 @@
 -- arrow: none -> running
 -- ARGV: id  token  lease_ms  host  worker  devices (comma-separated)  claimed ('': unknown)  rate
 --       started (JSON for the book), and of its job: spec ('': unknown)  user  level  mem  shape  requeue (0|1)
+--       how it waits (see waits.lua)
 -- returns the job's state where this is its run, ended or not; 'failed' where it has ended and its job was queued
 --   again; '' where it is not
 local wanted = {'id', 'token', 'ms', 'host', 'worker', 'gang', 'passed', 'rate', 'text', 'text'}
 if (ARGV[10] or '') ~= '' then
-  for _, kind in ipairs({'user', 'level', 'size', 'shape', 'flag'}) do wanted[#wanted + 1] = kind end
+  for _, kind in ipairs({'user', 'level', 'size', 'shape', 'flag', 'text'}) do wanted[#wanted + 1] = kind end
 end
 local wrong = expect(wanted)
 local attempt = string.match(ARGV[2] or '', '^(%d+)%.')
 if not wrong and #attempt > 9 then wrong = redis.error_reply('BADARGS argument 2 is no token') end
+local waits
+if not wrong and #ARGV > 10 then waits, wrong = waits_of(16) end
 if wrong then return wrong end
 local id, token, lease_ms, host, worker, devices, claimed, rate, started, spec = unpack(ARGV, 1, 10)
 local job = read_job(id)
@@ -43,7 +46,7 @@ local told = {'token', token, 'claimed', claimed, 'started', started, 'host', ho
 if job.st == 'queued' or job.st == 'held' then
   if tonumber(attempt) <= job.at or not queueable(job) then return '' end
   if spec ~= '' and spec ~= call('GET', key2('s', id)) then return '' end -- another job, which has its id by mischance
-  leave(id, job)
+  leave(id, job, true)
   job.mem = string.match(job.mem or '', '^%d+$') or string.format('%.0f', (parse_shape(job.sh))) -- as claim.lua
 elseif job.st then
   return '' -- another run has it, or it has ended
@@ -58,6 +61,8 @@ else
   job = {u = ARGV[11], lv = ARGV[12], mem = ARGV[13], sh = ARGV[14], ls = 0}
   call('HSET', job_key(id), 'u', job.u, 'lv', job.lv, 'mem', job.mem, 'sh', job.sh, 'rq', ARGV[15], 'ls', 0,
     'ts', claimed)
+  waits.begin = nil
+  keep_waits(id, job, waits)
   call('SET', key2('s', id), spec)
   call('ZADD', P .. 'live', id, id)
   for _, word in ipairs({'spec', spec}) do told[#told + 1] = word end

@@ -12,8 +12,9 @@ local job = read_job(id)
 if not job.st then return '' end
 local now = now_ms()
 if job.st == 'queued' or job.st == 'held' then
-  leave(id, job)
+  leave(id, job, true)
   close(id, 'cancelled', now, tell('cancel', id, 'cancelled', now, job.at, job.ls, ''))
+  let_in_if_due(now)
   return 'cancelled'
 elseif job.st == 'starting' or job.st == 'running' then
   call('HSET', job_key(id), 'st', 'cancelling')

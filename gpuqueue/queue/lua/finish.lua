@@ -1,11 +1,14 @@
 -- A run has ended and its processes are gone: give the memory back and say how it went. Its job ends with it, or waits
--- for another run; never one that is being cancelled, or must not run twice.
+-- for another run: where the worker says so, where it may be retried, and where the run asked to be requeued (exit 75).
+-- Never one that is being cancelled, or must not run twice.
 -- arrow: starting -> succeeded
 -- arrow: starting -> failed
 -- arrow: starting -> queued
+-- arrow: starting -> held
 -- arrow: running -> succeeded
 -- arrow: running -> failed
 -- arrow: running -> queued
+-- arrow: running -> held
 -- arrow: cancelling -> cancelled
 -- arrow: cancelling -> succeeded
 -- arrow: cancelling -> failed
@@ -26,15 +29,19 @@ pcall(count_deaths, id, job, now, well, against, why) -- the end itself must be 
 local ok, report = pcall(cjson.decode, ended)
 local took_s = ok and type(report) == 'table' and tonumber(report.duration_s) or nil
 free_devices(id, job, now, took_s and took_s >= 0 and took_s < 1e9 and took_s or nil)
+later_ms = tonumber(later_ms or 0)
 if state == 'queued' then
   if job.st == 'cancelling' then state = 'cancelled'
   elseif job.rq ~= '1' or not queueable(job) then state = 'failed' end
+elseif state == 'failed' and job.st ~= 'cancelling' and ok and type(report) == 'table' and type(report.ending) == 'table' then
+  state, reason, later_ms = after_failure(job, report.ending)
 end
-if state == 'queued' then
-  queue_again(id, job, now, reason, tonumber(later_ms), ended)
+if state == 'queued' or state == 'held' then
+  queue_again(id, job, now, state, reason, later_ms, ended)
 else
   local event = tell('finish', id, state, now, job.at, job.ls, '', 'token', token, 'ended', ended)
   close(id, state, now, event)
+  let_in_if_due(now)
 end
 ring('room')
 return state

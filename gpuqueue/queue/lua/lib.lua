@@ -283,12 +283,16 @@ local function close(id, state, now, event)
   call('HSET', job_key(id), 'st', state, 'te', string.format('%.0f', now), 'ev', event, 'why', '')
   call('ZADD', P .. 'ended', string.format('%.0f', now), id)
   call('PUBLISH', P .. 'end', id)
+  if call('EXISTS', key2('dep', id)) == 1 then -- others wait for this; they hear of it in pieces (waits.lua)
+    call('ZADD', P .. 'timers', 0, 'd:' .. id .. ':' .. (state == 'succeeded' and 'ok' or 'fail'))
+  end
 end
 
 -- What a damaged entry has lost starts over: a script that stumbles over it would stop half-way, or stop everybody.
 local function counted(text) return #(text or '') < 10 and tonumber(string.match(text or '', '^%d+$')) or 0 end
 
-local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf', 'nb', 'nw'}
+local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf', 'why', 'nb',
+  'nw', 'af', 'dk', 'rt', 'ro', 'rn', 'qn'}
 local function read_job(id)
   local values = call('HMGET', job_key(id), unpack(FIELDS))
   local job = {}
@@ -306,19 +310,3 @@ local ACTIVE = {starting = true, running = true, cancelling = true}
 
 -- Does this writer still own the run? Every write after the claim asks this first; a stale one changes nothing.
 local function owns(job, token) return ACTIVE[job.st] and job.tok == token end
-
--- A run is over and nobody knows how: run again, hold, or end. Used by lose.lua and reap.lua.
-local function lose(id, job, now, loss_limit, detail)
-  local losses = job.ls + 1
-  free_devices(id, job, now)
-  local state, reason = 'queued', ''
-  if job.st == 'cancelling' then state = 'cancelled'
-  elseif job.rq ~= '1' or not queueable(job) then state = 'lost'
-  elseif losses >= loss_limit then state, reason = 'held', 'lost_too_often' end
-  local event = tell('lose', id, state, now, job.at, losses, reason, 'token', job.tok, 'detail', detail)
-  call('HSET', job_key(id), 'st', state, 'ls', losses, 'why', reason, 'tok', '', 'devs', '', 'host', '', 'w', '')
-  if state == 'queued' then enqueue(id, job.lv, job.u, job.sh) end
-  if state == 'cancelled' or state == 'lost' then close(id, state, now, event) end
-  ring('room')
-  return state
-end

@@ -1,4 +1,5 @@
--- Let a held job be claimed again, at its old place in the order, once nothing else keeps it. Its losses are forgiven.
+-- Let a held job be claimed again, at its old place in the order, once nothing else keeps it. Its losses and
+-- requeues are forgiven.
 -- arrow: held -> queued
 -- ARGV: id
 -- returns the state after; that of before if it was not held; '' if unknown
@@ -10,7 +11,7 @@ if not job.st then return '' end
 if job.st ~= 'held' or not queueable(job) then return job.st end
 local now = now_ms()
 local reason = stand(id, job, now)
-call('HSET', job_key(id), 'st', 'queued', 'why', reason, 'ls', 0, 'since', string.format('%.0f', now))
-tell('release', id, 'queued', now, job.at, 0, reason)
+call('HSET', job_key(id), 'st', 'queued', 'why', reason, 'ls', 0, 'qn', 0, 'since', string.format('%.0f', now))
+tell('release', id, 'queued', now, job.at, 0, reason, 'requeues', 0)
 ring('work')
 return 'queued'

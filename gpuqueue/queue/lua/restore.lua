@@ -5,16 +5,18 @@
 -- arrow: none -> running
 -- arrow: none -> cancelling
 -- ARGV: epoch to come  lease_ms  id  state  reason  user  level  mem  shape  requeue (0|1)  spec  submitted  attempt
---       losses, and of a run: token  host  worker  devices (comma-separated)  claimed  began  rate  said  parked until
+--       losses  how it waits (see waits.lua), and of a run: token  host  worker  devices (comma-separated)  claimed  began  rate  said  parked until
 -- returns 1 it is back | 0 it was back before | -1 this rebuild is over
 local wanted = {'nonce', 'ms', 'id', 'word', 'reason', 'user', 'level', 'size', 'shape', 'flag', 'text', 'ms', 'count',
-  'count'}
+  'count', 'text'}
 if #ARGV > #wanted then
   for _, kind in ipairs({'token', 'host', 'worker', 'gang', 'ms', 'ms', 'rate', 'text', 'ms'}) do wanted[#wanted + 1] = kind end
 end
 local wrong = expect(wanted)
-local STATES = #ARGV == 14 and {queued = true, held = true} or ACTIVE
+local STATES = #ARGV == 15 and {queued = true, held = true} or ACTIVE
 if not wrong and not STATES[ARGV[4]] then wrong = redis.error_reply('BADARGS argument 4 is no state of such a job') end
+local waits
+if not wrong then waits, wrong = waits_of(15) end
 if wrong then return wrong end
 local epoch, lease_ms, id, state, reason, user, lv, mem, shape, requeue, spec, submitted, at, ls = unpack(ARGV, 1, 14)
 if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return -1 end
@@ -24,12 +26,18 @@ call('HSET', job_key(id), 'st', state, 'u', user, 'lv', lv, 'sh', shape, 'mem', 
   'ts', submitted, 'why', reason)
 call('SET', key2('s', id), spec)
 call('ZADD', P .. 'live', id, id)
-if #ARGV == 14 then
-  if state == 'queued' then enqueue(id, lv, user, shape) end
+local job = {u = user, lv = lv, sh = shape}
+keep_waits(id, job, waits)
+if #ARGV == 15 then
+  depend(id, job, dependencies(waits.after))
+  if state == 'queued' then
+    reason = stand(id, job, now)
+    call('HSET', job_key(id), 'why', reason)
+  end
   tell('restore', id, state, now, at, ls, reason)
   return 1
 end
-local token, host, worker, devices, claimed, began, rate, said, parked = unpack(ARGV, 15, 23)
+local token, host, worker, devices, claimed, began, rate, said, parked = unpack(ARGV, 16, 24)
 hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, mem, shape, now,
   math.max(now + lease_ms, tonumber(parked)))
 if state == 'starting' then -- the claim's reply may still be on its way: sent again, it is answered again

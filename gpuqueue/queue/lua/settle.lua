@@ -7,9 +7,12 @@ local ms, n = tonumber(ARGV[1]), tonumber(ARGV[2])
 local forgotten = 0
 call('HSET', P .. 'meta', 'recorded', ARGV[1] .. '-' .. ARGV[2]) -- a book that has less than this lost some of it
 for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'ended', '-inf', ARGV[1])) do
-  local ev_ms, ev_n = string.match(call('HGET', job_key(id), 'ev') or '0-0', '^(%d+)-(%d+)$')
+  local j = call('HMGET', job_key(id), 'ev', 'dk', 'u')
+  local ev_ms, ev_n = string.match(j[1] or '0-0', '^(%d+)-(%d+)$')
   ev_ms, ev_n = tonumber(ev_ms) or 0, tonumber(ev_n) or 0 -- a damaged entry is forgotten as well
   if ev_ms < ms or (ev_ms == ms and ev_n <= n) then
+    local key = j[2] and (j[3] or '') .. ' ' .. j[2]
+    if key and call('HGET', P .. 'keys', key) == id then call('HDEL', P .. 'keys', key) end
     call('DEL', job_key(id), key2('s', id))
     call('ZREM', P .. 'ended', id)
     call('ZREM', P .. 'live', id)

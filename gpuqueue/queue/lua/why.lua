@@ -29,6 +29,7 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
     local bytes, places = left_beside(device, capacity, all_slots, need, blockers)
     if n > 1 or not ((mem <= bytes and places >= 1) or ends_before(limit_s, start, now)) then return 'kept' end
   end
+  if job.st == 'queued' and (job.why or '') ~= '' then return 'not_yet' end
   return 'fits'
 end
 
@@ -67,7 +68,7 @@ for _, host in ipairs(names) do
 end
 
 local first = {}
-if plans then
+if plans and not (job.st == 'queued' and (job.why or '') ~= '') then
   local where, blockers = {}, {}
   for _, device in ipairs(plans.devices) do
     where[#where + 1] = device.name

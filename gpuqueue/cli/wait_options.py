@@ -1,0 +1,47 @@
+"""The options that say what a job waits for beside a device, and after which endings it runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from gpuqueue.command import say
+from gpuqueue.job import Job
+from gpuqueue.retries import DEFAULT_ON
+from gpuqueue.wishes import TIMES
+
+Option = Callable[[Any], Any]
+
+after = click.option(
+    "--after",
+    multiple=True,
+    metavar="ID[:ok|any|fail]",
+    help="Wait until that job has ended: well (ok, the default), in any way, or badly. Repeat it, or use commas.",
+)
+begin = click.option("--begin", metavar="TIME", help=f"Not before: {TIMES}.")
+retries = click.option("--retries", type=int, metavar="N", help="Run it again after a failure, at most N times.")
+retry_on = click.option(
+    "--retry-on",
+    metavar="ENDINGS",
+    help=f"After which endings: failed, signalled, out_of_memory, timed_out, refused, lost, any. "
+    f"[default: {','.join(map(str, DEFAULT_ON))}]",
+)
+
+#: Those of submit.
+WAIT_OPTIONS: list[Option] = [
+    after,
+    begin,
+    click.option("--hold", is_flag=True, help="Queue it held: it waits for gpuqueue release."),
+    click.option(
+        "--dedupe", metavar="KEY", help="If a job of yours with this key waits or runs, print its id, queue nothing."
+    ),
+    retries,
+    retry_on,
+]
+
+
+def tell_found(job: Job) -> None:
+    """Say that no job was made: one with the same key is there."""
+    say("gpuqueue", f"job {job.id} has this dedupe key and is {job.state}: no new job was queued")

@@ -1,0 +1,39 @@
+-- Could any known device ever run such a job? Goes before submit.lua and edit.lua.
+local WISHES = {[''] = true, gpu = true, cpu = true, any = true}
+
+-- What is not known is not impossible: a host that is down for an hour has taken its devices out of the queue.
+-- -> 'queued', '' or 'device' | 'impossible', why, figure
+local function judge(user, lv, mem, shape)
+  local _, _, n, pool, wish = parse_shape(shape)
+  local urgent = call('HGET', P .. 'meta', 'urgent') or '*'
+  if lv == '3' and urgent ~= '*' and not string.find(',' .. urgent .. ',', ',' .. user .. ',', 1, true) then
+    return 'impossible', 'urgent', 0
+  end
+  local in_pool, largest, most, parts, anything = 0, 0, 0, 0, false
+  local hosts = call('SMEMBERS', P .. 'hosts')
+  for h = 1, #hosts do
+    local records = call('HGETALL', key2('dev', hosts[h]))
+    local candidates, fitting = {}, {} -- by kind: a job on several devices never mixes them
+    for i = 1, #records, 2 do
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      anything = anything or total ~= nil
+      if total and (pool == '' or pool == its_pool) then
+        in_pool = in_pool + 1
+        if suits(wish, kind) and n > 1 and kind == 'mig' then
+          parts = parts + 1 -- a CUDA process can use one part of a card only
+        elseif suits(wish, kind) then
+          local offer = total - headroom
+          candidates[kind] = (candidates[kind] or 0) + 1
+          largest, most = math.max(largest, offer), math.max(most, candidates[kind])
+          if offer >= tonumber(mem) then fitting[kind] = (fitting[kind] or 0) + 1 end
+          if fitting[kind] == n then return 'queued', '' end
+        end
+      end
+    end
+  end
+  if anything and in_pool == 0 then return 'impossible', 'pool', 0 end
+  if parts > 0 and most < n then return 'impossible', 'mig', 0 end
+  if most == 0 then return 'queued', 'device' end
+  if most < n then return 'impossible', 'devices', most end
+  return 'impossible', 'memory', string.format('%.0f', largest)
+end

@@ -1,0 +1,42 @@
+"""How a job waits, as the one argument of the scripts that take a request (see ``lua/waits.lua``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from gpuqueue.clock import to_epoch_ms
+from gpuqueue.job import Job, JobSpec
+from gpuqueue.waits import Dependency
+
+
+def asked(spec: JobSpec, ends: Mapping[int, bool] | None = None) -> str:
+    """Return what a request says of waiting; *ends* is which jobs have ended, and whether they succeeded."""
+    words = _words(spec, ends or {}, begin_at=spec.waits.begin_at)
+    return " ".join([*words, "hold=1"] if spec.waits.hold else words)
+
+
+def left(job: Job, ends: Mapping[int, bool]) -> str:
+    """Return how a job of the book waits now: what has been is over, and its counts go on."""
+    words = _words(job.spec, ends, begin_at=job.begins_at, after=not job.attempt)
+    counts = (("retries", job.retries), ("requeues", job.requeues))
+    return " ".join([*words, *(f"{name}={count}" for name, count in counts if count)])
+
+
+def _words(spec: JobSpec, ends: Mapping[int, bool], *, begin_at: datetime | None, after: bool = True) -> list[str]:
+    words = []
+    if spec.waits.after and after:
+        words.append("after=" + ",".join(_dependency(each, ends) for each in spec.waits.after))
+    if begin_at is not None:
+        words.append(f"begin={max(0, to_epoch_ms(begin_at))}")
+    if spec.waits.dedupe is not None:
+        words.append(f"key={spec.waits.dedupe}")
+    if spec.retries.times:
+        words += [f"times={spec.retries.times}", f"on={','.join(map(str, spec.retries.on))}"]
+    return words
+
+
+def _dependency(wanted: Dependency, ends: Mapping[int, bool]) -> str:
+    if wanted.job_id not in ends:
+        return str(wanted)
+    return f"{wanted}:{'ok' if ends[wanted.job_id] else 'fail'}"

@@ -1,0 +1,97 @@
+"""From what a person says about waiting to what a spec holds: jobs to come after, a time, retries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+
+from gpuqueue import checks
+from gpuqueue.errors import BadRequest
+from gpuqueue.retries import DEFAULT_ON, Retries, RetryOn
+from gpuqueue.units import parse_duration
+from gpuqueue.waits import Dependency
+from gpuqueue.words import brief
+
+#: For the metavar and the message alike.
+TIMES = "2h, now+2h, 16:00, 2026-11-01 or 2026-11-01T09:00"
+_HOUR = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+#: As a duration it is for minutes; nobody who means a time of day must get that.
+_CLOCK = re.compile(r"[0-9]+:[0-9]+(:[0-9]+)?")
+#: What takes a wish back.
+NONE = "none"
+
+
+def dependencies(value: object) -> tuple[Dependency, ...]:
+    """Return the jobs to come after, given as ids, as texts such as ``12:any,13``, or as Dependency; one or many.
+
+    Raises:
+        BadRequest: it names no jobs.
+
+    """
+    if value is None:
+        return ()
+    if isinstance(value, (int, str, Dependency)):
+        return dependencies([value])
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
+        raise BadRequest(f"after must be the ids of jobs, not {brief(value)}")
+    found: list[Dependency] = []
+    for each in value:
+        found += Dependency.parse(each) if isinstance(each, str) else [_dependency(each)]
+    return tuple(dict.fromkeys(found))
+
+
+def _dependency(value: object) -> Dependency:
+    return value if isinstance(value, Dependency) else Dependency(checks.job_id(value))
+
+
+def begin(value: object, *, now: datetime | None = None) -> datetime | None:
+    """Return the earliest start: a datetime, a duration from *now*, the next time that clocks say so, or a date.
+
+    None stands for at once, and so does what has been.
+
+    Raises:
+        BadRequest: it is no time.
+
+    """
+    now = now or datetime.now(timezone.utc)
+    moment = _moment(value, now) if isinstance(value, str) else checks.moment_or_none("begin", value)
+    return None if moment is None or moment <= now else moment.astimezone(timezone.utc)
+
+
+def _moment(text: str, now: datetime) -> datetime | None:
+    raw = text.strip()
+    if raw in {"now", NONE}:
+        return None
+    hour = _HOUR.fullmatch(raw)
+    try:
+        if hour is not None:
+            local = now.astimezone()
+            then = datetime.combine(local.date(), datetime.min.time()).replace(
+                hour=int(hour[1]), minute=int(hour[2]), second=int(hour[3] or 0)
+            )
+            today = then.astimezone()
+            return today if today > now else (then + timedelta(days=1)).astimezone()
+        try:
+            return now + timedelta(seconds=parse_duration("" if _CLOCK.fullmatch(raw) else raw.removeprefix("now+")))
+        except BadRequest:
+            return datetime.fromisoformat(raw).astimezone()
+    except (ValueError, OverflowError):
+        raise BadRequest(f"{brief(text)} is no time to begin: write {TIMES}") from None
+
+
+def retries(times: object, on: object) -> Retries:
+    """Return how often, and after which endings, a job is tried again.
+
+    Raises:
+        BadRequest: one of them makes no sense, or endings are named for no retries.
+
+    """
+    count = checks.count("retries", times)
+    if on is None or on == ():
+        return Retries(times=count)
+    if not count:
+        raise BadRequest("say how many retries as well: --retries 3")
+    if isinstance(on, str):
+        return Retries(times=count, on=Retries.parse_on(on))
+    return Retries(times=count, on=checks.words_of("retry_on", on, RetryOn) or DEFAULT_ON)

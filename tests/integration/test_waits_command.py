@@ -1,0 +1,139 @@
+"""What people see of jobs that wait for something else than a device."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from factories import make_spec, must_claim, serve
+from site_of_one import Site
+
+from gpuqueue.job import JobState
+from gpuqueue.run import Ending
+from gpuqueue.settings import Settings
+from workers.recorder import Recorder
+
+TRUE = ["--mem", "1G", "--", "true"]
+
+
+@pytest.fixture
+def open_site(site: Site) -> Site:
+    """Return a site with a history and a card that nobody works for."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    return site
+
+
+def submit(site: Site, *words: str) -> int:
+    """Submit by the command line and return the id."""
+    return int(site.cli("submit", *words, *TRUE).stdout)
+
+
+def end(site: Site, code: int = 0) -> None:
+    """End the job that comes next."""
+    claimed = must_claim(site.queue)
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    ending = Ending.from_status(code)
+    site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
+
+
+def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:
+    """The other job and where it stands, the time, the retry."""
+    first = submit(open_site, "--name", "first")
+    second = submit(open_site, "--after", str(first), "--retries", "2")
+    third = submit(open_site, "--begin", "2h", "--hold")
+    fourth = submit(open_site, "--begin", "2h")
+
+    rows = open_site.cli("queue").stdout.splitlines()
+    assert f"job {first}" in rows[2]
+    assert "held" in rows[3]
+    assert "begin in 1:59:" in rows[4] or "begin in 2:00:00" in rows[4]
+    story = open_site.cli("why", str(second)).stdout
+    assert f"start  not before job {first} has succeeded: it is queued" in story
+    assert "it fits" not in story
+    assert "start  not before 20" in open_site.cli("why", str(fourth)).stdout
+    shown = open_site.cli("show", str(second)).stdout
+    assert f"(job {first})" in shown
+    assert "retries    0 of 2, after: failed, signalled, lost" in shown
+    assert f"  after      {first}:ok" in shown
+    plain = json.loads(open_site.cli("why", str(second), "--json").stdout)
+    assert {"not_yet"} == {each["obstacle"] for each in plain["devices"]}
+    assert plain["start"] is None
+    assert [f"{first}:ok"] == plain["job"]["awaits"]
+    assert "held" in open_site.cli("show", str(third)).stdout
+
+
+def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Site) -> None:
+    """Its exit code is that of a job that did not succeed."""
+    first = submit(open_site)
+    second = submit(open_site, "--after", f"{first}")
+    end(open_site, 1)
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    while recorder.record(0):
+        pass
+
+    assert f"cancelled (dependency {first} failed)" in open_site.cli("show", str(second)).stdout
+    done = open_site.cli("wait", str(second), check=False)
+    assert 1 == done.returncode
+    assert f"job {second} cancelled (dependency {first} failed)" in done.stderr
+    (told, _) = json.loads(open_site.cli("history", "--json").stdout)
+    assert (f"dependency {first} failed", "dependency") == (told["because"], told["reason"])
+    assert f"dependency {first} failed" in open_site.cli("history", "--columns", "id,state,because").stdout
+
+
+def test_what_ended_long_ago_is_looked_up_in_the_history(open_site: Site) -> None:
+    """The queue has forgotten it."""
+    first, second = submit(open_site), submit(open_site)
+    end(open_site)
+    end(open_site, 1)
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    while recorder.record(0):
+        pass
+    assert open_site.queue.get(first) is None
+
+    assert 3 == submit(open_site, "--after", f"{first},{second}:fail")
+    done = open_site.cli("submit", "--after", str(second), *TRUE, check=False)
+    assert (2, "") == (done.returncode, done.stdout)
+    assert f"job {second} failed, or was cancelled" in done.stderr
+    assert "memory" in open_site.cli("queue").stdout
+
+
+def test_a_second_job_with_a_key_is_the_first(open_site: Site) -> None:
+    """It says so, and all is well."""
+    first = submit(open_site, "--dedupe", "nightly")
+
+    done = open_site.cli("submit", "--dedupe", "nightly", *TRUE)
+
+    assert f"{first}\n" == done.stdout
+    assert f"job {first} has this dedupe key and is queued" in done.stderr
+    assert 1 == len(open_site.queue.live())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--after", "77"], "there is no job 77 to wait for"),
+        (["--after", "77,78"], "there is no job 77, 78 to wait for"),
+        (["--after", "x"], "is no job to wait for: write --after 12"),
+        (["--after", "1:well"], "is no job to wait for"),
+        (["--after", "1,1:any"], "only once"),
+        (["--begin", "soon"], "is no time to begin: write 2h"),
+        (["--begin", "25:00"], "is no time to begin"),
+        (["--dedupe", "a b"], "is no dedupe key"),
+        (["--retries", "-1"], "retries must be a whole number from 0"),
+        (["--retries", "1000"], "from 0 to 100"),
+        (["--retry-on", "lost"], "say how many retries"),
+        (["--retries", "1", "--retry-on", "sunday"], "is nothing to retry after"),
+        (["--retries", "1", "--no-requeue"], "leave out --retries or --no-requeue"),
+    ],
+)
+def test_a_mistake_gets_a_clear_line_and_nothing_is_queued(open_site: Site, words: list[str], line: str) -> None:
+    """What is wrong, and what to write."""
+    open_site.queue.submit(make_spec())
+
+    done = open_site.cli("submit", *words, *TRUE, check=False)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert line in done.stderr
+    assert 1 == done.stderr.count("\n")
+    assert 1 == len(open_site.queue.live())
