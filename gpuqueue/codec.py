@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
+from gpuqueue.array import Array, Axis, Indexes, Member
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.exec_limits import refuse_what_no_process_takes
@@ -76,6 +77,7 @@ def encode_spec(spec: JobSpec) -> str:
             "umask": spec.umask,
             "script": spec.script,
             "interpreter": spec.interpreter,
+            "array": _array_to_plain(spec.array),
             "snapshot": spec.snapshot,
             **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
             **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
@@ -95,7 +97,7 @@ def encode_spec(spec: JobSpec) -> str:
 
 
 def decode_spec(text: object) -> JobSpec:
-    """Return the spec that *text* holds.
+    """Return the spec that *text* holds; where it is a member's (:func:`of_member`), what that member is to run.
 
     Raises:
         Unreadable: it holds none that this version knows.
@@ -105,7 +107,7 @@ def decode_spec(text: object) -> JobSpec:
     plain = loaded(text, what)
     account, env = plain.below("account", "a job's account"), plain.below("env", "a job's environment")
     with _meaning(what):
-        return JobSpec(
+        spec = JobSpec(
             argv=plain.texts("argv"),
             cwd=plain.text("cwd"),
             env={name: env.text(name) for name in env},
@@ -125,7 +127,63 @@ def decode_spec(text: object) -> JobSpec:
             snapshot=plain.text_or_none("snapshot"),
             waits=_waits_from_plain(plain.plain("waits", None)),
             retries=_retries_from_plain(plain.plain("retries", None)),
+            array=_array_from_plain(plain.plain("array")),
         )
+        member = _member_from_plain(plain)
+        return spec if member is None else spec.of_member(member)
+
+
+def _array_to_plain(array: Array | None) -> Plain | None:
+    """Return *array* as submit.lua reads it as well: the names in this order."""
+    if array is None:
+        return None
+    return {"indexes": str(array.indexes), "at_once": array.at_once, "axes": [str(axis) for axis in array.axes]}
+
+
+def _array_from_plain(plain: object) -> Array | None:
+    if plain is None:
+        return None
+    fields = Fields(plain, "an array")
+    return Array(
+        indexes=Indexes.parse(fields.text("indexes")),
+        at_once=fields.whole_or_none("at_once"),
+        axes=tuple(map(Axis.parse, fields.texts("axes"))),
+    )
+
+
+def _member_from_plain(plain: Fields) -> Member | None:
+    return Member(plain.whole("of"), plain.whole("index")) if plain.has("of") else None
+
+
+def of_member(payload: str, member: Member) -> str:
+    """Return the spec of a *member* from the *payload* of its array: that, and whose member it is."""
+    owner = f',"of":{member.array_id},"index":{member.index}}}'
+    return payload if payload.endswith(owner) else payload[:-1] + owner
+
+
+def member_note(member: Member) -> str:
+    """Return what stands for the spec of a *member* where its array's is kept anyway."""
+    return _dump({"v": VERSION, "of": member.array_id, "index": member.index})
+
+
+def whole_payload(payload: str, array: str | None) -> str:
+    """Return a spec that can be read alone, from one that may be a :func:`member_note`, and its array's if known."""
+    if array is None or len(payload) > 100:  # noqa: PLR2004 - a note has two numbers, a spec more than ten fields
+        return payload
+    try:
+        plain = loaded(payload, "a job's request")
+        member = None if plain.has("argv") else _member_from_plain(plain)
+    except Unreadable:
+        return payload
+    return payload if member is None else of_member(array, member)
+
+
+def member_of(payload: object) -> Member | None:
+    """Return whose member the spec in *payload* says that it is, None where it says nothing or cannot be read."""
+    try:
+        return _member_from_plain(loaded(payload, "a job's request"))
+    except Unreadable:
+        return None
 
 
 def waits_to_plain(waits: Waits) -> Plain:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum, IntEnum
 from types import MappingProxyType
 
+from gpuqueue.array import Array, Member, Progress
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest
 from gpuqueue.retries import NO_RETRIES, Retries
@@ -66,7 +67,9 @@ ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobSt
 TRANSITIONS: Mapping[JobState | None, frozenset[JobState]] = MappingProxyType(
     {
         None: frozenset({JobState.QUEUED, JobState.HELD, JobState.STARTING, JobState.RUNNING, JobState.CANCELLING}),
-        JobState.QUEUED: frozenset({JobState.STARTING, JobState.RUNNING, JobState.HELD, JobState.CANCELLED}),
+        JobState.QUEUED: frozenset(
+            {JobState.STARTING, JobState.RUNNING, JobState.HELD, JobState.CANCELLING, JobState.CANCELLED}
+        ),
         JobState.HELD: frozenset({JobState.QUEUED, JobState.RUNNING, JobState.CANCELLED}),
         JobState.STARTING: frozenset(
             {
@@ -86,6 +89,7 @@ TRANSITIONS: Mapping[JobState | None, frozenset[JobState]] = MappingProxyType(
                 JobState.FAILED,
                 JobState.QUEUED,
                 JobState.HELD,
+                JobState.CANCELLED,
                 JobState.LOST,
             }
         ),
@@ -129,6 +133,8 @@ class WaitReason(str, Enum):
     BEGIN = "begin"
     #: Its last run ended badly, or asked for another; the next one may not start before its time.
     RETRY = "retry"
+    #: As many members of the array are at it as were asked to be at once.
+    ARRAY_LIMIT = "array_limit"
 
     def __str__(self) -> str:
         return self.value
@@ -207,7 +213,8 @@ class JobSpec:
     (:func:`gpuqueue.device.suits`).
     ``waits`` is what it waits for beside a device, ``retries`` how often it runs again after a failure.
     ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
-    content-addressed copy of the code beside ``cwd``; nothing fills it yet.
+    content-addressed copy of the code beside ``cwd``; nothing fills it yet. ``array`` is there where many such jobs
+    are asked for in one.
     """
 
     argv: tuple[str, ...]
@@ -229,6 +236,7 @@ class JobSpec:
     snapshot: str | None = None
     waits: Waits = NO_WAITS
     retries: Retries = NO_RETRIES
+    array: Array | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could never run.
@@ -301,6 +309,8 @@ class JobSpec:
             raise BadRequest(f"the device must be one of {', '.join(DeviceWish)}, not {brief(self.device)}")
         if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
             raise BadRequest(f"{brief(self.umask)} is no umask: it has three octal digits")
+        if self.array is not None and not isinstance(self.array, Array):
+            raise BadRequest(f"the array must be an Array, not {brief(self.array)}")
         if not all(isinstance(text, str) for text in (*self.argv, *self.env, *self.env.values())):
             raise BadRequest("every argument, and every variable of the environment, must be text")
 
@@ -314,6 +324,14 @@ class JobSpec:
         """Return the command line as one would type it into a shell."""
         return shlex.join(self.argv)
 
+    def of_member(self, member: Member) -> JobSpec:
+        """Return what the *member* of this array is to run: its own values in the arguments and the environment."""
+        if self.array is None:
+            return self
+        array, index = self.array, member.index
+        env = {**self.env, **array.environment(index, member.array_id)}
+        return replace(self, argv=tuple(array.fill(word, index) for word in self.argv), env=env, array=None)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
@@ -323,6 +341,7 @@ class Job:
     failure, ``requeues`` those that a run asked for (exit 75). Times are on the store's clock. ``devices`` holds the
     UUIDs of the current or last run. ``awaits`` are the jobs whose end it still waits for, as far as the queue tells;
     ``begins_at`` is when it may start, where that is to come; ``because`` why it was cancelled, where nobody did.
+    ``member`` says whose member it is, ``progress`` how far it has come where it is an array itself.
     """
 
     id: int
@@ -342,7 +361,14 @@ class Job:
     awaits: tuple[Dependency, ...] = ()
     begins_at: datetime | None = None
     because: str | None = None
+    member: Member | None = None
+    progress: Progress | None = None
+
+    @property
+    def label(self) -> str:
+        """Return what people call it: ``17``, or ``17_2`` where it is a member of an array."""
+        return str(self.member or self.id)
 
     def __str__(self) -> str:
         """Return the one name by which logs call a job."""
-        return f"job {self.id} ({self.spec.name}, {self.spec.account.name}, {format_bytes(self.spec.mem_bytes)})"
+        return f"job {self.label} ({self.spec.name}, {self.spec.account.name}, {format_bytes(self.spec.mem_bytes)})"

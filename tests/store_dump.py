@@ -7,6 +7,7 @@ from typing import Any
 
 import redis
 
+from gpuqueue.array import Indexes
 from gpuqueue.job import ENDS, JobState
 from gpuqueue.queue import keys
 
@@ -113,11 +114,12 @@ def faults(store: Dump) -> list[str]:
     """Return in words what is wrong with a store: keys that nobody knows, indexes that do not fit the jobs."""
     found = [f"unknown key {key!r}" for key in store if not NAMES.fullmatch(key)]
     jobs = {key.rpartition(":")[2]: held for key, held in store.items() if re.fullmatch(r".*\}:j:\d+", key)}
-    found += [f"job {job_id} has no spec" for job_id in jobs if keys.spec(job_id) not in store]
+    specless = (job_id for job_id in jobs if keys.spec(job_id) not in store)
+    found += [f"job {each} has no spec" for each in specless if keys.spec(jobs[each].get("ar", 0)) not in store]
     found += _compare("live", set(_members(store, "live")), set(jobs))
     ended = {job_id for job_id, job in jobs.items() if JobState(job["st"]) in ENDS}
     found += _compare("ended", set(_members(store, "ended")), ended)
-    active = {job_id for job_id, job in jobs.items() if JobState(job["st"]).is_active}
+    active = {job_id for job_id, job in jobs.items() if JobState(job["st"]).is_active and "rm" not in job}
     found += _compare("leases", set(_members(store, "leases")), active)
     promised = {(uuid, job_id) for job_id in active for uuid in jobs[job_id]["devs"].split(",")}
     leased = {(key.partition(":dl:")[2], job_id) for key, held in store.items() if ":dl:" in key for job_id in held}
@@ -140,10 +142,34 @@ def faults(store: Dump) -> list[str]:
     dependent = {job_id for job_id in aside if queued[job_id].get("why") == "dependency"}
     found += _compare("reasons", dependent, {job_id for _, job_id in awaits} & set(queued))
     timers = {each for each in _members(store, "timers") if not each.startswith("d:")}
-    found += _compare("timers", timers, aside - dependent)
+    found += _compare("timers", timers, {each for each in aside - dependent if queued[each]["why"] != "array_limit"})
     keyed = set(store.get(keys.PREFIX + "keys", {}).values())
     found += [f"the dedupe key of job {job_id} is left" for job_id in keyed - set(jobs)]
+    found += _array_faults(store, jobs)
     return found + _queue_faults(store, {job_id: job for job_id, job in queued.items() if job_id not in aside})
+
+
+def _array_faults(store: Dump, jobs: dict[str, dict[str, str]]) -> list[str]:
+    """Return what is wrong with the arrays: each member is in one place, and the array stands where they do."""
+    found = []
+    for array_id, array in ((job_id, job) for job_id, job in jobs.items() if "rm" in job):
+        members = {job_id: job for job_id, job in jobs.items() if job.get("ar") == array_id}
+        alive = {job_id for job_id, job in members.items() if JobState(job["st"]) not in ENDS}
+        found += _compare(f"members of {array_id}", set(_members(store, f"am:{array_id}")), alive)
+        left, held = Indexes.parse(array["rm"]), Indexes.parse(array["hd"])
+        places = [*left, *held, *(int(each["ix"]) for each in members.values())]
+        if len(places) != len(set(places)):
+            found.append(f"a member of {array_id} is in two places: {places}")
+        if any(int(array_id) + 1 + int(each["ix"]) != int(job_id) for job_id, each in members.items()):
+            found.append(f"a member of {array_id} has the id of another one")
+        ended = sum(int(array.get(name, 0)) for name in ("es", "ef", "ec", "el"))
+        if ended + len(alive) + len(left) + len(held) != int(array["n"]):
+            found.append(f"{array_id} has {array['n']} members, and not all are counted: {array}")
+        if (JobState(array["st"]) in ENDS) != (ended == int(array["n"])):
+            found.append(f"{array_id} is {array['st']}, and {ended} of its members have ended")
+        if "cap" in array and len(alive) > int(array["cap"]):
+            found.append(f"{len(alive)} members of {array_id} are at it at once")
+    return found
 
 
 def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import redis
+
+from gpuqueue.array import Indexes, Progress
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import encode_ended, encode_spec, encode_started
 from gpuqueue.errors import Impossible, Unreadable
@@ -28,6 +31,18 @@ log = logging.getLogger(__name__)
 
 #: Longest word on why a run died at once, in characters; three of them stand in one line.
 MAX_WHY = 100
+
+
+#: Where a job stands after each change of mind.
+_AIMS = {"cancel": JobState.CANCELLED, "hold": JobState.HELD, "release": JobState.QUEUED}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartChanged:
+    """What a change of mind came to: where the array stands now, and how many members it moved."""
+
+    state: JobState
+    moved: int
 
 
 def new_nonce() -> str:
@@ -76,6 +91,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
             submitted_at=from_epoch_ms(int(submitted_ms)),
             reason=WaitReason(aside or reason or WaitReason.MEMORY),
             begins_at=spec.waits.begin_at if aside else None,
+            progress=Progress(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
         )
 
     @answering
@@ -184,17 +200,42 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
     @answering
     def cancel(self, job_id: int) -> JobState | None:
         """End a job; return its state after, None if it is unknown here."""
-        return _state(self._scripts.run("cancel", job_id))
+        return self._change("cancel", job_id)
 
     @answering
     def hold(self, job_id: int) -> JobState | None:
         """Keep a queued job from being claimed; return its state after, None if it is unknown here."""
-        return _state(self._scripts.run("hold", job_id))
+        return self._change("hold", job_id)
 
     @answering
     def release(self, job_id: int) -> JobState | None:
         """Let a held job be claimed again; return its state after, None if it is unknown here."""
-        return _state(self._scripts.run("release", job_id))
+        return self._change("release", job_id)
+
+    def _change(self, act: str, job_id: int) -> JobState | None:
+        reply = self._scripts.run(act, job_id)
+        if reply == "array":
+            done = self.part(job_id, act)
+            return done.state if done is not None else None
+        return _state(reply)
+
+    @answering
+    def part(self, array_id: int, act: str, part: Indexes | None = None) -> PartChanged | None:
+        """Cancel, hold or release an array, or a *part* of it; None if it is unknown here.
+
+        Its members that no device took yet are moved in one step, the others one by one after it.
+        """
+        reply = self._scripts.run("part", array_id, act, "" if part is None else str(part))
+        if not reply:
+            return None
+        state, moved, *others = reply
+        answers = self._scripts.run_each(act, [(each,) for each in others])
+        for answer in answers:
+            if isinstance(answer, redis.RedisError):
+                raise answer
+        reached = sum(_state(answer) is _AIMS[act] or answer == "cancelling" for answer in answers)
+        after = self._redis.hget(keys.job(array_id), "st") if others else state
+        return PartChanged(state=JobState(after or state), moved=int(moved) + reached)
 
     # ---- looking -------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ key                    type    holds
 =====================  ======  ==================================================================================
 epoch                  string  random id, there once the store is open; a new one means that the store lost its data
 rebuilding             string  the epoch to come, while the jobs of the book are put back into an empty store
-seq                    int     the last job id given out; restored from the book when the epoch is new
+seq                    int     the last job id given out, or kept for the members of an array; restored from the book
+                               when the epoch is new
 live                   zset    job id -> job id: every job that the book has not taken over yet
-j:<id>                 hash    where a job stands (fields: see ``lua/lib.lua``); small, so it stays compact
-s:<id>                 string  the job's spec (see gpuqueue.codec), apart because it is large
+j:<id>                 hash    where a job stands (fields: see ``lua/lib.lua`` and ``members.lua``); small, so compact
+s:<id>                 string  the job's spec (see gpuqueue.codec), apart because it is large; a member's is its array's
+am:<id>                set     the members of an array that are jobs of their own and have not ended
 q:<lv>:<user>:<shape>  zset    job id -> job id: one user's waiting jobs of one shape, in order of arrival
 us:<lv>:<user>         zset    shape -> id of its first job: one user's shapes, in order of arrival
 ul:<lv>                zset    user -> usage: the users who wait on this level, least served first

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuqueue.array import Member
 from gpuqueue.device import Device
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.job import JobSpec, WaitReason
@@ -27,6 +28,12 @@ class Claim:
     devices: tuple[str, ...]
     claimed_ms: int
     payload: str = field(repr=False)
+    member: Member | None = None
+
+    @property
+    def label(self) -> str:
+        """Return what people call the job."""
+        return str(self.member or self.job_id)
 
 
 class BrokenClaim(Unreadable):

@@ -12,7 +12,7 @@ import redis
 from gpuqueue.errors import StoreNotOpen
 from gpuqueue.event import place
 from gpuqueue.job import JobState
-from gpuqueue.queue import keys, survivors
+from gpuqueue.queue import keys, replies, survivors
 from gpuqueue.queue.connect import NOT_OPEN, answering
 from gpuqueue.queue.lease import Stray
 from gpuqueue.queue.store import Store
@@ -48,6 +48,19 @@ class Recovery(Store):
                 log.error("job %s cannot be put back: %s", survivor.record.job.id, reply)
         told = [int(reply) for reply in replies if not isinstance(reply, redis.RedisError)]
         return None if -1 in told else sum(told)
+
+    @answering
+    def gather(self, epoch: str, arrays: Sequence[Survivor]) -> bool:
+        """Tell arrays, once all jobs are back, how far they had come; return whether this rebuild is still on."""
+        told = [words for array in arrays if (words := survivors.gathered(array)) is not None]
+        each = [(epoch, *words) for words in told]
+        replies = self._scripts.run_each("gather", each)
+        for (_, array_id, *_), reply in zip(each, replies, strict=True):
+            if isinstance(reply, redis.RedisError):
+                if "BADARGS" not in str(reply):
+                    raise reply
+                log.error("array %s cannot be put back, it is held: %s", array_id, reply)
+        return -1 not in replies
 
     @answering
     def open(self, floor: int, *, epoch: str | None = None, last: int = 0, pause_s: float = 0.0) -> bool:
@@ -151,4 +164,16 @@ class Recovery(Store):
             pipe.hgetall(keys.job(job_id))
             pipe.get(keys.spec(job_id))
         answers = pipe.execute()
-        return zip(answers[::2], answers[1::2], strict=True)
+        hashes, specs = answers[::2], answers[1::2]
+        arrays = sorted({fields["ar"] for fields in hashes if fields.get("ar")})
+        kept = dict(zip(arrays, self._redis.mget([keys.spec(each) for each in arrays]), strict=True)) if arrays else {}
+        for fields, spec in zip(hashes, specs, strict=True):
+            yield fields, _spec_of(fields, spec, kept) if fields.get("ar") else spec
+
+
+def _spec_of(fields: Mapping[str, str], spec: str | None, arrays: Mapping[str, str | None]) -> str | None:
+    """Return a member's spec: it is not kept for each of them, but once for all."""
+    try:
+        return replies.with_owner(spec or arrays[fields["ar"]], replies.member_in(fields))
+    except ValueError:  # a damaged entry belongs to nobody
+        return spec

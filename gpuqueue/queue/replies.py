@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from gpuqueue.array import Indexes, Member, Progress
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import decode_spec, device_from_plain, stand_in
+from gpuqueue.codec import decode_spec, device_from_plain, of_member, stand_in
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.event import Act, Event
 from gpuqueue.fields import Fields, loaded
@@ -40,9 +41,11 @@ def claim(reply: Sequence[str]) -> Claim:
         BrokenClaim: the job's request is gone, damaged or of a version that we do not know.
 
     """
-    job_id, token, spec, attempt, lease_bytes, devices, claimed_ms = reply
+    job_id, token, spec, attempt, lease_bytes, devices, claimed_ms, *whose = reply
+    member = _member(*whose) if whose else None
+    payload = with_owner(spec, member)
     try:
-        wanted = decode_spec(spec)
+        wanted = decode_spec(payload)
     except Unreadable as error:
         raise BrokenClaim(int(job_id), token, str(error)) from error
     return Claim(
@@ -53,8 +56,18 @@ def claim(reply: Sequence[str]) -> Claim:
         lease_bytes=int(lease_bytes),
         devices=tuple(devices.split(",")),
         claimed_ms=int(claimed_ms),
-        payload=spec,
+        payload=payload or "",
+        member=member,
     )
+
+
+def _member(array_id: str, index: str) -> Member:
+    return Member(int(array_id), int(index))
+
+
+def with_owner(spec: str | None, member: Member | None) -> str | None:
+    """Return the spec of a *member* from what the store has of it: its array's, or one that was brought back."""
+    return of_member(spec, member) if spec and member is not None else spec
 
 
 def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
@@ -174,7 +187,31 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             awaits=Dependency.parse(fields["af"]) if waits and fields.get("af") else (),
             begins_at=moment("nb") if waits else None,
             because=fields.get("bc") or None,
+            member=member_in(fields),
+            progress=_progress(fields) if "rm" in fields else None,
         )
+
+
+def member_in(fields: Mapping[str, str]) -> Member | None:
+    """Return whose member the job with this hash is.
+
+    Raises:
+        ValueError: it says so in no way that we know.
+
+    """
+    return _member(fields["ar"], fields.get("ix", "")) if fields.get("ar") else None
+
+
+#: Fields of an array's hash: how many members ended so.
+ENDED = {"es": JobState.SUCCEEDED, "ef": JobState.FAILED, "ec": JobState.CANCELLED, "el": JobState.LOST}
+
+
+def _progress(fields: Mapping[str, str]) -> Progress:
+    return Progress(
+        left=Indexes.parse(fields["rm"]),
+        held=Indexes.parse(fields.get("hd", "")),
+        ended={state.value: int(fields.get(name) or 0) for name, state in ENDED.items()},
+    )
 
 
 @contextmanager

@@ -13,10 +13,12 @@ from redis.commands.core import Script
 from gpuqueue.queue.keys import PREFIX
 
 #: One script an act; ``lib.lua`` is the prelude of all, ``placement.lua`` of those that look ahead,
-#: ``waits.lua`` of those that queue a job or take it out, ``judge.lua`` of those that take a request; they are no acts.
+#: ``waits.lua`` and ``members.lua`` of those that queue a job or take it out, ``judge.lua`` of those that take a
+#: request; they are no acts.
 ACTS = (
     "begin",
     "restore",
+    "gather",
     "open",
     "submit",
     "claim",
@@ -36,24 +38,31 @@ ACTS = (
     "cancel",
     "hold",
     "release",
+    "part",
     "settle",
     "drain",
     "resume",
 )
 
 #: The acts that make a store ready; it refuses every other one before.
-OPENING = frozenset({"begin", "restore", "open"})
+OPENING = frozenset({"begin", "restore", "gather", "open"})
 _FIRST = "do local why = refusal() if why then return why end end\n"
 
 
 #: What stands before an act beside ``lib.lua``.
 SHARED = {
-    "claim": ("waits", "placement"),
+    "claim": ("waits", "placement", "members"),
     "reserve": ("placement",),
     "age": ("placement",),
     "why": ("placement",),
-    **dict.fromkeys(("adopt", "finish", "lose", "reap", "cancel", "hold", "release", "restore"), ("waits",)),
-    **dict.fromkeys(("submit",), ("judge", "waits")),
+    **dict.fromkeys(
+        (
+            *("adopt", "finish", "giveback", "lose", "reap", "cancel", "hold", "release", "restore"),
+            *("gather", "part"),
+        ),
+        ("waits", "members"),
+    ),
+    **dict.fromkeys(("submit",), ("judge", "waits", "members")),
 }
 
 

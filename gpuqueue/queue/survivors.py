@@ -44,6 +44,15 @@ def restored(survivor: Survivor) -> list[str | float]:
     return words if run is None else [*words, *_run(survivor, run)]
 
 
+def gathered(survivor: Survivor) -> list[str | int] | None:
+    """Return what gather.lua wants to know of an array; None where it is none, or nobody knows how far it came."""
+    job = survivor.record.job
+    if job.progress is None:
+        return None
+    ended = [job.progress.ended[state.value] for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.LOST)]
+    return [job.id, str(job.progress.left), str(job.progress.held), int(job.state is JobState.CANCELLING), *ended]
+
+
 def _run(survivor: Survivor, run: Run) -> list[str | float]:
     spec = survivor.record.job.spec
     claimed_ms = to_epoch_ms(run.claimed_at)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_dump import NAMES, Snapshot, digest, dump, faults
 
+from gpuqueue.array import Array
 from gpuqueue.codec import encode_spec
 from gpuqueue.job import Level
 from gpuqueue.queue import keys
@@ -51,7 +52,10 @@ SPEC = encode_spec(make_spec())
 
 @pytest.fixture
 def client(queue: JobQueue, store_url: str) -> Iterator[redis.Redis]:
-    """Return a connection to a store in which job 1 runs, 2 is cancelling, 3 starts, 4 and 5 wait, 6 is held."""
+    """Return a connection to a store in which job 1 runs, 2 is cancelling, 3 starts, 4 and 5 wait, 6 is held.
+
+    Job 7 is an array of ten, of which nothing has begun.
+    """
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     for level in (Level.URGENT, Level.URGENT, Level.URGENT):
         queue.submit(make_spec(level=level))
@@ -62,6 +66,7 @@ def client(queue: JobQueue, store_url: str) -> Iterator[redis.Redis]:
     queue.submit(make_spec(account=BOB))
     queue.submit(make_spec(gpus=2))
     queue.hold(queue.submit(make_spec()).id)
+    queue.submit(make_spec(array=Array.parse("0-9")))
     connection = connect(store_url)
     assert [] == faults(dump(connection))
     yield connection
@@ -73,6 +78,8 @@ def lost(store_url: str) -> Iterator[redis.Redis]:
     """Return a connection to a store that lost its data, and whose rebuild has begun."""
     connection = connect(store_url)
     connection.set(keys.REBUILDING, "e")
+    an_array = encode_spec(make_spec(array=Array.parse("0-9")))
+    Scripts(connection).run("restore", "e", 300_000, 7, "queued", "", *WAITS[5:10], an_array, *WAITS[11:])
     yield connection
     connection.close()
 
@@ -92,7 +99,7 @@ def act_of(name: str) -> str:
 WAITS: list[Any] = [
     "e",
     300_000,
-    7,
+    6,
     "held",
     "held",
     "ada",
@@ -112,11 +119,12 @@ STRAY: list[Any] = [4, "1.abc", 300_000, "nodeA", "w", "GPU-0,GPU-1", 6, "0.5", 
 #: Good arguments of each script, for the store of the fixture.
 GOOD: dict[str, list[Any]] = {
     "begin": ["f"],
+    "gather": ["e", 7, "3-9", "", 0, 1, 0, 0],
     "restore, of what waits": WAITS,
     "restore": [*WAITS[:3], "running", "", *WAITS[5:], *RUN],
     "open": ["e", 9, 8, 7],
     "adopt, of what waits": [*STRAY, ""],
-    "adopt": [9, *STRAY[1:], SPEC, "ada", 1, GIB, f"{GIB}:60:1:", 1, "key=k times=3 on=any"],
+    "adopt": [99, *STRAY[1:], SPEC, "ada", 1, GIB, f"{GIB}:60:1:", 1, "key=k times=3 on=any"],
     "park": [1, "1.abc0", 300_000],
     "submit": ["ada", 1, GIB, f"{GIB}:0:1:", 1, SPEC, "n", "after=4:ok,5:any begin=9 key=k times=3 on=any"],
     "claim": ["nodeA", "GPU-1", "w", 300_000, 0, "n1", 1, 1, 5, 3, 6],
@@ -135,6 +143,7 @@ GOOD: dict[str, list[Any]] = {
     "cancel": [4],
     "hold": [4],
     "release": [6],
+    "part": [7, "cancel", "2-3"],
     "settle": [1, 1],
     "drain": ["person", "why", "ada", "GPU-0", "GPU-1"],
     "resume": [2, "person", "deaths", "GPU-0", "GPU-1"],

@@ -45,7 +45,7 @@ if job.st and call('HGET', job_key(id), 'pt') == token then return 'failed' end 
 local told = {'token', token, 'claimed', claimed, 'started', started, 'host', host, 'worker', worker, 'devices', devices}
 if job.st == 'queued' or job.st == 'held' then
   if tonumber(attempt) <= job.at or not queueable(job) then return '' end
-  if spec ~= '' and spec ~= call('GET', key2('s', id)) then return '' end -- another job, which has its id by mischance
+  if spec ~= '' and not is_spec_of(spec, id) then return '' end -- another job, which has its id by mischance
   leave(id, job, true)
   job.mem = string.match(job.mem or '', '^%d+$') or string.format('%.0f', (parse_shape(job.sh))) -- as claim.lua
 elseif job.st then
@@ -54,9 +54,11 @@ else
   local opening = call('HMGET', P .. 'meta', 'book', 'floor')
   local last, floor = tonumber(opening[1] or 0), tonumber(opening[2] or 0)
   local given, number = tonumber(call('GET', P .. 'seq') or 0), tonumber(id)
-  if spec == '' or number <= last or (number > floor and number <= given) then return '' end
+  if spec == '' then return '' end
+  local left = still_left(spec) -- a member is known by its array, whatever its id
+  if left == false or (left == nil and (number <= last or (number > floor and number <= given))) then return '' end
   if call('SADD', P .. 'late', id) == 0 then return '' end -- it was brought back, and has ended since
-  if number > floor then call('HSET', P .. 'meta', 'floor', id) end
+  if number > floor and not left then call('HSET', P .. 'meta', 'floor', id) end
   if number > given then call('SET', P .. 'seq', id) end
   job = {u = ARGV[11], lv = ARGV[12], mem = ARGV[13], sh = ARGV[14], ls = 0}
   call('HSET', job_key(id), 'u', job.u, 'lv', job.lv, 'mem', job.mem, 'sh', job.sh, 'rq', ARGV[15], 'ls', 0,
@@ -65,6 +67,7 @@ else
   keep_waits(id, job, waits)
   call('SET', key2('s', id), spec)
   call('ZADD', P .. 'live', id, id)
+  belongs(id, spec, now)
   for _, word in ipairs({'spec', spec}) do told[#told + 1] = word end
   local _, _, _, _, wish = parse_shape(job.sh)
   if wish == 'gpu' then for _, word in ipairs({'meant', 'gpu'}) do told[#told + 1] = word end end

@@ -9,8 +9,9 @@ local now, lifted = now_ms(), 0
 local last = last_id_before(now - after_ms)
 
 local function lift(id, lv, user, shape)
-  local j = call('HMGET', job_key(id), 'st', 'ts', 'lf', 'at', 'ls', 'since')
-  local lifts, submitted = counted(j[3]), tonumber(j[6] or j[2] or '')
+  local j = call('HMGET', job_key(id), 'st', 'ts', 'lf', 'at', 'ls', 'since', 'tw')
+  -- Of an array that is being served nothing has waited for longer than since its last member was taken.
+  local lifts, submitted = counted(j[3]), tonumber(j[7] or j[6] or j[2] or '')
   if j[1] ~= 'queued' or not submitted or now - submitted < after_ms * (lifts + 1) then return false end
   local above = tostring(tonumber(lv) + 1)
   dequeue(id, lv, user, shape)

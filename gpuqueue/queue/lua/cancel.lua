@@ -4,12 +4,13 @@
 -- arrow: starting -> cancelling
 -- arrow: running -> cancelling
 -- ARGV: id
--- returns the state after; that of before if it had ended; '' if unknown
+-- returns the state after; that of before if it had ended; '' if unknown; 'array' if it is one (see part.lua)
 local wrong = expect {'id'}
 if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
 if not job.st then return '' end
+if job.rm then return 'array' end
 local now = now_ms()
 if job.st == 'queued' or job.st == 'held' then
   leave(id, job, true)

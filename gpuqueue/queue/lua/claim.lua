@@ -5,7 +5,8 @@
 -- arrow: queued -> starting
 -- ARGV: host  device  worker  lease_ms  foreign  nonce  1 if the host serves GPUs,
 --       then for each of the worker's runs: id  observed bytes here
--- returns {} | {id, token, spec, attempt, mem, devices (comma-separated), claimed ms}
+-- returns {} | {id, token, spec, attempt, mem, devices (comma-separated), claimed ms, and of a member of an array: its
+--   array, whose spec that is, and its index}
 local wrong = misfit {'host', 'device', 'worker', 'ms', 'bytes', 'nonce', 'flag'}
 for i = 8, #ARGV, 2 do wrong = wrong or misfit({'id', 'bytes'}, i) end
 if wrong then return wrong end
@@ -17,8 +18,10 @@ local stamp = string.format('%.0f', now)
 -- A claim sent twice because the reply was lost gets the same answer twice, unless somebody else has the job by now.
 local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', '^(%w+):(%d+)$')
 if last_nonce == nonce then
-  local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc')
-  if j[1] == 'starting' and j[2] == (j[3] or '') .. '.' .. nonce then return {last_id, j[2], call('GET', key2('s', last_id)), j[3], j[4], j[5], j[6]} end
+  local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix')
+  if j[1] == 'starting' and j[2] == (j[3] or '') .. '.' .. nonce then
+    return {last_id, j[2], spec_of(last_id, j[7]), j[3], j[4], j[5], j[6], j[7] or nil, j[8] or nil}
+  end
   return {}
 end
 let_in_if_due(now)
@@ -108,16 +111,24 @@ end
 
 local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
 local function take(id, lv, user, shape, devices, how)
-  dequeue(id, lv, user, shape)
-  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr')
-  if j[1] ~= 'queued' then return nil end -- a stale entry; it is gone now
+  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix')
+  local array, index, left = j[7] or nil, j[8] or nil, nil
+  if j[1] == 'queued' and j[6] then -- the rest of it stays where it is
+    unreserve(id)
+    array = id
+    id, index, left = split(array, j[6], now)
+    if not id then return nil end
+  else
+    dequeue(id, lv, user, shape)
+    if j[1] ~= 'queued' then return nil end -- a stale entry; it is gone now
+  end
   local whole, limit_s, n = parse_shape(shape)
   -- What a damaged entry has lost stands in the shape, or starts over: nothing below may fail half-way.
   local mem = string.match(j[2] or '', '^%d+$') or string.format('%.0f', whole)
   local attempt, losses = counted(j[3]) + 1, counted(j[4])
   local token = attempt .. '.' .. nonce
   local names = table.concat(devices, ',')
-  local spec = call('GET', key2('s', id))
+  local spec = spec_of(id, array)
   if limit_s > 0 then -- the shape's is rounded up; a quote within a text of the spec has a backslash before it
     limit_s = math.min(limit_s, tonumber(string.match(spec or '', '"time_limit_s":([%d.]+)')) or limit_s)
   end
@@ -132,8 +143,8 @@ local function take(id, lv, user, shape, devices, how)
   charge(user, deposit_s * rate * weight(fair_ms(now)))
   call('HSET', P .. 'lc', device, nonce .. ':' .. id)
   tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
-    'worker', worker, 'devices', names, 'lease', mem, 'start', how)
-  return {id, token, spec, tostring(attempt), mem, names, stamp}
+    'worker', worker, 'devices', names, 'lease', mem, 'start', how, unpack(left and {'of', array, 'index', index, 'left', left} or {}))
+  return {id, token, spec, tostring(attempt), mem, names, stamp, array, index and tostring(index)}
 end
 
 if r_job then -- the job that this device is reserved for comes before all others

@@ -1,12 +1,13 @@
 -- Keep a waiting job from being claimed.
 -- arrow: queued -> held
 -- ARGV: id
--- returns the state after; that of before if it could not be held; '' if unknown
+-- returns the state after; that of before if it could not be held; '' if unknown; 'array' if it is one (see part.lua)
 local wrong = expect {'id'}
 if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
 if not job.st then return '' end
+if job.rm then return 'array' end
 if job.st ~= 'queued' then return job.st end
 leave(id, job)
 call('HSET', job_key(id), 'st', 'held', 'why', 'held')

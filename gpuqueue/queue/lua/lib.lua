@@ -93,6 +93,7 @@ local KINDS = {
   passed = '^%d*$', -- '' where it is not known
   later = '^%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d$', -- at most thirty years
   users = '^[%w_.@+*,-]*$', -- separated by commas
+  indexes = '^[%d,-]*$', ranges = '^[%d,:-]*$', -- of an array; the latter with steps
   reason = '^[%a_]*$', rate = '^%d?%d?%d?%d%.%d+$',
 }
 local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true, later = true}
@@ -279,6 +280,7 @@ local function count_deaths(id, job, now, well, against, why)
 end
 
 -- The job is over: it stays readable until the book has the event (settle.lua).
+local after_close -- (id, state, now): an array counts its member; see members.lua
 local function close(id, state, now, event)
   call('HSET', job_key(id), 'st', state, 'te', string.format('%.0f', now), 'ev', event, 'why', '')
   call('ZADD', P .. 'ended', string.format('%.0f', now), id)
@@ -286,13 +288,14 @@ local function close(id, state, now, event)
   if call('EXISTS', key2('dep', id)) == 1 then -- others wait for this; they hear of it in pieces (waits.lua)
     call('ZADD', P .. 'timers', 0, 'd:' .. id .. ':' .. (state == 'succeeded' and 'ok' or 'fail'))
   end
+  if after_close then after_close(id, state, now) end
 end
 
 -- What a damaged entry has lost starts over: a script that stumbles over it would stop half-way, or stop everybody.
 local function counted(text) return #(text or '') < 10 and tonumber(string.match(text or '', '^%d+$')) or 0 end
 
 local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf', 'why', 'nb',
-  'nw', 'af', 'dk', 'rt', 'ro', 'rn', 'qn'}
+  'nw', 'af', 'dk', 'rt', 'ro', 'rn', 'qn', 'rm'}
 local function read_job(id)
   local values = call('HMGET', job_key(id), unpack(FIELDS))
   local job = {}

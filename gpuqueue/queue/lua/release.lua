@@ -2,12 +2,13 @@
 -- requeues are forgiven.
 -- arrow: held -> queued
 -- ARGV: id
--- returns the state after; that of before if it was not held; '' if unknown
+-- returns the state after; that of before if it was not held; '' if unknown; 'array' if it is one (see part.lua)
 local wrong = expect {'id'}
 if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
 if not job.st then return '' end
+if job.rm then return 'array' end
 if job.st ~= 'held' or not queueable(job) then return job.st end
 local now = now_ms()
 local reason = stand(id, job, now)

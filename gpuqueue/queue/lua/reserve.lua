@@ -114,8 +114,8 @@ local function fill() -- in the order in which jobs are claimed
       for i = 1, #heads, 2 do
         local shape, id = heads[i], string.format('%.0f', heads[i + 1])
         if not standing[id] and not judged[shape] then
-          local j = call('HMGET', job_key(id), 'st', 'ts', 'mem', 'since')
-          if j[1] == 'queued' and j[3] and (tonumber(j[4] or j[2] or '') or now) <= moment then
+          local j = call('HMGET', job_key(id), 'st', 'ts', 'mem', 'since', 'tw')
+          if j[1] == 'queued' and j[3] and (tonumber(j[5] or j[4] or j[2] or '') or now) <= moment then
             judged[shape], tried = true, tried + 1
             local found = best_for(id, shape)
             if found and found.start ~= now then

@@ -28,6 +28,7 @@ call('SET', key2('s', id), spec)
 call('ZADD', P .. 'live', id, id)
 local job = {u = user, lv = lv, sh = shape}
 keep_waits(id, job, waits)
+bring_back(id, spec, now)
 if #ARGV == 15 then
   depend(id, job, dependencies(waits.after))
   if state == 'queued' then

@@ -13,6 +13,7 @@ local waits
 if not wrong then waits, wrong = waits_of(8) end
 if wrong then return wrong end
 local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV, 1, 7)
+if array_of(spec) == false then return redis.error_reply('BADARGS argument 6 tells of no array') end
 local need, _, _, _, wish = parse_shape(shape)
 if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
 
@@ -39,6 +40,7 @@ local state = waits.hold and 'held' or 'queued'
 call('HSET', job_key(id), 'st', state, 'u', user, 'lv', lv, 'sh', shape, 'mem', mem, 'rq', requeue,
   'at', 0, 'ls', 0, 'ts', stamp)
 call('SET', key2('s', id), spec)
+begin_array(id, spec, waits.hold)
 call('ZADD', P .. 'live', id, id)
 local job = {u = user, lv = lv, sh = shape}
 keep_waits(id, job, waits)
