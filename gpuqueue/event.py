@@ -35,6 +35,8 @@ class Act(str, Enum):
     ADOPT = "adopt"
     PARK = "park"
     READY = "ready"
+    #: What an array's members came to moved the array as well.
+    ARRAY = "array"
     #: An act of a newer version, which this one does not know.
     OTHER = "other"
 
@@ -57,7 +59,8 @@ class Event:
     submit   ``spec`` (see :func:`gpuqueue.codec.encode_spec`); ``meant`` (gpu) where the queue knew a GPU and the
              request does not say on what it is to run
     claim    ``token``, ``host``, ``worker``, ``devices`` (UUIDs, comma-separated), ``lease`` (bytes on each),
-             ``start`` (how it came to it, see :class:`gpuqueue.run.StartKind`)
+             ``start`` (how it came to it, see :class:`gpuqueue.run.StartKind`); where it made a member of an array
+             a job of its own, ``of`` (the array), ``index``, ``left`` (what is left of the array then)
     started  ``token``, ``started`` (see :func:`gpuqueue.codec.encode_started`)
     note     ``token``, ``detail`` (something about the run that its owner should know)
     giveback ``token``, ``detail`` (the claim did not become a run and counts as none)
@@ -70,6 +73,8 @@ class Event:
     park     ``token``, ``until`` (ms; its machine went down and left the run to its shim)
     ready    nothing (what it waited for is over: it may start from now on)
     lift     ``level`` (it waited long and counts as of this level from now on)
+    array    ``began`` (ms; its first member was taken), or ``left`` and ``held`` (indexes); so do cancel, hold and
+             release of an array, and ``part`` (what was asked for, empty for all of it)
     ======== ==============================================================================
     """
 

@@ -9,9 +9,11 @@ from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.event import Cursor, place
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.run import Survivor
 
 #: Ids that a store which lost its data skips: some may have been given out and never recorded.
-ID_GAP = 100_000
+#: The members of one array of the largest kind, and many more.
+ID_GAP = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,11 +52,15 @@ def open_queue(queue: JobQueue, book: Book, *, lease_s: float) -> Opened | None:
         return None
     last = book.max_job_id()
     jobs = 0
+    arrays: list[Survivor] = []
     for page in book.survivors():
         back = queue.restore(epoch, page, lease_s=lease_s)
         if back is None:
             return None  # somebody else was faster, and their work is whole; or the store was lost again
         jobs += back
+        arrays += [each for each in page if each.record.job.progress is not None]
+    if arrays and not queue.gather(epoch, arrays):
+        return None
     known = 0 if last is None else last
     pause_s = 0.0 if last is None else lease_s
     floor = 0 if last is None else last + ID_GAP

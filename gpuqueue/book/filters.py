@@ -167,6 +167,7 @@ def _equal(query: HistoryQuery) -> Iterable[tuple[sa.Column[Any], Any]]:
         (jobs.c.name, query.name),
         (jobs.c.host, query.host),
         (jobs.c.exit_code, query.exit_code),
+        (jobs.c.array_id, query.array_id),
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import decode_ended, decode_spec, decode_started
+from gpuqueue.codec import decode_ended, decode_spec, decode_started, member_note, member_of
 from gpuqueue.device import Activity, Peak, Timeline
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Event
@@ -35,7 +35,12 @@ RunKey = tuple[int, int, str]
 DeviceKey = tuple[int, int, str]
 
 #: Payloads that stand in another table as well; the event does not repeat them.
-_ELSEWHERE = {"spec": {Act.SUBMIT, Act.ADOPT}, "started": {Act.STARTED, Act.ADOPT}, "ended": {Act.FINISH}}
+_ELSEWHERE = {
+    "spec": {Act.SUBMIT, Act.ADOPT, Act.CLAIM},
+    "submitted": {Act.CLAIM},
+    "started": {Act.STARTED, Act.ADOPT},
+    "ended": {Act.FINISH},
+}
 #: Columns of a job that tell of its current or last run.
 _OF_LAST_RUN = ("ending", "exit_code", "duration_s", "peak_bytes")
 #: What an unreadable payload may raise. One bad event must not stop the recorder for ever.
@@ -121,6 +126,8 @@ def move_job(batch: Batch, event: Event) -> None:
         row.update(host=event.fields.get("host"), claimed_at=event.at, started_at=None)
     elif event.act is Act.STARTED:
         row["started_at"] = event.at
+    elif event.act is Act.ARRAY or "left" in event.fields:
+        _move_array(row, event)
     elif event.act is Act.GIVEBACK or event.state in {JobState.QUEUED, JobState.HELD}:
         row.update(host=None, claimed_at=None, started_at=None)
 
@@ -139,9 +146,17 @@ def _move_waits(row: Row, event: Event) -> None:
         row["because"] = fields["because"]
 
 
+def _move_array(row: Row, event: Event) -> None:
+    """Set how far an array has come; it began when its first member was taken."""
+    if "began" in event.fields:
+        row["started_at"] = from_epoch_ms(int(event.fields["began"]))
+    if "left" in event.fields:
+        row.update(array_left=event.fields["left"], array_held=event.fields.get("held", ""))
+
+
 def _submit(batch: Batch, event: Event) -> None:
     payload = event.fields["spec"]
-    spec = decode_spec(payload)
+    spec, member = decode_spec(payload), member_of(payload)
     batch.new_jobs[(event.job_id,)] = {
         "id": event.job_id,
         "name": spec.name,
@@ -163,12 +178,25 @@ def _submit(batch: Batch, event: Event) -> None:
         "because": None,
         "submitted_at": event.at,
         **dict.fromkeys(("claimed_at", "started_at", "host", *_OF_LAST_RUN)),
-        "spec": payload,
+        "spec": member_note(member) if member and event.act is Act.CLAIM else payload,
+        "array_id": member.array_id if member else None,
+        "array_index": member.index if member else None,
+        "array_left": str(spec.array.indexes) if spec.array else None,
+        "array_held": "" if spec.array else None,
     }
+
+
+def _first_claim(batch: Batch, event: Event) -> None:
+    """Write down a member of an array that became a job of its own: its array has that much less left."""
+    if "spec" in event.fields:
+        _submit(batch, replace(event, at=from_epoch_ms(int(event.fields["submitted"]))))
+    batch.job((int(event.fields["of"]),))["array_left"] = event.fields["left"]
 
 
 def _claim(batch: Batch, event: Event) -> None:
     fields = event.fields
+    if "of" in fields:
+        _first_claim(batch, event)
     lease_bytes, uuids = int(fields["lease"]), fields["devices"].split(",")
     run = {
         "job_id": event.job_id,

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from gpuqueue.array import Member
 from gpuqueue.book import filters
+from gpuqueue.book.members import last_id_of, progress, requests
 from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import UNREADABLE, decode_spec, stand_in
+from gpuqueue.codec import UNREADABLE, decode_spec, stand_in, whole_payload
 from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Cursor, Event, place
@@ -39,7 +41,7 @@ def history(connection: sa.Connection, query: HistoryQuery) -> list[Record]:
 def get(connection: sa.Connection, job_id: int) -> Record | None:
     """Return the job with all its runs, their timelines and notes, or None if the book does not know it."""
     found = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().all()
-    record = next(iter(_records(connection, found, timelines=True)), None)
+    record = next(iter(_records(connection, found, timelines=True, arrays_too=True)), None)
     return None if record is None else replace(record, notes=_notes(connection, job_id))
 
 
@@ -61,16 +63,18 @@ def survivors(connection: sa.Connection) -> Iterator[list[Survivor]]:
         if not rows:
             return
         last = rows[-1]["id"]
-        payloads = {row["id"]: row["spec"] for row in rows}
-        records = _records(connection, rows)
-        gpu_jobs = _meant_for_gpus(connection, list(payloads))
+        arrays = requests(connection, {row["array_id"] for row in rows} - {None})
+        payloads = {row["id"]: whole_payload(row["spec"], arrays.get(row["array_id"])) for row in rows}
+        origins = {row["id"]: row["array_id"] or row["id"] for row in rows}  # a member is meant as its array is
+        records = _records(connection, rows, arrays_too=True)
+        gpu_jobs = _meant_for_gpus(connection, [*payloads, *arrays])
         ends = _ends(connection, records)
         parked = _parked(connection, [record.job.id for record in records if record.job.state.is_active])
         yield [
             Survivor(
                 record=record,
                 payload=payloads[record.job.id],
-                meant_for_gpu=record.job.id in gpu_jobs,
+                meant_for_gpu=bool(gpu_jobs & {record.job.id, origins[record.job.id]}),
                 ends={each.job_id: ends[each.job_id] for each in record.job.spec.waits.after if each.job_id in ends},
                 parked_until=parked.get(record.last_run.token) if record.last_run else None,
             )
@@ -123,9 +127,13 @@ def events(connection: sa.Connection, job_id: int) -> tuple[Event, ...]:
 
 
 def max_job_id(connection: sa.Connection) -> int | None:
-    """Return the highest job id that the book has seen, or None if it has seen none."""
+    """Return the highest job id that the book has seen, or None if it has seen none.
+
+    The ids of an array's members are seen with its own.
+    """
     highest = (connection.scalar(sa.select(sa.func.max(table.c[name]))) for table, name in _ID_COLUMNS)
-    return max((each for each in highest if each is not None), default=None)
+    found = max((each for each in highest if each is not None), default=None)
+    return None if found is None else last_id_of(connection, found)
 
 
 def cursor(connection: sa.Connection) -> Cursor | None:
@@ -138,7 +146,12 @@ def cursor(connection: sa.Connection) -> Cursor | None:
 _ID_COLUMNS = ((jobs, "id"), (job_events, "job_id"))
 
 
-def _records(connection: sa.Connection, rows: Sequence[sa.RowMapping], *, timelines: bool = False) -> list[Record]:
+def _records(
+    connection: sa.Connection, rows: Sequence[sa.RowMapping], *, timelines: bool = False, arrays_too: bool = False
+) -> list[Record]:
+    """Return *rows* with their runs; what takes long only if asked for: timelines, how far arrays have come."""
+    come = progress(connection, rows) if arrays_too else {}
+    arrays = requests(connection, {row["array_id"] for row in rows} - {None})
     ids = [row["id"] for row in rows]
     lines: dict[tuple[int, int, str], Timeline] = {}
     if timelines:
@@ -152,7 +165,13 @@ def _records(connection: sa.Connection, rows: Sequence[sa.RowMapping], *, timeli
     runs_of: dict[int, list[Run]] = defaultdict(list)
     for row in _of_jobs(connection, runs, ids, "attempt"):
         runs_of[row["job_id"]].append(_run(row, devices[row["job_id"], row["attempt"]]))
-    return [Record(job=_job(row, runs_of[row["id"]]), runs=tuple(runs_of[row["id"]])) for row in rows]
+    return [
+        Record(
+            job=replace(_job(row, runs_of[row["id"]], arrays.get(row["array_id"])), progress=come.get(row["id"])),
+            runs=tuple(runs_of[row["id"]]),
+        )
+        for row in rows
+    ]
 
 
 def _of_jobs(connection: sa.Connection, table: sa.Table, ids: Sequence[int], order: str) -> list[sa.RowMapping]:
@@ -165,10 +184,10 @@ def _of_jobs(connection: sa.Connection, table: sa.Table, ids: Sequence[int], ord
     return rows
 
 
-def _job(row: sa.RowMapping, its_runs: Sequence[Run]) -> Job:
+def _job(row: sa.RowMapping, its_runs: Sequence[Run], array: str | None) -> Job:
     return Job(
         id=row["id"],
-        spec=_spec(row),
+        spec=_spec(row, array),
         state=JobState(row["state"]),
         submitted_at=row["submitted_at"],
         attempt=row["attempt"],
@@ -183,13 +202,14 @@ def _job(row: sa.RowMapping, its_runs: Sequence[Run]) -> Job:
         ended_at=row["ended_at"],
         host=row["host"],
         devices=tuple(device.uuid for device in its_runs[-1].devices) if its_runs else (),
+        member=None if row["array_id"] is None else Member(row["array_id"], row["array_index"]),
     )
 
 
-def _spec(row: sa.RowMapping) -> JobSpec:
+def _spec(row: sa.RowMapping, array: str | None) -> JobSpec:
     """Return the request; where a damaged payload or a newer version's cannot be read, what the columns tell of it."""
     try:
-        return decode_spec(row["spec"])
+        return decode_spec(whole_payload(row["spec"], array))
     except Unreadable:
         known = {name: row[name] for name in ("name", "gpus", "time_limit_s", "pool", "cwd", "script", "interpreter")}
         return stand_in(

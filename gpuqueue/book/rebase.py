@@ -75,10 +75,12 @@ def _story(survivor: Survivor, to: Cursor, at: datetime) -> Iterator[Event]:
         yield from _run_story(run, to)
     before_end = JobState.RUNNING if survivor.record.runs else JobState.QUEUED
     state = before_end if job.state.is_end else job.state
+    here = job.progress
     fields = {
         **({"meant": "gpu"} if survivor.meant_for_gpu else {}),
         **({"begin": str(to_epoch_ms(job.begins_at))} if job.begins_at else {}),
         **({"because": job.because} if job.because else {}),
+        **({"left": str(here.left), "held": str(here.held)} if here is not None else {}),
         "retries": str(job.retries),
         "requeues": str(job.requeues),
     }

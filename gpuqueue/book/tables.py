@@ -148,6 +148,12 @@ jobs = sa.Table(
     sa.Column("duration_s", sa.Double, nullable=True),
     #: The sum over its devices; NULL if one of them is not known.
     sa.Column("peak_bytes", sa.BigInteger, nullable=True),
+    #: Whose member it is.
+    sa.Column("array_id", sa.BigInteger, nullable=True),
+    sa.Column("array_index", sa.Integer, nullable=True),
+    #: Of an array: the indexes that no device took yet, and those that are held. NULL for any other job.
+    _word("array_left", nullable=True),
+    _word("array_held", nullable=True),
     sa.CheckConstraint(_one_of("state", JobState), name="state_known"),
     sa.CheckConstraint(
         f"({_one_of('state', (s for s in JobState if s in ENDS))}) = (ended_at IS NOT NULL)", name="end_has_time"
@@ -167,6 +173,13 @@ jobs = sa.Table(
     # Nearly all end well: only the others are worth an index.
     _partial_index("ending", "ending <> 'exited'"),
     _partial_index("exit_code", "exit_code <> 0"),
+    sa.Index(
+        None,
+        "array_id",
+        "array_index",
+        sqlite_where=sa.text("array_id IS NOT NULL"),
+        postgresql_where=sa.text("array_id IS NOT NULL"),
+    ),
 )
 
 #: One attempt at a job.

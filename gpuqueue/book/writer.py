@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gpuqueue.book.connect import check_revision, writing
 from gpuqueue.book.fold import Batch, DeviceKey, Row, fold
+from gpuqueue.book.members import with_requests
 from gpuqueue.book.outline import kept_whole, outline
 from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs, unwritten_events
 from gpuqueue.book.trouble import reason
@@ -41,7 +42,8 @@ def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None
     """
     if not events:
         return True
-    return _apply(engine, fold(events, epoch=epoch), expected, Cursor(epoch=epoch, last_id=events[-1].id))
+    batch = fold(with_requests(engine, events), epoch=epoch)
+    return _apply(engine, batch, expected, Cursor(epoch=epoch, last_id=events[-1].id))
 
 
 def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | None, epoch: str) -> bool:

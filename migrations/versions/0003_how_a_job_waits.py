@@ -1,4 +1,4 @@
-"""How a job waits: its retries and requeues, when it may start, and why it was cancelled where nobody did."""
+"""How a job waits and runs again, and arrays: whose member a job is, and how far an array has come."""
 
 from __future__ import annotations
 
@@ -11,17 +11,25 @@ branch_labels = None
 depends_on = None
 
 COUNTS = ("retries", "requeues")
+#: Of a member its array and index; of an array the indexes that no device took yet, and those that are held.
+OF_ARRAYS = {"array_id": sa.BigInteger, "array_index": sa.Integer, "array_left": sa.Text, "array_held": sa.Text}
+MEMBERS = "ix_jobs_array_id_array_index"
 
 
 def upgrade() -> None:
-    """Add the columns."""
+    """Add the columns, and the index by which the members of an array are found."""
     for name in COUNTS:
         op.add_column("jobs", sa.Column(name, sa.Integer, nullable=False, server_default="0"))
     op.add_column("jobs", sa.Column("begins_at", sa.DateTime(timezone=True), nullable=True))
     op.add_column("jobs", sa.Column("because", sa.Text, nullable=True))
+    for name, kind in OF_ARRAYS.items():
+        op.add_column("jobs", sa.Column(name, kind, nullable=True))
+    members = sa.text("array_id IS NOT NULL")
+    op.create_index(op.f(MEMBERS), "jobs", ["array_id", "array_index"], sqlite_where=members, postgresql_where=members)
 
 
 def downgrade() -> None:
     """Drop them."""
-    for name in ("because", "begins_at", *reversed(COUNTS)):
+    op.drop_index(op.f(MEMBERS), "jobs")
+    for name in (*reversed(OF_ARRAYS), "because", "begins_at", *reversed(COUNTS)):
         op.drop_column("jobs", name)

@@ -1,0 +1,116 @@
+"""Members of arrays, whose request the book has once for all of them."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from gpuqueue.array import Indexes, Member, Progress
+from gpuqueue.book.connect import reading
+from gpuqueue.book.tables import jobs
+from gpuqueue.clock import to_epoch_ms
+from gpuqueue.codec import decode_spec, of_member
+from gpuqueue.errors import BadRequest, Unreadable
+from gpuqueue.event import Act, Event
+from gpuqueue.job import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+log = logging.getLogger(__name__)
+
+#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
+_MOST_IN = 1000
+
+
+def with_requests(engine: sa.Engine, events: Sequence[Event]) -> Sequence[Event]:
+    """Return *events*, each claim that made a member a job of its own with the request that its array's is for it.
+
+    Raises:
+        BookUnreachable: the database does not answer.
+
+    """
+    first_claims = [event for event in events if event.act is Act.CLAIM and "of" in event.fields]
+    if not first_claims:
+        return events
+    known = {
+        event.job_id: (event.fields["spec"], to_epoch_ms(event.at))
+        for event in events
+        if event.act is Act.SUBMIT and "spec" in event.fields
+    }
+    wanted = {int(event.fields["of"]) for event in first_claims} - set(known)
+    if wanted:
+        with reading(engine) as connection:
+            columns = jobs.c.id, jobs.c.spec, jobs.c.submitted_at
+            for row in _of(connection, wanted, *columns):
+                known[row.id] = (row.spec, to_epoch_ms(row.submitted_at))
+    return [_with_request(event, known) for event in events]
+
+
+def _with_request(event: Event, known: Mapping[int, tuple[str, int]]) -> Event:
+    if event.act is not Act.CLAIM or "of" not in event.fields:
+        return event
+    member = Member(int(event.fields["of"]), int(event.fields["index"]))
+    if member.array_id not in known:
+        log.error("job %s cannot be written down: the book does not have its array", member)
+        return event
+    payload, submitted_ms = known[member.array_id]
+    added = {"spec": of_member(payload, member), "submitted": str(submitted_ms)}
+    return replace(event, fields={**event.fields, **added})
+
+
+def requests(connection: sa.Connection, array_ids: Iterable[int]) -> dict[int, str]:
+    """Return the payload of each of these arrays that the book knows."""
+    return {row.id: row.spec for row in _of(connection, set(array_ids), jobs.c.id, jobs.c.spec)}
+
+
+def progress(connection: sa.Connection, rows: Sequence[sa.RowMapping]) -> dict[int, Progress]:
+    """Return how far each array among the jobs *rows* has come, by its id. What makes no sense is left out."""
+    arrays = {row["id"]: row for row in rows if row["array_left"] is not None}
+    counts: dict[int, dict[str, int]] = defaultdict(dict)
+    if arrays:
+        number = sa.func.count().label("number")
+        some = sa.select(jobs.c.array_id, jobs.c.state, number).where(jobs.c.array_id.in_(list(arrays)))
+        for array_id, state, times in connection.execute(some.group_by(jobs.c.array_id, jobs.c.state)):
+            counts[array_id][state] = times
+    found = {}
+    for array_id, row in arrays.items():
+        try:
+            found[array_id] = _progress(row, counts[array_id])
+        except (Unreadable, BadRequest) as error:
+            log.warning("how far array %s has come cannot be told: %s", array_id, error)
+    return found
+
+
+def _progress(row: sa.RowMapping, counts: Mapping[str, int]) -> Progress:
+    """Return how far an array has come. A member that was cancelled before any device took it has no row of its own."""
+    left, held = Indexes.parse(row["array_left"]), Indexes.parse(row["array_held"] or "")
+    array = decode_spec(row["spec"]).array
+    never_began = max(0, (len(array) if array else 0) - sum(counts.values()) - len(left) - len(held))
+    ended = {state.value: counts.get(state.value, 0) for state in JobState if state.is_end}
+    ended[JobState.CANCELLED.value] += never_began
+    return Progress(left=left, held=held, ended=ended)
+
+
+def last_id_of(connection: sa.Connection, job_id: int) -> int:
+    """Return the highest id that belongs to the job *job_id*, or to the array whose member it is."""
+    columns = jobs.c.array_id, jobs.c.array_left, jobs.c.spec
+    row = connection.execute(sa.select(*columns).where(jobs.c.id == job_id)).first()
+    if row is None or (row.array_id is None and row.array_left is None):
+        return job_id
+    array_id = job_id if row.array_id is None else int(row.array_id)
+    try:
+        array = decode_spec(requests(connection, [array_id]).get(array_id)).array
+    except Unreadable:
+        return job_id
+    return max(job_id, Member(array_id, array.indexes.ranges[-1][-1]).id) if array else job_id
+
+
+def _of(connection: sa.Connection, ids: set[int], *columns: sa.Column[Any]) -> Iterator[sa.Row[Any]]:
+    wanted = sorted(ids)
+    for start in range(0, len(wanted), _MOST_IN):
+        yield from connection.execute(sa.select(*columns).where(jobs.c.id.in_(wanted[start : start + _MOST_IN])))

@@ -1,0 +1,223 @@
+"""Arrays in the book: each member's story, and an array that comes back as far as it had come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from factories import claim, make_offer, make_spec, must_claim, serve
+from store_dump import dump, faults
+
+from gpuqueue.array import Array, Axis, Indexes, Member
+from gpuqueue.book.book import Book
+from gpuqueue.event import Act, Cursor
+from gpuqueue.history import HistoryQuery
+from gpuqueue.job import Job, JobState
+from gpuqueue.opening import catch_up, open_queue
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim, Stray
+from gpuqueue.run import Ending, RunDevice
+from gpuqueue.settings import Settings
+from gpuqueue.units import GIB
+from workers.recorder import Recorder
+
+LEASE_S = 300.0
+DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB // 64)
+SWEEP = Array.sweep([Axis.parse("lr=1e-3,1e-4"), Axis.parse("seed=0..4")], at_once=3)
+
+
+@pytest.fixture
+def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+    """Return a way to have the book take all that the outbox has."""
+    recorder = Recorder(Settings.load(), queue, book)
+
+    def drain() -> None:
+        while recorder.record(0):
+            pass
+
+    return drain
+
+
+@pytest.fixture
+def first(queue: JobQueue) -> int:
+    """Return the id of an array of ten, of which three may be at it at once."""
+    serve(queue, make_offer(slots=100))
+    spec = make_spec(argv=("train", "--lr={lr}", "--seed={seed}"), array=SWEEP, mem_bytes=GIB // 64)
+    return queue.submit(spec).id
+
+
+def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
+    """End a run as its worker would."""
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    ending = Ending.from_status(code)
+    assert queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1, devices=())
+
+
+def stand(queue: JobQueue, job_id: int) -> Job:
+    """Return the job, which must be known."""
+    job = queue.get(job_id)
+    assert job is not None
+    return job
+
+
+def lose_data(queue: JobQueue, book: Book) -> None:
+    """Lose all that the store has, and rebuild it from the book; claims begin again at once."""
+    client = connect(queue.url)
+    client.flushall()
+    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    client.hset(keys.META, "claims", 0)
+    assert [] == faults(dump(client))
+    client.close()
+    serve(queue, make_offer(slots=100))
+
+
+def test_each_member_is_in_the_history(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+    """With the command that it ran, under its array, and without a copy of all that they have in common."""
+    record()
+    one, two = must_claim(queue), must_claim(queue)
+    end(queue, one)
+    end(queue, two, code=3)
+    record()
+
+    found = book.history(HistoryQuery(array_id=first, sort=HistoryQuery().sort, reverse=True))
+
+    assert [Member(first, 0), Member(first, 1)] == [each.job.member for each in found]
+    assert ["train --lr=1e-3 --seed=0", "train --lr=1e-3 --seed=1"] == [each.job.spec.command for each in found]
+    assert [one.spec, two.spec] == [each.job.spec for each in found]
+    assert [0, 3] == [each.last_run.ending.exit_code for each in found if each.last_run and each.last_run.ending]
+    array = book.get(first)
+    assert array is not None
+    assert array.job.progress == stand(queue, first).progress
+    assert array.job.submitted_at == found[0].job.submitted_at
+    assert array.job.started_at is not None
+    assert "train --lr=1e-3 --seed=1" == book.history(HistoryQuery(text="seed=1"))[0].job.spec.command
+
+
+def test_an_array_that_has_ended_says_so(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+    """With its members' ends, also of those that never began."""
+    run = must_claim(queue)
+    queue.cancel(first)
+    end(queue, run)
+    record()
+
+    found = book.get(first)
+
+    assert found is not None
+    assert found.job.progress is not None
+    assert JobState.CANCELLED is found.job.state
+    assert {"succeeded": 1, "failed": 0, "cancelled": 9, "lost": 0} == found.job.progress.ended
+    assert queue.get(first) is None
+    assert [Act.SUBMIT, Act.ARRAY, Act.CANCEL, Act.ARRAY] == [event.act for event in book.events(first)]
+
+
+def test_it_comes_back_as_far_as_it_had_come(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """What ended, what runs, what was cancelled and what is held: nothing runs twice, and no id is given out again."""
+    ended, running, starting = must_claim(queue), must_claim(queue), must_claim(queue)
+    queue.started(running.job_id, running.token, lease_s=LEASE_S, log_path="/l", devices=(DEVICE,))
+    end(queue, ended, code=1)
+    queue.part(first, "cancel", Indexes.parse("7-8"))
+    queue.part(first, "hold", Indexes.parse("9"))
+    before = [stand(queue, each) for each in (first, running.job_id, starting.job_id)]
+    record()
+
+    lose_data(queue, book)
+
+    assert before == [stand(queue, each) for each in (first, running.job_id, starting.job_id)]
+    progress = stand(queue, first).progress
+    assert progress is not None
+    assert ("3-6", "9") == (str(progress.left), str(progress.held))
+    assert queue.submit(make_spec(mem_bytes=GIB // 64)).id > first + 10
+    third = must_claim(queue)
+    assert (Member(first, 3), "--seed=3") == (third.member, third.spec.argv[2])
+    for each in (running, starting, third):
+        end(queue, each)
+    queue.cancel(first)
+    assert claim(queue, nonce="late") is not None, "what was submitted after it"
+    record()
+    told = book.get(first)
+    assert told is not None
+    assert JobState.CANCELLED is told.job.state
+    assert told.job.progress is not None
+    assert {"succeeded": 3, "failed": 1, "cancelled": 6, "lost": 0} == told.job.progress.ended
+
+
+def test_all_members_taken_is_no_array_to_start_again(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
+    """An array of which the last member runs comes back running."""
+    serve(queue, make_offer(slots=100))
+    first = queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-1"))).id
+    one, two = must_claim(queue), must_claim(queue)
+    end(queue, one)
+    record()
+
+    lose_data(queue, book)
+
+    assert claim(queue) is None
+    assert JobState.RUNNING is stand(queue, first).state
+    end(queue, two)
+    assert JobState.SUCCEEDED is stand(queue, first).state
+
+
+def test_a_run_that_the_book_missed_is_no_member_to_start_again(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """The store went down right after the claim: the worker offers the run, and the array gives it to nobody else."""
+    later = queue.submit(make_spec(mem_bytes=GIB // 64)).id
+    record()
+    missed = must_claim(queue)
+
+    lose_data(queue, book)
+    stray = Stray(
+        job_id=missed.job_id,
+        token=missed.token,
+        host="nodeA",
+        worker="w",
+        devices=(DEVICE,),
+        claimed_ms=missed.claimed_ms,
+        log_path="/l",
+        payload=missed.payload,
+    )
+    assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
+
+    client = connect(queue.url)
+    assert [] == faults(dump(client))
+    client.close()
+    assert (Member(first, 0), missed.spec) == (stand(queue, missed.job_id).member, stand(queue, missed.job_id).spec)
+    assert [Member(first, 1), Member(first, 2), None] == [must_claim(queue).member for _ in range(3)]
+    assert later > missed.job_id
+    end(queue, missed)
+    record()
+    told = book.get(missed.job_id)
+    assert told is not None
+    assert (JobState.SUCCEEDED, Member(first, 0)) == (told.job.state, told.job.member)
+    assert queue.adopt(stray, lease_s=LEASE_S) is None, "it has ended, and is forgotten"
+
+
+def test_a_lost_book_is_written_again(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+    """With the array as it stands, and its live members."""
+    must_claim(queue)
+    record()
+    client = connect(queue.url)
+    client.hset(keys.META, "recorded", "9999999999999-0")  # the book is behind what was recorded: it is a copy
+    client.close()
+
+    assert 2 == catch_up(queue, book)
+
+    array, member = book.get(first), book.get(first + 1)
+    assert array is not None
+    assert member is not None
+    assert array.job.progress == stand(queue, first).progress
+    assert (Member(first, 0), "train --lr=1e-3 --seed=0") == (member.job.member, member.job.spec.command)
+
+
+def test_the_ids_of_members_count_as_seen(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+    """By the array's row alone, and by a member's that is the highest."""
+    record()
+    assert first + 10 == book.max_job_id()
+    must_claim(queue)
+    record()
+    assert first + 10 == book.max_job_id()
+    assert isinstance(book.cursor(), Cursor)
