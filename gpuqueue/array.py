@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.words import brief
@@ -182,6 +182,32 @@ class Array:
         return cls(indexes=Indexes.parse(indexes), at_once=int(most) if percent else None)
 
     @classmethod
+    def asked(cls, indexes: str | None, axes: Iterable[str], at_once: int | None) -> Array | None:
+        """Return the array that a person asks for in words; None where there are none.
+
+        Raises:
+            BadRequest: the words contradict each other, or mean no array.
+
+        """
+        swept = tuple(map(Axis.parse, axes))
+        if indexes is not None and swept:
+            raise BadRequest(
+                "an array and a sweep exclude each other: write the index as one more sweep, such as k=0..9"
+            )
+        if swept:
+            return cls.sweep(swept, at_once)
+        if indexes is None:
+            if at_once is not None:
+                raise BadRequest("how many at once is said of an array or a sweep: add one, such as --array 0-99")
+            return None
+        found = cls.parse(indexes)
+        if at_once is None:
+            return found
+        if found.at_once is not None:
+            raise BadRequest(f"how many at once is said twice, with %{found.at_once} and with {at_once}: leave out one")
+        return replace(found, at_once=at_once)
+
+    @classmethod
     def sweep(cls, axes: Iterable[Axis], at_once: int | None = None) -> Array:
         """Return the array of all combinations of the *axes*' values.
 
@@ -280,7 +306,7 @@ class JobName:
             BadRequest: it is no name of a job.
 
         """
-        found = re.fullmatch(r"([1-9][0-9]{0,15})(?:_([0-9,:-]+))?", text)
+        found = re.fullmatch(r"([1-9][0-9]{0,15})(?:_([0-9,-]+))?", text)
         if found is None or int(found[1]) > 2**53:
             raise BadRequest(f"{brief(text)} is no job: write 17, or of an array a member 17_2 or a part 17_5-9")
         return cls(int(found[1]), Indexes.parse(found[2]) if found[2] else None)

@@ -13,6 +13,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TypeVar
 
+from gpuqueue.array import JobName
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.units import MAX_BYTES, parse_bytes, parse_duration
 from gpuqueue.words import brief
@@ -38,6 +39,31 @@ def job_id(value: object) -> int:
     if not 0 < value <= MAX_ID:
         raise JobNotFound(f"there is no job {brief(value)}: ids are numbers from 1 up")
     return value
+
+
+def job_name(value: object) -> JobName:
+    """Return what a job's id, or its name as text, means: ``17``, ``"17_2"``, ``"17_5-9"``.
+
+    Raises:
+        BadRequest: it names no job.
+        JobNotFound: no job can have it.
+
+    """
+    return JobName.parse(value) if isinstance(value, str) else JobName(job_id(value))
+
+
+def one_job(value: object) -> JobName:
+    """As :func:`job_name`, where one job must be meant.
+
+    Raises:
+        BadRequest: it names no job, or several.
+        JobNotFound: no job can have it.
+
+    """
+    name = job_name(value)
+    if name.part is not None and name.member is None:
+        raise BadRequest(f"{name} is several jobs: name one, or all of {name.id}")
+    return name
 
 
 def count(what: str, value: object) -> int:
@@ -179,6 +205,22 @@ def words(what: str, value: object) -> tuple[str, ...]:
         if not isinstance(each, str):
             raise BadRequest(f"{what} must be a list of words, and {brief(each)} is no text")
     return tuple(value)
+
+
+def values_of(what: str, value: object) -> tuple[str, ...]:
+    """Return the values of a sweep as text.
+
+    Raises:
+        BadRequest: it is no list, or one holds a comma, by which they are told apart.
+
+    """
+    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+        raise BadRequest(f"{what} must be a list of values, not {brief(value)}")
+    texts = tuple(map(str, value))
+    for each in texts:
+        if "," in each:
+            raise BadRequest(f"{what} has the value {brief(each)}: a value of a sweep holds no comma")
+    return texts
 
 
 def environment(value: object) -> Mapping[str, str]:

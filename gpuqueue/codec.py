@@ -473,6 +473,25 @@ def job_to_plain(job: Job) -> Plain:
         "ended_at": _iso(job.ended_at),
         "host": job.host,
         "devices": list(job.devices),
+        "array_id": job.member.array_id if job.member else None,
+        "array_index": job.member.index if job.member else None,
+        "array": array_to_plain(job),
+    }
+
+
+def array_to_plain(job: Job) -> Plain | None:
+    """Return an array as the ``--json`` output shows it, None for any other job."""
+    array, here = job.spec.array, job.progress
+    if array is None:
+        return None
+    return {
+        "indexes": str(array.indexes),
+        "count": len(array),
+        "at_once": array.at_once,
+        "sweep": [str(axis) for axis in array.axes],
+        "left": str(here.left) if here else None,
+        "held": str(here.held) if here else None,
+        "ended": dict(here.ended) if here else None,
     }
 
 

@@ -325,12 +325,17 @@ class JobSpec:
         return shlex.join(self.argv)
 
     def of_member(self, member: Member) -> JobSpec:
-        """Return what the *member* of this array is to run: its own values in the arguments and the environment."""
+        """Return what the *member* of this array is to run: its own values in the arguments and the environment.
+
+        It waits for nothing but a device: its array has waited for the rest.
+        """
         if self.array is None:
             return self
         array, index = self.array, member.index
         env = {**self.env, **array.environment(index, member.array_id)}
-        return replace(self, argv=tuple(array.fill(word, index) for word in self.argv), env=env, array=None)
+        return replace(
+            self, argv=tuple(array.fill(word, index) for word in self.argv), env=env, array=None, waits=NO_WAITS
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -265,7 +265,7 @@ def memory(record: Record, run: Run) -> Figure:
 
 def title_of(record: Record) -> str:
     """Return what the picture of a job's memory is called."""
-    return f"Memory of job {record.job.id}: {short(record.job.spec.name, 60)}"
+    return f"Memory of job {record.job.label}: {short(record.job.spec.name, 60)}"
 
 
 def _line(

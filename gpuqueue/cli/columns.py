@@ -72,7 +72,7 @@ def _used(record: Record) -> float | None:
 
 #: Every column by its name. Those of ``--csv`` come first, in its order; new ones only ever at the end.
 COLUMNS: dict[str, Column] = {
-    "id": _number("ID", lambda record: record.job.id),
+    "id": Column(head="ID", value=lambda record: record.job.id, shown=lambda record: record.job.label, figure=True),
     "name": _text("NAME", lambda record: record.job.spec.name),
     "user": _text("USER", lambda record: record.job.spec.account.name, 12),
     "state": Column(
@@ -111,6 +111,8 @@ COLUMNS: dict[str, Column] = {
     "model": _text("MODEL", _of_run(lambda run: _models(run) or None)),
     "cwd": _text("DIRECTORY", lambda record: record.job.spec.cwd, 40),
     "because": _text("BECAUSE", lambda record: record.job.because, 40),
+    "array_id": _number("ARRAY", lambda record: record.job.member.array_id if record.job.member else None),
+    "array_index": _number("INDEX", lambda record: record.job.member.index if record.job.member else None),
 }
 #: What the table shows if nobody says. ``id`` is what all other commands take.
 USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")

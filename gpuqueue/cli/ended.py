@@ -18,6 +18,6 @@ def code_of(record: Record) -> int:
     if last is not None and last.ending is not None:
         return last.ending.shell_code
     if record.job.state is JobState.FAILED:
-        behind = f"job {record.job.id} failed, and how is not in the history yet"
+        behind = f"job {record.job.label} failed, and how is not in the history yet"
         raise BookUnreachable(behind, "gpuqueue status says how far that is behind")
     return 0 if record.job.state is JobState.SUCCEEDED else 1

@@ -14,4 +14,4 @@ _WHY = {
 def tell_held(job: Job) -> None:
     """Say that whoever waits for *job* waits for a person: without a word it would look like any other wait."""
     why = _WHY.get(job.reason, "") if job.reason is not None else ""
-    say("gpuqueue", f"job {job.id} is held{why} and will wait for: gpuqueue release {job.id}")
+    say("gpuqueue", f"job {job.label} is held{why} and will wait for: gpuqueue release {job.label}")

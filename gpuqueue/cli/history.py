@@ -38,6 +38,7 @@ _WHICH = (
         "--ending", "endings", multiple=True, type=click.Choice([str(e) for e in EndingKind]), help="That ended so."
     ),
     click.option("--exit-code", type=click.IntRange(0, 255), metavar="N", help="That ended with this exit code."),
+    click.option("--array", type=_ID, metavar="ID", help="Only the members of this array."),
     click.option("-d", "--device", metavar="UUID", help="On this device; the start of the UUID is enough."),
     click.option("--model", metavar="TEXT", help="On devices with this in their name, such as A100."),
     click.option("--host", help="On this host."),

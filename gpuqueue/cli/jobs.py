@@ -10,9 +10,8 @@ from datetime import datetime, timezone
 
 import click
 
-from gpuqueue.checks import MAX_ID
 from gpuqueue.cli import picture, render
-from gpuqueue.cli.ended import code_of
+from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.held import tell_held
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
@@ -23,8 +22,9 @@ from gpuqueue.logs import LogTail
 from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_duration
 
-job_ids = click.argument("ids", metavar="ID…", type=click.IntRange(1, MAX_ID), nargs=-1, required=True)
-job_id = click.argument("job_id", metavar="ID", type=click.IntRange(1, MAX_ID))
+job_ids = click.argument("ids", metavar="ID…", type=JobNameType(), nargs=-1, required=True)
+job_parts = click.argument("ids", metavar="ID…", type=JobNameType(parts=True), nargs=-1, required=True)
+job_id = click.argument("job_id", metavar="ID", type=JobNameType())
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 
 
@@ -54,7 +54,7 @@ def queue(user: str | None, limit: int, *, as_json: bool) -> None:
 @job_id
 @json_option
 @picture.picture_option("how its memory went")
-def show(job_id: int, *, as_json: bool, plot: str | None) -> None:
+def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
     """Tell all about one job: what was asked, and each run with device, ending and peak memory."""
     if as_json and plot is not None:
         raise BadRequest("--json and --plot exclude each other: choose one")
@@ -73,14 +73,16 @@ def _plot(record: Record, path: str) -> None:
 
     run = charts.drawable(record)
     if run is None:
-        raise Refused(f"job {record.job.id} has no memory to draw: its runs are too short, go on, or could not be seen")
+        raise Refused(
+            f"job {record.job.label} has no memory to draw: its runs are too short, go on, or could not be seen"
+        )
     picture.write(path, charts.title_of(record), charts.memory(record, run), render.story(record))
 
 
 @click.command()
 @job_id
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-def logs(job_id: int, *, follow: bool) -> None:
+def logs(job_id: str, *, follow: bool) -> None:
     """Print what the job wrote: standard output and standard error, in the order of writing."""
     with Client() as client:
         if follow:
@@ -100,8 +102,11 @@ def logs(job_id: int, *, follow: bool) -> None:
 @click.command()
 @job_ids
 @click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); the jobs go on.")
-def wait(ids: tuple[int, ...], timeout: str | None) -> None:
-    """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else the first bad one's."""
+def wait(ids: tuple[str, ...], timeout: str | None) -> None:
+    """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else the first bad one's.
+
+    Of an array it is the highest of its members'.
+    """
     deadline = None if timeout is None else time.monotonic() + parse_duration(timeout)
     code = 0
     with Client() as client:
@@ -114,32 +119,35 @@ def wait(ids: tuple[int, ...], timeout: str | None) -> None:
             if record.job.because:
                 say("gpuqueue", f"job {each} {record.job.state} ({record.job.because})")
             if code == 0 and record.job.state is not JobState.SUCCEEDED:
-                code = code_of(record) or 1
+                code = worst_code(client, record) or 1
     sys.exit(code)
 
 
 @click.command()
-@job_ids
-def cancel(ids: tuple[int, ...]) -> None:
-    """End jobs: a waiting one at once, a running one with all its processes (TERM, then KILL)."""
+@job_parts
+def cancel(ids: tuple[str, ...]) -> None:
+    """End jobs, arrays (17), or parts of them (17_2, 17_5-9).
+
+    A waiting one ends at once, a running one with all its processes (TERM, then KILL).
+    """
     _each(ids, lambda client, each: client.cancel(each))
 
 
 @click.command()
-@job_ids
-def hold(ids: tuple[int, ...]) -> None:
-    """Keep waiting jobs from being started."""
+@job_parts
+def hold(ids: tuple[str, ...]) -> None:
+    """Keep waiting jobs, arrays or parts of them from being started."""
     _each(ids, lambda client, each: client.hold(each))
 
 
 @click.command()
-@job_ids
-def release(ids: tuple[int, ...]) -> None:
-    """Let held jobs be started again, at their old place in the order."""
+@job_parts
+def release(ids: tuple[str, ...]) -> None:
+    """Let held jobs, arrays or parts of them be started again, at their old place in the order."""
     _each(ids, lambda client, each: client.release(each))
 
 
-def _each(ids: tuple[int, ...], act: Callable[[Client, int], JobState]) -> None:
+def _each(ids: tuple[str, ...], act: Callable[[Client, str], JobState]) -> None:
     """Do the same to each job; one that fails does not keep the others from it. Exit code of the last failure."""
     code = 0
     with Client() as client:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import click
 
+from gpuqueue.cli.arrays import labels
+from gpuqueue.cli.arrays import story as array_story
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.run import Record, Run, RunDevice
@@ -113,20 +116,21 @@ def waits_for(job: Job, now: datetime) -> str:
 
 def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
     """Return the live jobs as a table."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for job in jobs:
-        since = job.started_at or job.submitted_at
-        rows.append(
+        since = (job.started_at if job.spec.array is None else None) or job.submitted_at
+        rows.extend(
             (
-                str(job.id),
+                label,
                 short(job.spec.name),
                 short(job.spec.account.name, 12),
-                state(job),
-                waits_for(job, now),
+                state(replace(job, state=stands)),
+                waits_for(job, now) if stands is job.state else "",
                 str(job.spec.device or ""),
                 asked_of(job),
                 format_duration(max(0.0, (now - since).total_seconds())),  # a clock may have been set
             )
+            for label, stands in labels(job)
         )
     return table(("ID", "NAME", "USER", "STATE", "WAITS FOR", "WANTS", "MEM", "SINCE"), rows, right=(0, 6, 7))
 
@@ -136,7 +140,7 @@ def story(record: Record) -> str:
     job, spec = record.job, record.job.spec
     why = job.because or waits_for(job, datetime.now(timezone.utc))
     lines = [
-        f"job {job.id}  {plain(spec.name)}",
+        f"job {job.label}  {plain(spec.name)}",
         f"  state      {state(job)}" + (f" ({why})" if why else ""),
         f"  user       {plain(spec.account.name)} on {plain(spec.account.host)}",
         f"  command    {plain(spec.command)}",
@@ -145,6 +149,7 @@ def story(record: Record) -> str:
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + f", level {spec.level}",
         *_wait_lines(job),
+        *array_story(job),
         f"  submitted  {when(job.submitted_at)}",
         f"  started    {when(job.started_at)}",
         f"  ended      {when(job.ended_at)}",

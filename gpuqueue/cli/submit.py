@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from gpuqueue.cli.arrays import array_options
 from gpuqueue.cli.ended import code_of
 from gpuqueue.cli.held import tell_held
 from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found
@@ -122,6 +123,7 @@ def _warn_if_alone(client: Client, job: Job) -> None:
 
 @click.command(cls=WithRest)
 @job_options
+@array_options
 @click.pass_context
 def submit(ctx: click.Context, /, **options: Any) -> None:
     """Put a job into the queue and print its id.
@@ -134,6 +136,7 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
       gpuqueue submit train.py --mem 6G
       gpuqueue submit train.py --mem 6G --time 2h -- --lr 1e-3
       gpuqueue submit --mem 20G --gpus 2 -- torchrun --nproc-per-node 2 train.py
+      gpuqueue submit train.py --mem 6G --sweep lr=1e-3,1e-4 --sweep seed=0..4 -- --lr {lr} --seed {seed}
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         job = _submit(client, ctx.obj, options)

@@ -8,8 +8,8 @@ from datetime import datetime
 
 import click
 
-from gpuqueue.checks import MAX_ID
 from gpuqueue.cli import render
+from gpuqueue.cli.arrays import JobNameType
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.client import Client
 from gpuqueue.clock import from_epoch_ms
@@ -22,9 +22,9 @@ from gpuqueue.words import plain, short
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=click.IntRange(1, MAX_ID))
+@click.argument("job_id", metavar="ID", type=JobNameType())
 @click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
-def why(job_id: int, *, as_json: bool) -> None:
+def why(job_id: str, *, as_json: bool) -> None:
     """Tell why a job waits: which device lacks how much, because of whom, and when it may start.
 
     \b
@@ -42,18 +42,24 @@ def story(found: Why) -> str:
     asked = (
         f"{format_bytes(job.spec.mem_bytes)} on {'each of ' if job.spec.gpus > 1 else ''}{render.places_of(job.spec)}"
     )
-    lines = [f"job {job.id}  {plain(job.spec.name)} ({plain(job.spec.account.name)}), {asked}"]
+    lines = [f"job {job.label}  {plain(job.spec.name)} ({plain(job.spec.account.name)}), {asked}"]
     if explanation is None:
-        return "\n".join([*lines, _no_wait(job.state, job.id, job.started_at)])
+        return "\n".join([*lines, _no_wait(job.state, job.label, job.started_at)])
     if job.state is JobState.HELD:
-        lines.append(f"{str(job.reason or 'held').replace('_', ' ')}: it waits for a person: gpuqueue release {job.id}")
+        lines.append(
+            f"{str(job.reason or 'held').replace('_', ' ')}: it waits for a person: gpuqueue release {job.label}"
+        )
+    if job.reason is WaitReason.ARRAY_LIMIT:
+        lines.append(
+            "array limit: as many of its members are at it as were asked to be at once; the next begins when one ends"
+        )
     lines += [f"order  {_order(explanation, job.spec.account.name)}", "", _devices(found, explanation), ""]
     begins = [f"start  {words}" for words in _not_yet(found)]
     lines += begins or [f"start  {words}" for words in _start(found, explanation)]
     return "\n".join(lines)
 
 
-def _no_wait(state: JobState, job_id: int, started_at: datetime | None) -> str:
+def _no_wait(state: JobState, job_id: str, started_at: datetime | None) -> str:
     if state.is_end:
         return f"it has ended: {state}. How: gpuqueue show {job_id}"
     return f"it does not wait: {state}" + (f" since {render.when(started_at)}" if started_at else "")
@@ -142,7 +148,7 @@ def _takers(found: Why, verdict: Verdict) -> Iterator[str]:
 
 def _job(found: Why, run: Occupant) -> str:
     other = found.others.get(run.job_id)
-    return f"job {run.job_id}" + (f" ({short(other.spec.account.name, 12)})" if other else "")
+    return f"job {other.label if other else run.job_id}" + (f" ({short(other.spec.account.name, 12)})" if other else "")
 
 
 def _clock(at_ms: int) -> str:

@@ -33,6 +33,7 @@ class Asking(Connection):
         states: Sequence[JobState] = (),
         endings: Sequence[EndingKind] = (),
         exit_code: int | None = None,
+        array: int | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
         device: str | None = None,
@@ -56,6 +57,7 @@ class Asking(Connection):
             states: One of these.
             endings: How the current or last run ended: one of these.
             exit_code: That of the current or last run.
+            array: The id of the array whose members they are.
             since: Submitted then or later.
             until: Submitted before.
             device: A UUID or its start; a job matches if any of its runs was there.
@@ -84,6 +86,7 @@ class Asking(Connection):
             states=checks.words_of("states", states, JobState),
             endings=checks.words_of("endings", endings, EndingKind),
             exit_code=None if exit_code is None else checks.count("exit_code", exit_code),
+            array_id=None if array is None else checks.job_id(array),
             since=checks.moment_or_none("since", since),
             until=checks.moment_or_none("until", until),
             device=checks.text_or_none("device", device),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpuqueue import checks
@@ -16,6 +17,7 @@ from gpuqueue.submission import current_account
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
+    from gpuqueue.queue.jobqueue import Changed
     from gpuqueue.queue.lease import DeviceStatus
 
 #: Longest reason for a drain, in characters: it is shown in one line.
@@ -25,44 +27,66 @@ MAX_REASON = 200
 class Changing(Looking):
     """Cancels, holds and releases jobs; drains and resumes devices."""
 
-    def cancel(self, job_id: int) -> JobState:
+    def cancel(self, job: int | str) -> JobState:
         """End the job and return its state after: CANCELLED at once, or CANCELLING until its processes are gone.
+
+        Of an array (``17``) all of it, of a member (``"17_2"``) or a part (``"17_5-9"``) that.
 
         Raises:
             JobNotFound: nobody knows it.
             Refused: it has ended already.
 
         """
-        state = self.queue.cancel(checks.job_id(job_id)) or self.show(job_id).job.state
-        if state.is_end and state is not JobState.CANCELLED:
-            raise Refused(f"job {job_id} has {state} already")
-        return state
+        done = self._changed("cancel", job)
+        if done.state.is_end and done.state is not JobState.CANCELLED:
+            raise Refused(f"job {job} has {done.state} already")
+        if done.moved == 0 and not done.state.is_end and done.state is not JobState.CANCELLING:
+            raise Refused(f"nothing of {job} waits or runs: there is nothing to cancel")
+        return done.state
 
-    def hold(self, job_id: int) -> JobState:
-        """Keep a waiting job from being started.
+    def hold(self, job: int | str) -> JobState:
+        """Keep a waiting job, or what waits of an array or a part of it, from being started.
 
         Raises:
             JobNotFound: nobody knows it.
             Refused: it does not wait (any more).
 
         """
-        return self._moved(job_id, self.queue.hold(checks.job_id(job_id)), JobState.HELD, "hold")
+        return self._moved(job, self._changed("hold", job), JobState.HELD, "hold")
 
-    def release(self, job_id: int) -> JobState:
-        """Let a held job be started again.
+    def release(self, job: int | str) -> JobState:
+        """Let a held job, or what is held of an array or a part of it, be started again.
 
         Raises:
             JobNotFound: nobody knows it.
             Refused: it is not held.
 
         """
-        return self._moved(job_id, self.queue.release(checks.job_id(job_id)), JobState.QUEUED, "release")
+        return self._moved(job, self._changed("release", job), JobState.QUEUED, "release")
 
-    def _moved(self, job_id: int, state: JobState | None, wanted: JobState, verb: str) -> JobState:
-        state = state or self.show(job_id).job.state
-        if state is not wanted:
-            raise Refused(f"job {job_id} is {state}: there is nothing to {verb}")
-        return state
+    def _changed(self, act: str, job: int | str) -> Changed:
+        """Change the mind about *job*; of a part, say where its members stand, not where the array does."""
+        name = checks.job_name(job)
+        if name.part is None:
+            done = self.queue.change(act, name.id)
+        else:
+            done = self.queue.part(name.id, act, name.part)
+            if done is None or done.moved == 0:
+                self._must_have(name)
+            elif act == "cancel":
+                done = replace(done, state=JobState.CANCELLING if done.ending else JobState.CANCELLED)
+        if done is not None:
+            return done
+        from gpuqueue.queue.jobqueue import Changed  # noqa: PLC0415 - as in queue
+
+        return Changed(state=self.show(name.id).job.state)
+
+    def _moved(self, job: int | str, done: Changed, wanted: JobState, verb: str) -> JobState:
+        if done.moved:
+            return wanted
+        if done.moved == 0 or done.state is not wanted:
+            raise Refused(f"job {job} is {done.state}: there is nothing to {verb}")
+        return done.state
 
     def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> list[DeviceStatus]:
         """Let devices take no new job until somebody resumes them; what runs there goes on. Return them as they are.

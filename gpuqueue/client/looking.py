@@ -8,14 +8,16 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from gpuqueue import checks
+from gpuqueue.array import JobName, Member
 from gpuqueue.client.connection import Connection
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import (
+    BadRequest,
     BookUnreachable,
     JobNotFound,
     Unreadable,
 )
-from gpuqueue.job import Job, JobState
+from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.run import Record
 from gpuqueue.why import Usual, Why, named_by, usual_of
 
@@ -27,17 +29,20 @@ if TYPE_CHECKING:
 class Looking(Connection):
     """Looks at jobs and devices, and changes nothing."""
 
-    def get(self, job_id: int) -> Job:
-        """Return the job as it stands.
+    def get(self, job: int | str) -> Job:
+        """Return the job as it stands: by its id, or a member of an array by its name, such as ``"17_2"``.
 
         Raises:
             JobNotFound: nobody knows it.
 
         """
-        job = self.queue.get(checks.job_id(job_id))
-        return job if job is not None else self.show(job_id).job
+        name = checks.one_job(job)
+        if name.part is not None:
+            return self.show(job).job
+        found = self.queue.get(name.id)
+        return found if found is not None else self.show(job).job
 
-    def show(self, job_id: int) -> Record:
+    def show(self, job: int | str) -> Record:
         """Return the job with all its runs: the newest state from the queue, the runs from the book.
 
         The queue is asked first: it forgets a job only when the book has it, so that none is missed between.
@@ -46,13 +51,57 @@ class Looking(Connection):
             JobNotFound: nobody knows it.
 
         """
-        job = self.queue.get(checks.job_id(job_id))
+        name = checks.one_job(job)
+        if name.member is not None:
+            return self._member(name.member)
+        record = self._known(name.id)
+        if record is None:
+            raise JobNotFound(f"there is no job {name}: see gpuqueue queue and gpuqueue history")
+        return record
+
+    def _known(self, job_id: int) -> Record | None:
+        job = self.queue.get(job_id)
         record = self.book.get(job_id)
         if job is not None:
             return self._with_current_run(replace(record or Record(job=job), job=job))
-        if record is None:
-            raise JobNotFound(f"there is no job {job_id}: see gpuqueue queue and gpuqueue history")
         return record
+
+    def _member(self, member: Member) -> Record:
+        """Return a member of an array. Until a device takes it, nothing but its array tells of it.
+
+        The array is asked first: what it has left no more, the queue or the book has, unless it was cancelled.
+        """
+        array = self._array(member.array_id)
+        if array.spec.array is None or member.index not in array.spec.array.indexes:
+            raise JobNotFound(f"there is no job {member}: see gpuqueue show {member.array_id}")
+        here = array.progress
+        waits = here is not None and member.index in here.left
+        is_held = here is not None and member.index in here.held
+        found = None if waits or is_held else self._known(member.id)
+        if found is not None:
+            return found
+        state = JobState.QUEUED if waits else JobState.HELD if is_held else JobState.CANCELLED
+        reason = array.reason if waits else WaitReason.HELD if is_held else None
+        spec = array.spec.of_member(member)
+        submitted_at = array.submitted_at
+        return Record(
+            job=Job(id=member.id, spec=spec, state=state, submitted_at=submitted_at, reason=reason, member=member)
+        )
+
+    def _array(self, array_id: int) -> Job:
+        job = self.queue.get(array_id)
+        return job if job is not None else self.show(array_id).job
+
+    def _must_have(self, name: JobName) -> None:
+        """Refuse a part of what is no array, or of none that is known.
+
+        Raises:
+            JobNotFound: nobody knows the array.
+            BadRequest: it has no members.
+
+        """
+        if self._array(name.id).spec.array is None:
+            raise BadRequest(f"job {name.id} is no array: there is no part {name}")
 
     def _with_current_run(self, record: Record) -> Record:
         """Return *record* with what the queue knows of a run that the book does not know, or not where its log is."""
@@ -78,27 +127,30 @@ class Looking(Connection):
                 if not job.state.is_end and user in {None, job.spec.account.name}:
                     yield job
 
-    def story(self, job_id: int) -> tuple[Event, ...]:
+    def story(self, job: int | str) -> tuple[Event, ...]:
         """Return every step of the job that the book has, in order."""
-        return self.book.events(checks.job_id(job_id))
+        name = checks.one_job(job)
+        return self.book.events(name.member.id if name.member else name.id)
 
-    def why(self, job_id: int) -> Why:
+    def why(self, job: int | str) -> Why:
         """Return why a job waits: what is in its way on each device, its place in the order, when it may start.
 
         Raises:
             JobNotFound: nobody knows it.
 
         """
-        job = self.get(job_id)
-        explanation = self.queue.why(job_id)
+        asked = self.get(job)
+        explanation = self.queue.why(asked.id)
+        if explanation is None and asked.member is not None and not asked.state.is_end:
+            explanation = self.queue.why(asked.member.array_id)  # it waits as its array does
         if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
-            return Why(job=job)
-        named = named_by(explanation) | {each.job_id for each in job.awaits}
+            return Why(job=asked)
+        named = named_by(explanation) | {each.job_id for each in asked.awaits}
         others = {each: other for each in named if (other := self._seen(each)) is not None}
         blockers = explanation.start.blockers if explanation.start is not None else ()
         unlimited = [others[each] for each in blockers if each in others and others[each].spec.time_limit_s is None]
         return Why(
-            job=job,
+            job=asked,
             explanation=explanation,
             devices={status.device.uuid: status for status in self.devices()},
             others=others,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 
 from gpuqueue import checks, wishes
+from gpuqueue.array import Array
 from gpuqueue.client.looking import Looking
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import (
@@ -47,8 +48,11 @@ class Submitting(Looking):
         retries: int = 0,
         retry_on: str | Sequence[RetryOn] | None = None,
         found: Callable[[Job], None] | None = None,
+        array: str | Array | None = None,
+        sweep: Mapping[str, Sequence[object]] | Sequence[str] = (),
+        at_once: int | None = None,
     ) -> Job:
-        """Put a job into the queue and return it.
+        """Put a job into the queue and return it; with *array* or *sweep* many of them as one.
 
         Args:
             command: A script's path (``"train.py"``), or a whole command line as a list.
@@ -72,6 +76,10 @@ class Submitting(Looking):
             retries: How often it runs again after it failed.
             retry_on: After which endings: ``"failed,lost"`` or several RetryOn.
             found: Called with the job that was found by its *dedupe* key.
+            array: Indexes such as ``"0-99"``, or ``"0-99%8"`` for at most 8 at once.
+            sweep: Names and their values, ``{"lr": [1e-3, 1e-4]}`` or ``["lr=1e-3,1e-4", "seed=0..4"]``: a member
+                for each combination; ``{lr}`` in the arguments becomes its value.
+            at_once: How many members of an array or a sweep at most at once.
 
         Raises:
             BadRequest: something is malformed, or there is no such script.
@@ -106,6 +114,7 @@ class Submitting(Looking):
                 after=wishes.dependencies(after), begin_at=wishes.begin(begin), hold=hold, dedupe=dedupe or None
             ),
             retries=wishes.retries(retries, retry_on),
+            array=_array(array, sweep, at_once),
         )
         return self._queued(spec, found)
 
@@ -139,3 +148,25 @@ class Submitting(Looking):
                 raise BadRequest("say how much device memory the job needs: --mem 6G")
             return self.settings.default_mem_bytes
         return parse_bytes(mem) if isinstance(mem, str) else mem
+
+
+def _array(
+    array: str | Array | None, sweep: Mapping[str, Sequence[object]] | Sequence[str], at_once: int | None
+) -> Array | None:
+    """Return the array that is asked for, None for a single job.
+
+    Raises:
+        BadRequest: what is asked for makes no sense.
+
+    """
+    if at_once is not None:
+        checks.count("at_once", at_once)
+    if isinstance(sweep, Mapping):
+        pairs = ((name, checks.values_of(f"sweep[{name!r}]", values)) for name, values in sweep.items())
+        sweep = [f"{name}={','.join(values)}" for name, values in pairs]
+    axes = checks.words("sweep", sweep)
+    if isinstance(array, Array):
+        if axes or at_once is not None:
+            raise BadRequest("an Array says all about itself: leave out sweep and at_once")
+        return array
+    return Array.asked(checks.text_or_none("array", array), axes, at_once)

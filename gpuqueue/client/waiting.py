@@ -29,8 +29,10 @@ FOLLOW_S = 0.1
 class Waiting(Looking):
     """Waits for jobs and follows their logs."""
 
-    def wait(self, job_id: int, *, timeout_s: float | None = None, held: Callable[[Job], None] | None = None) -> Record:
-        """Wait until the job has ended and return it with its runs.
+    def wait(
+        self, job_id: int | str, *, timeout_s: float | None = None, held: Callable[[Job], None] | None = None
+    ) -> Record:
+        """Wait until the job, the array or the member has ended and return it with its runs.
 
         A held job waits for a person, perhaps for the one who waits here: *held* is called with the job each time it
         becomes held.
@@ -51,7 +53,7 @@ class Waiting(Looking):
                 raise WaitTimeout(f"job {job_id} is still {job.state} after {timeout_s:g} s: it goes on")
         raise AssertionError("watch ends only with an ended job")  # pragma: no cover
 
-    def watch(self, job_id: int) -> Iterator[Job]:
+    def watch(self, job_id: int | str) -> Iterator[Job]:
         """Yield the job as it stands, again and again (at least once a second), up to its end.
 
         Raises:
@@ -70,11 +72,13 @@ class Waiting(Looking):
                 until = time.monotonic() + LOOK_S
                 while (left_s := until - time.monotonic()) > 0:
                     ring = bell.wait(left_s)
-                    if ring is not None and ring.job_id == job_id:
+                    if ring is not None and ring.job_id == job.id:
                         break
 
     def _recorded(self, job: Job) -> Record:
         """Return the ended *job* from the book, or without its runs if the book does not get it in time."""
+        if job.member is not None and not job.attempt:
+            return Record(job=job)  # no device ever took it: the book has no more of it than its array
         deadline = time.monotonic() + RECORD_S
         while time.monotonic() < deadline:
             try:
@@ -86,7 +90,7 @@ class Waiting(Looking):
             time.sleep(0.01)
         return Record(job=job)
 
-    def log_path(self, job_id: int) -> Path:
+    def log_path(self, job_id: int | str) -> Path:
         """Return where the newest run's log lies, if that is on this machine.
 
         Raises:
@@ -109,11 +113,11 @@ class Waiting(Looking):
         if run is None or run.log_path is None:
             return None
         if run.host != self.settings.host:
-            raise Refused(f"the log of job {record.job.id} lies on host {run.host}: {run.log_path}")
+            raise Refused(f"the log of job {record.job.label} lies on host {run.host}: {run.log_path}")
         return Path(run.log_path)
 
     def follow(
-        self, job_id: int, tail: LogTail | None = None, *, held: Callable[[Job], None] | None = None
+        self, job_id: int | str, tail: LogTail | None = None, *, held: Callable[[Job], None] | None = None
     ) -> Iterator[bytes]:
         """Yield the job's output as it is written, from its beginning, over all its runs, up to its end.
 
@@ -146,7 +150,7 @@ class Waiting(Looking):
                 while time.monotonic() < until:
                     ring = bell.wait(FOLLOW_S)
                     yield from tail.rest()
-                    if ring is not None and ring.job_id == job_id:
+                    if ring is not None and ring.job_id == job.id:
                         break
 
 

@@ -38,11 +38,15 @@ _AIMS = {"cancel": JobState.CANCELLED, "hold": JobState.HELD, "release": JobStat
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PartChanged:
-    """What a change of mind came to: where the array stands now, and how many members it moved."""
+class Changed:
+    """What a change of mind came to: where the job or the array stands now.
+
+    Of an array, how many members it moved (None: it is none), and whether one of them still has to end.
+    """
 
     state: JobState
-    moved: int
+    moved: int | None = None
+    ending: bool = False
 
 
 def new_nonce() -> str:
@@ -200,27 +204,29 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
     @answering
     def cancel(self, job_id: int) -> JobState | None:
         """End a job; return its state after, None if it is unknown here."""
-        return self._change("cancel", job_id)
+        return _state_of(self.change("cancel", job_id))
 
     @answering
     def hold(self, job_id: int) -> JobState | None:
         """Keep a queued job from being claimed; return its state after, None if it is unknown here."""
-        return self._change("hold", job_id)
+        return _state_of(self.change("hold", job_id))
 
     @answering
     def release(self, job_id: int) -> JobState | None:
         """Let a held job be claimed again; return its state after, None if it is unknown here."""
-        return self._change("release", job_id)
-
-    def _change(self, act: str, job_id: int) -> JobState | None:
-        reply = self._scripts.run(act, job_id)
-        if reply == "array":
-            done = self.part(job_id, act)
-            return done.state if done is not None else None
-        return _state(reply)
+        return _state_of(self.change("release", job_id))
 
     @answering
-    def part(self, array_id: int, act: str, part: Indexes | None = None) -> PartChanged | None:
+    def change(self, act: str, job_id: int) -> Changed | None:
+        """Cancel, hold or release a job, or all of an array; None if it is unknown here."""
+        reply = self._scripts.run(act, job_id)
+        if reply == "array":
+            return self.part(job_id, act)
+        state = _state(reply)
+        return None if state is None else Changed(state=state)
+
+    @answering
+    def part(self, array_id: int, act: str, part: Indexes | None = None) -> Changed | None:
         """Cancel, hold or release an array, or a *part* of it; None if it is unknown here.
 
         Its members that no device took yet are moved in one step, the others one by one after it.
@@ -235,7 +241,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
                 raise answer
         reached = sum(_state(answer) is _AIMS[act] or answer == "cancelling" for answer in answers)
         after = self._redis.hget(keys.job(array_id), "st") if others else state
-        return PartChanged(state=JobState(after or state), moved=int(moved) + reached)
+        return Changed(state=JobState(after or state), moved=int(moved) + reached, ending="cancelling" in answers)
 
     # ---- looking -------------------------------------------------------------------------------------------------
 
@@ -336,6 +342,10 @@ def _refuse(spec: JobSpec, verdict: str, rest: Sequence[str]) -> None:
 
 def _words(evidence: Evidence) -> tuple[int, str, str]:
     return int(evidence.well), ",".join(evidence.against), short(evidence.why, MAX_WHY)
+
+
+def _state_of(done: Changed | None) -> JobState | None:
+    return None if done is None else done.state
 
 
 def _state(reply: str) -> JobState | None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 from factories import make_device, make_spec
 
 from gpuqueue import codec
+from gpuqueue.array import Array
 from gpuqueue.book.tables import metadata
 from gpuqueue.cli.doctor import MARKS
 from gpuqueue.cli.doctor import _plain as doctor_plain
@@ -208,7 +210,8 @@ def a_wait(job: Job) -> Why:
 def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/json.md names each key of each object in the code's own order, and no other."""
     monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
-    record = codec.record_to_plain(a_record())
+    record_of = a_record()
+    record = codec.record_to_plain(record_of)
     (run,) = record["runs"]
     (run_device,) = run["devices"]
     device = _device_plain(
@@ -231,6 +234,7 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
     statistics = Statistics(by=By.USER, since=moment, until=moment, groups=(), total=Figures())
     expected = {
         "A job": list(record),
+        "An array": list(codec.array_to_plain(replace(record_of.job, spec=make_spec(array=Array.parse("0-1")))) or ()),
         "A run": list(run),
         "An ending": list(run["ending"]),
         "A run's device": list(run_device),

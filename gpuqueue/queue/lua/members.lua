@@ -217,7 +217,9 @@ after_close = function(id, state, now)
 end
 
 -- The spec of a job; a member's is its array's, unless that was lost.
-local function spec_of(id, array) return call('GET', key2('s', id)) or (array and call('GET', key2('s', array))) end
+local function spec_of(id, array)
+  return call('GET', key2('s', id)) or (array and call('GET', key2('s', array))) or false
+end
 
 -- The spec of a job that was handed in by somebody who kept it tells whose member it is. -> array, index; or nil
 local function owner_in(spec)
