@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 MAX_WHY = 100
 
 
-#: Where a job stands after each change of mind.
-_AIMS = {"cancel": JobState.CANCELLED, "hold": JobState.HELD, "release": JobState.QUEUED}
+#: Where a job stands that a change of mind reached.
+_AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -239,7 +239,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
         for answer in answers:
             if isinstance(answer, redis.RedisError):
                 raise answer
-        reached = sum(_state(answer) is _AIMS[act] or answer == "cancelling" for answer in answers)
+        reached = sum(answer in _AIMS[act] for answer in answers)
         after = self._redis.hget(keys.job(array_id), "st") if others else state
         return Changed(state=JobState(after or state), moved=int(moved) + reached, ending="cancelling" in answers)
 

@@ -1,0 +1,134 @@
+"""Arrays and sweeps as people use them: submitted, watched, waited for, changed in part, and asked about afterwards."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from factories import make_offer, must_claim, serve
+from site_of_one import Site
+
+from gpuqueue import Client
+from gpuqueue.array import Array
+from gpuqueue.errors import BadRequest, JobNotFound, Refused
+from gpuqueue.job import JobState, WaitReason
+from gpuqueue.run import Ending
+
+
+def quiet(site: Site) -> Client:
+    """Return the client of a site whose device nobody works for: what is claimed, the test itself claims."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer())
+    return site.client
+
+
+def test_a_sweep_goes_its_whole_way(site: Site) -> None:
+    """Each member runs with its own values, writes a log of its own, and the worst of them is the exit code."""
+    site.start_recorder()
+    site.start_worker()
+    script = (
+        'echo "$GPUQUEUE_ARRAY_INDEX of $GPUQUEUE_ARRAY_COUNT in $GPUQUEUE_ARRAY_JOB_ID lr=$GPUQUEUE_SWEEP_LR $1 $2"; '
+        'test "$GPUQUEUE_ARRAY_INDEX" != 2 || exit 7'
+    )
+    sweep = ("--sweep", "lr=1e-3,1e-4", "--sweep", "seed=0..1", "--at-once", "2")
+
+    done = site.cli("submit", "--mem", "64M", *sweep, "--", "sh", "-c", script, "x", "{lr}-{seed}", '{"a": {index}}')
+    array = int(done.stdout)
+    waited = site.cli("wait", str(array), "--timeout", "60s", check=False)
+
+    assert 7 == waited.returncode, waited.stderr
+    assert f'2 of 4 in {array} lr=1e-4 1e-4-0 {{"a": 2}}\n' == site.cli("logs", f"{array}_2").stdout
+    assert f'3 of 4 in {array} lr=1e-4 1e-4-1 {{"a": 3}}\n' == site.cli("logs", f"{array}_3").stdout
+    assert 0 == site.cli("wait", f"{array}_3").returncode
+    assert 7 == site.cli("wait", f"{array}_2", check=False).returncode
+    shown = site.cli("show", str(array)).stdout
+    assert "members    4 (0-3), at most 2 at once" in shown
+    assert "so far     3 succeeded, 1 failed" in shown
+    rows = list(csv.DictReader(io.StringIO(site.cli("history", "--array", str(array), "--csv", "-r").stdout)))
+    assert ["0", "1", "2", "3"] == [row["array_index"] for row in rows]
+    assert f"{array}_2" in site.cli("history", "--exit-code", "7").stdout
+    assert f"member     2 of array {array}, job {array + 3}" in site.cli("show", f"{array}_2").stdout
+    assert JobState.FAILED is site.client.get(array).state
+    assert site.client.get(f"{array}_2") == site.client.get(array + 3)
+
+
+def test_the_list_shows_what_is_left(site: Site) -> None:
+    """One line for all that waits, one for what is held, and one for each member that a device has."""
+    client = quiet(site)
+    array = int(site.cli("submit", "--mem", "64M", "--array", "0-99%2", "--", "true").stdout)
+    must_claim(site.queue)
+    site.cli("hold", f"{array}_50-99")
+
+    lines = site.cli("queue").stdout.splitlines()
+
+    assert [f"{array}_[1-49%2]", f"{array}_[50-99%2]", f"{array}_0"] == [line.split()[0] for line in lines[1:]]
+    assert ["queued", "held", "starting"] == [line.split()[3] for line in lines[1:]]
+    (job, member) = json.loads(site.cli("queue", "--json").stdout)
+    assert ("0-99", 100, 2, "1-49", "50-99") == tuple(
+        job["array"][key] for key in ("indexes", "count", "at_once", "left", "held")
+    )
+    assert (array, 0, None) == (member["array_id"], member["array_index"], member["array"])
+    must_claim(site.queue)
+    assert WaitReason.ARRAY_LIMIT is client.get(array).reason
+    assert "array limit" in site.cli("why", str(array)).stdout
+    assert "array limit" in site.cli("why", f"{array}_30").stdout
+
+
+def test_members_are_known_before_and_after(site: Site) -> None:
+    """Whether they wait, are held, run or were cancelled, by the name that people give them."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-9").id
+    must_claim(site.queue)
+    client.hold(f"{array}_4")
+    client.cancel(f"{array}_5-6")
+
+    states = [client.get(f"{array}_{index}").state for index in (0, 1, 4, 5)]
+
+    assert [JobState.STARTING, JobState.QUEUED, JobState.HELD, JobState.CANCELLED] == states
+    assert "_".join((str(array), "3")) == client.get(f"{array}_3").label
+    assert JobState.CANCELLED is client.wait(f"{array}_5", timeout_s=5).job.state
+    with pytest.raises(JobNotFound, match="no job 1_10"):
+        client.get(f"{array}_10")
+    with pytest.raises(Refused, match="has no log yet"):
+        client.log_path(f"{array}_1")
+
+
+def test_parts_are_cancelled_held_and_released(site: Site) -> None:
+    """What there is nothing to do about says so, with the documented code."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-9").id
+    run = must_claim(site.queue)
+
+    assert f"job {array}_0-1: cancelling\njob {array}_8: cancelled\n" == (
+        site.cli("cancel", f"{array}_0-1", f"{array}_8").stdout
+    )
+    assert JobState.HELD is client.hold(f"{array}_2-3")
+    assert JobState.QUEUED is client.release(f"{array}_3")
+    assert JobState.HELD is client.hold(array)
+    for act, words in ((client.hold, f"{array}_2"), (client.release, f"{array}_8"), (client.cancel, f"{array}_8")):
+        with pytest.raises(Refused, match="nothing"):
+            act(words)
+    assert 5 == site.cli("hold", str(array), check=False).returncode
+    single = client.submit(["true"], mem="64M").id
+    with pytest.raises(BadRequest, match="is no array"):
+        client.cancel(f"{single}_1")
+    assert JobState.CANCELLING is client.cancel(array)
+    ended = Ending.from_status(-15)
+    site.queue.finish(run.job_id, run.token, state=JobState.CANCELLED, ending=ended, duration_s=1, devices=())
+    assert JobState.CANCELLED is client.get(array).state
+
+
+def test_a_program_asks_for_arrays_as_well(site: Site) -> None:
+    """In the types of Python; and what makes no sense is refused before anything is queued."""
+    client = quiet(site)
+
+    job = client.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1e-3, 1e-4], "seed": range(3)}, at_once=4)
+
+    assert job.spec.array == Array.asked(None, ["lr=0.001,0.0001", "seed=0,1,2"], 4)
+    assert "train 0.0001" == client.get(f"{job.id}_3").spec.command
+    for asked in ({"array": "x"}, {"array": 5}, {"sweep": {"a": "123"}}, {"sweep": {"a": ["1,2"]}}, {"sweep": "a=1"}):
+        with pytest.raises(BadRequest):
+            client.submit(["true"], mem="64M", **asked)  # type: ignore[arg-type]
+    assert (1, 0) == site.queue.counts()
