@@ -7,6 +7,7 @@ from factories import make_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuqueue.array import Array, Member
 from gpuqueue.codec import (
     MAX_SPEC_BYTES,
     decode_ended,
@@ -15,6 +16,10 @@ from gpuqueue.codec import (
     encode_ended,
     encode_spec,
     encode_started,
+    member_note,
+    member_of,
+    of_member,
+    whole_payload,
 )
 from gpuqueue.device import Activity, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
 from gpuqueue.errors import BadRequest
@@ -115,6 +120,32 @@ def test_a_job_of_before_its_umask_travelled_has_the_usual_one() -> None:
     assert 0o022 == decode_spec((GOLDEN / "spec-v1.json").read_text()).umask
     assert 0o007 == decode_spec((GOLDEN / "spec-v1-umask.json").read_text()).umask
     assert 0o077 == decode_spec(encode_spec(make_spec(umask=0o077))).umask
+
+
+def test_an_array_and_its_member_load_for_ever() -> None:
+    """The one is what was asked for, the other what one of its members is to run."""
+    array, member = (decode_spec((GOLDEN / name).read_text()) for name in ("array-v1.json", "member-v1.json"))
+
+    assert array.array == Array.asked(None, ["lr=1e-3,1e-4", "seed=0..2"], 2)
+    assert ("--lr", "{lr}") == array.argv[2:]
+    assert (None, ("--lr", "1e-4")) == (member.array, member.argv[2:])
+    assert ("17", "4", "1") == tuple(
+        member.env[f"GPUQUEUE_{name}"] for name in ("ARRAY_JOB_ID", "ARRAY_INDEX", "SWEEP_SEED")
+    )
+    assert Member(17, 4) == member_of((GOLDEN / "member-v1.json").read_text())
+
+
+@pytest.mark.parametrize("array", ["1,5,7-9", "0-20:5%3"])
+def test_an_array_survives_the_round_trip(array: str) -> None:
+    """And a member's request, made from the text of its array's, is the same as from the value."""
+    spec, member = make_spec(argv=("run", "{index}"), array=Array.parse(array)), Member(3, 5)
+    text = encode_spec(spec)
+
+    assert spec == decode_spec(text)
+    assert spec.of_member(member) == decode_spec(of_member(text, member))
+    assert of_member(text, member) == of_member(of_member(text, member), member)
+    assert of_member(text, member) == whole_payload(member_note(member), text)
+    assert text == whole_payload(text, None)
 
 
 def test_there_are_golden_payloads() -> None:
