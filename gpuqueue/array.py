@@ -280,7 +280,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class Tally:
     """How far an array has come: which members no device took yet, and how many ended how, by the state's name.
 
     ``left`` wait to be taken, ``held`` wait for a person. Of the others those that did not end are jobs of their own.

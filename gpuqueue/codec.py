@@ -481,7 +481,7 @@ def job_to_plain(job: Job) -> Plain:
 
 def array_to_plain(job: Job) -> Plain | None:
     """Return an array as the ``--json`` output shows it, None for any other job."""
-    array, here = job.spec.array, job.progress
+    array, here = job.spec.array, job.tally
     if array is None:
         return None
     return {

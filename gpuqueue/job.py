@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import Enum, IntEnum
 from types import MappingProxyType
 
-from gpuqueue.array import Array, Member, Progress
+from gpuqueue.array import Array, Member, Tally
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest
 from gpuqueue.retries import NO_RETRIES, Retries
@@ -346,7 +346,7 @@ class Job:
     failure, ``requeues`` those that a run asked for (exit 75). Times are on the store's clock. ``devices`` holds the
     UUIDs of the current or last run. ``awaits`` are the jobs whose end it still waits for, as far as the queue tells;
     ``begins_at`` is when it may start, where that is to come; ``because`` why it was cancelled, where nobody did.
-    ``member`` says whose member it is, ``progress`` how far it has come where it is an array itself.
+    ``member`` says whose member it is, ``tally`` how far it has come where it is an array itself.
     """
 
     id: int
@@ -367,7 +367,7 @@ class Job:
     begins_at: datetime | None = None
     because: str | None = None
     member: Member | None = None
-    progress: Progress | None = None
+    tally: Tally | None = None
 
     @property
     def label(self) -> str:

@@ -58,7 +58,7 @@ def open_queue(queue: JobQueue, book: Book, *, lease_s: float) -> Opened | None:
         if back is None:
             return None  # somebody else was faster, and their work is whole; or the store was lost again
         jobs += back
-        arrays += [each for each in page if each.record.job.progress is not None]
+        arrays += [each for each in page if each.record.job.tally is not None]
     if arrays and not queue.gather(epoch, arrays):
         return None
     known = 0 if last is None else last

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from gpuqueue.array import Indexes, Member, Progress
+from gpuqueue.array import Indexes, Member, Tally
 from gpuqueue.book.connect import reading
 from gpuqueue.book.tables import jobs
 from gpuqueue.clock import to_epoch_ms
@@ -68,7 +68,7 @@ def requests(connection: sa.Connection, array_ids: Iterable[int]) -> dict[int, s
     return {row.id: row.spec for row in _of(connection, set(array_ids), jobs.c.id, jobs.c.spec)}
 
 
-def progress(connection: sa.Connection, rows: Sequence[sa.RowMapping]) -> dict[int, Progress]:
+def tally(connection: sa.Connection, rows: Sequence[sa.RowMapping]) -> dict[int, Tally]:
     """Return how far each array among the jobs *rows* has come, by its id. What makes no sense is left out."""
     arrays = {row["id"]: row for row in rows if row["array_left"] is not None}
     counts: dict[int, dict[str, int]] = defaultdict(dict)
@@ -80,20 +80,20 @@ def progress(connection: sa.Connection, rows: Sequence[sa.RowMapping]) -> dict[i
     found = {}
     for array_id, row in arrays.items():
         try:
-            found[array_id] = _progress(row, counts[array_id])
+            found[array_id] = _tally(row, counts[array_id])
         except (Unreadable, BadRequest) as error:
             log.warning("how far array %s has come cannot be told: %s", array_id, error)
     return found
 
 
-def _progress(row: sa.RowMapping, counts: Mapping[str, int]) -> Progress:
+def _tally(row: sa.RowMapping, counts: Mapping[str, int]) -> Tally:
     """Return how far an array has come. A member that was cancelled before any device took it has no row of its own."""
     left, held = Indexes.parse(row["array_left"]), Indexes.parse(row["array_held"] or "")
     array = decode_spec(row["spec"]).array
     never_began = max(0, (len(array) if array else 0) - sum(counts.values()) - len(left) - len(held))
     ended = {state.value: counts.get(state.value, 0) for state in JobState if state.is_end}
     ended[JobState.CANCELLED.value] += never_began
-    return Progress(left=left, held=held, ended=ended)
+    return Tally(left=left, held=held, ended=ended)
 
 
 def last_id_of(connection: sa.Connection, job_id: int) -> int:

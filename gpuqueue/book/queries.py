@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from gpuqueue.array import Member
 from gpuqueue.book import filters
-from gpuqueue.book.members import last_id_of, progress, requests
+from gpuqueue.book.members import last_id_of, requests, tally
 from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import UNREADABLE, decode_spec, stand_in, whole_payload
@@ -150,7 +150,7 @@ def _records(
     connection: sa.Connection, rows: Sequence[sa.RowMapping], *, timelines: bool = False, arrays_too: bool = False
 ) -> list[Record]:
     """Return *rows* with their runs; what takes long only if asked for: timelines, how far arrays have come."""
-    come = progress(connection, rows) if arrays_too else {}
+    come = tally(connection, rows) if arrays_too else {}
     arrays = requests(connection, {row["array_id"] for row in rows} - {None})
     ids = [row["id"] for row in rows]
     lines: dict[tuple[int, int, str], Timeline] = {}
@@ -167,7 +167,7 @@ def _records(
         runs_of[row["job_id"]].append(_run(row, devices[row["job_id"], row["attempt"]]))
     return [
         Record(
-            job=replace(_job(row, runs_of[row["id"]], arrays.get(row["array_id"])), progress=come.get(row["id"])),
+            job=replace(_job(row, runs_of[row["id"]], arrays.get(row["array_id"])), tally=come.get(row["id"])),
             runs=tuple(runs_of[row["id"]]),
         )
         for row in rows

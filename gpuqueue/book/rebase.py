@@ -75,7 +75,7 @@ def _story(survivor: Survivor, to: Cursor, at: datetime) -> Iterator[Event]:
         yield from _run_story(run, to)
     before_end = JobState.RUNNING if survivor.record.runs else JobState.QUEUED
     state = before_end if job.state.is_end else job.state
-    here = job.progress
+    here = job.tally
     fields = {
         **({"meant": "gpu"} if survivor.meant_for_gpu else {}),
         **({"begin": str(to_epoch_ms(job.begins_at))} if job.begins_at else {}),

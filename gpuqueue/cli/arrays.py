@@ -67,18 +67,23 @@ def labels(job: Job) -> list[tuple[str, JobState]]:
 
     An array whose members were all taken is not shown: they are.
     """
-    if job.progress is None or job.spec.array is None:
+    if job.tally is None or job.spec.array is None:
         return [(job.label, job.state)]
     most = f"%{job.spec.array.at_once}" if job.spec.array.at_once else ""
-    rows = ((str(job.progress.left), JobState.QUEUED), (str(job.progress.held), JobState.HELD))
+    rows = ((str(job.tally.left), JobState.QUEUED), (str(job.tally.held), JobState.HELD))
     return [(f"{job.id}_[{short(text, SHOWN)}{most}]", state) for text, state in rows if text]
+
+
+def label(job: Job) -> str:
+    """Return what a list of one line a job calls *job*; of an array, what waits or is held of it."""
+    return next((name for name, _ in labels(job)), job.label)
 
 
 def story(job: Job) -> list[str]:
     """Return what ``show`` says of an array beside what it says of any job, or whose member a job is."""
     if job.member is not None:
         return [f"  member     {job.member.index} of array {job.member.array_id}, job {job.id}"]
-    array, here = job.spec.array, job.progress
+    array, here = job.spec.array, job.tally
     if array is None:
         return []
     most = f", at most {array.at_once} at once" if array.at_once else ""

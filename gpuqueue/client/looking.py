@@ -74,7 +74,7 @@ class Looking(Connection):
         array = self._array(member.array_id)
         if array.spec.array is None or member.index not in array.spec.array.indexes:
             raise JobNotFound(f"there is no job {member}: see gpuqueue show {member.array_id}")
-        here = array.progress
+        here = array.tally
         waits = here is not None and member.index in here.left
         is_held = here is not None and member.index in here.held
         found = None if waits or is_held else self._known(member.id)

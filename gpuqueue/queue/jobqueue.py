@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import redis
 
-from gpuqueue.array import Indexes, Progress
+from gpuqueue.array import Indexes, Tally
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import encode_ended, encode_spec, encode_started
 from gpuqueue.errors import Impossible, Unreadable
@@ -95,7 +95,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
             submitted_at=from_epoch_ms(int(submitted_ms)),
             reason=WaitReason(aside or reason or WaitReason.MEMORY),
             begins_at=spec.waits.begin_at if aside else None,
-            progress=Progress(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
+            tally=Tally(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
         )
 
     @answering

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from gpuqueue.array import Indexes, Member, Progress
+from gpuqueue.array import Indexes, Member, Tally
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_spec, device_from_plain, of_member, stand_in
 from gpuqueue.errors import BadRequest, Unreadable
@@ -188,7 +188,7 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             begins_at=moment("nb") if waits else None,
             because=fields.get("bc") or None,
             member=member_in(fields),
-            progress=_progress(fields) if "rm" in fields else None,
+            tally=_tally(fields) if "rm" in fields else None,
         )
 
 
@@ -206,8 +206,8 @@ def member_in(fields: Mapping[str, str]) -> Member | None:
 ENDED = {"es": JobState.SUCCEEDED, "ef": JobState.FAILED, "ec": JobState.CANCELLED, "el": JobState.LOST}
 
 
-def _progress(fields: Mapping[str, str]) -> Progress:
-    return Progress(
+def _tally(fields: Mapping[str, str]) -> Tally:
+    return Tally(
         left=Indexes.parse(fields["rm"]),
         held=Indexes.parse(fields.get("hd", "")),
         ended={state.value: int(fields.get(name) or 0) for name, state in ENDED.items()},

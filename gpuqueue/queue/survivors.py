@@ -47,10 +47,10 @@ def restored(survivor: Survivor) -> list[str | float]:
 def gathered(survivor: Survivor) -> list[str | int] | None:
     """Return what gather.lua wants to know of an array; None where it is none, or nobody knows how far it came."""
     job = survivor.record.job
-    if job.progress is None:
+    if job.tally is None:
         return None
-    ended = [job.progress.ended[state.value] for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.LOST)]
-    return [job.id, str(job.progress.left), str(job.progress.held), int(job.state is JobState.CANCELLING), *ended]
+    ended = [job.tally.ended[state.value] for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.LOST)]
+    return [job.id, str(job.tally.left), str(job.tally.held), int(job.state is JobState.CANCELLING), *ended]
 
 
 def _run(survivor: Survivor, run: Run) -> list[str | float]:

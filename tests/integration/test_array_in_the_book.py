@@ -89,7 +89,7 @@ def test_each_member_is_in_the_history(queue: JobQueue, book: Book, first: int, 
     assert [0, 3] == [each.last_run.ending.exit_code for each in found if each.last_run and each.last_run.ending]
     array = book.get(first)
     assert array is not None
-    assert array.job.progress == stand(queue, first).progress
+    assert array.job.tally == stand(queue, first).tally
     assert array.job.submitted_at == found[0].job.submitted_at
     assert array.job.started_at is not None
     assert "train --lr=1e-3 --seed=1" == book.history(HistoryQuery(text="seed=1"))[0].job.spec.command
@@ -105,9 +105,9 @@ def test_an_array_that_has_ended_says_so(queue: JobQueue, book: Book, first: int
     found = book.get(first)
 
     assert found is not None
-    assert found.job.progress is not None
+    assert found.job.tally is not None
     assert JobState.CANCELLED is found.job.state
-    assert {"succeeded": 1, "failed": 0, "cancelled": 9, "lost": 0} == found.job.progress.ended
+    assert {"succeeded": 1, "failed": 0, "cancelled": 9, "lost": 0} == found.job.tally.ended
     assert queue.get(first) is None
     assert [Act.SUBMIT, Act.ARRAY, Act.CANCEL, Act.ARRAY] == [event.act for event in book.events(first)]
 
@@ -127,9 +127,9 @@ def test_it_comes_back_as_far_as_it_had_come(
     lose_data(queue, book)
 
     assert before == [stand(queue, each) for each in (first, running.job_id, starting.job_id)]
-    progress = stand(queue, first).progress
-    assert progress is not None
-    assert ("3-6", "9") == (str(progress.left), str(progress.held))
+    tally = stand(queue, first).tally
+    assert tally is not None
+    assert ("3-6", "9") == (str(tally.left), str(tally.held))
     assert queue.submit(make_spec(mem_bytes=GIB // 64)).id > first + 10
     third = must_claim(queue)
     assert (Member(first, 3), "--seed=3") == (third.member, third.spec.argv[2])
@@ -141,8 +141,8 @@ def test_it_comes_back_as_far_as_it_had_come(
     told = book.get(first)
     assert told is not None
     assert JobState.CANCELLED is told.job.state
-    assert told.job.progress is not None
-    assert {"succeeded": 3, "failed": 1, "cancelled": 6, "lost": 0} == told.job.progress.ended
+    assert told.job.tally is not None
+    assert {"succeeded": 3, "failed": 1, "cancelled": 6, "lost": 0} == told.job.tally.ended
 
 
 def test_all_members_taken_is_no_array_to_start_again(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
@@ -209,7 +209,7 @@ def test_a_lost_book_is_written_again(queue: JobQueue, book: Book, first: int, r
     array, member = book.get(first), book.get(first + 1)
     assert array is not None
     assert member is not None
-    assert array.job.progress == stand(queue, first).progress
+    assert array.job.tally == stand(queue, first).tally
     assert (Member(first, 0), "train --lr=1e-3 --seed=0") == (member.job.member, member.job.spec.command)
 
 

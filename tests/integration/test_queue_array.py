@@ -58,9 +58,9 @@ def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
 
 def left(queue: JobQueue, job_id: int) -> tuple[str, str, dict[str, int]]:
     """Return which members wait, which are held, and how many ended how (only those that did)."""
-    progress = stand(queue, job_id).progress
-    assert progress is not None
-    return str(progress.left), str(progress.held), {state: count for state, count in progress.ended.items() if count}
+    tally = stand(queue, job_id).tally
+    assert tally is not None
+    return str(tally.left), str(tally.held), {state: count for state, count in tally.ended.items() if count}
 
 
 def test_one_submit_makes_one_entry(farm: JobQueue, client: redis.Redis) -> None:
@@ -265,6 +265,16 @@ def test_waiting_counts_from_the_last_member_taken(farm: JobQueue, client: redis
     assert 0 == farm.age(after_s=3600, most=10)
     client.hdel(f"{{gq}}:j:{first}", "tw")
     assert 1 == farm.age(after_s=3600, most=10)
+
+
+def test_no_member_is_there_twice(farm: JobQueue, client: redis.Redis) -> None:
+    """Whatever became of the text of what is left: a member that is a job already is never made again."""
+    first = submit(farm, "0-2")
+    one = must_claim(farm)
+    client.hset(f"{{gq}}:j:{first}", "rm", "0-2")
+
+    assert [first + 2, first + 3] == [must_claim(farm).job_id for _ in range(2)]
+    assert one.spec == stand(farm, one.job_id).spec
 
 
 def test_a_million_members_cost_a_claim_no_more(farm: JobQueue, client: redis.Redis) -> None:

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import Enum
 
 from gpuqueue.cli import render
+from gpuqueue.cli.arrays import label
 from gpuqueue.cli.screen.snapshot import Snapshot
 from gpuqueue.job import Job
 from gpuqueue.progress import Progress
@@ -119,7 +120,7 @@ def job_row(job: Job, snapshot: Snapshot) -> tuple[str, ...]:
     progress = snapshot.progress.get(job.id)
     reason = str(job.reason).replace("_", " ") if job.reason else ""
     return (
-        str(job.id),
+        label(job),
         short(job.spec.name, 14),
         short(job.spec.account.name, 8),
         str(job.state),
