@@ -73,6 +73,20 @@ def lose_data(queue: JobQueue, book: Book) -> None:
     serve(queue, make_offer(slots=100))
 
 
+def stray_of(missed: Claim) -> Stray:
+    """Return what the worker of a run offers to a store that may have lost it."""
+    return Stray(
+        job_id=missed.job_id,
+        token=missed.token,
+        host="nodeA",
+        worker="w",
+        devices=(DEVICE,),
+        claimed_ms=missed.claimed_ms,
+        log_path="/l",
+        payload=missed.payload,
+    )
+
+
 def test_each_member_is_in_the_history(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
     """With the command that it ran, under its array, and without a copy of all that they have in common."""
     record()
@@ -170,16 +184,7 @@ def test_a_run_that_the_book_missed_is_no_member_to_start_again(
     missed = must_claim(queue)
 
     lose_data(queue, book)
-    stray = Stray(
-        job_id=missed.job_id,
-        token=missed.token,
-        host="nodeA",
-        worker="w",
-        devices=(DEVICE,),
-        claimed_ms=missed.claimed_ms,
-        log_path="/l",
-        payload=missed.payload,
-    )
+    stray = stray_of(missed)
     assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
 
     client = connect(queue.url)
@@ -194,6 +199,27 @@ def test_a_run_that_the_book_missed_is_no_member_to_start_again(
     assert told is not None
     assert (JobState.SUCCEEDED, Member(first, 0)) == (told.job.state, told.job.member)
     assert queue.adopt(stray, lease_s=LEASE_S) is None, "it has ended, and is forgotten"
+
+
+def test_a_second_run_that_the_book_missed_is_taken_back(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """The member waits in the rebuilt store, and its worker offers the run: it is known by whose member it is."""
+    lost = must_claim(queue)
+    queue.lose(lost.job_id, lost.token, loss_limit=3, detail="gone")
+    queue.part(first, "hold", Indexes.parse("1-9"))
+    record()
+    missed = must_claim(queue)
+    assert (lost.job_id, 2) == (missed.job_id, missed.attempt)
+
+    lose_data(queue, book)
+    stray = stray_of(missed)
+    assert JobState.QUEUED is stand(queue, missed.job_id).state
+
+    assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
+    client = connect(queue.url)
+    assert [] == faults(dump(client))
+    client.close()
 
 
 def test_a_lost_book_is_written_again(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:

@@ -260,11 +260,26 @@ def test_waiting_counts_from_the_last_member_taken(farm: JobQueue, client: redis
     """An array that is being served is not lifted above others for the age of its submission."""
     first = submit(farm, "0-9")
     client.hset(f"{{gq}}:j:{first}", "ts", 1_000_000)
-    must_claim(farm)
+    taken = must_claim(farm)
 
     assert 0 == farm.age(after_s=3600, most=10)
+    farm.lose(taken.job_id, taken.token, loss_limit=3, detail="gone")
+    assert 0 == farm.age(after_s=3600, most=10), "nor is a member that waits again"
     client.hdel(f"{{gq}}:j:{first}", "tw")
     assert 1 == farm.age(after_s=3600, most=10)
+
+
+def test_who_keeps_an_array_aside_lets_it_in_again(farm: JobQueue, client: redis.Redis) -> None:
+    """What is done to a part of it is no reason to let the rest into the queue."""
+    first = submit(farm, "0-9")
+    client.hset(f"{{gq}}:j:{first}", "why", "device")
+    client.delete(*(key for key in client.keys("*") if key.split(":")[1] in {"q", "us", "ul", "sh", "su"}))
+
+    farm.part(first, "cancel", Indexes.parse("3"))
+
+    assert claim(farm) is None
+    assert (JobState.QUEUED, WaitReason.DEVICE) == (stand(farm, first).state, stand(farm, first).reason)
+    assert JobState.CANCELLED is farm.cancel(first)
 
 
 def test_no_member_is_there_twice(farm: JobQueue, client: redis.Redis) -> None:

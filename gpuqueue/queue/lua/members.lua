@@ -2,7 +2,8 @@
 --
 -- Fields of j:<array> beside those of a job (see lib.lua):
 --   rm indexes that wait to be taken    hd indexes that a person holds; both as ranges: 3-99,105-110:5
---   n members in all    cap most of them that may be jobs of their own at once    tw when the last one was taken (ms)
+--   n members in all    cap most of them that may be jobs of their own at once
+--   tw when the last one was taken (ms), of a member when it was: nothing of it has waited for longer
 --   es ef ec el members that succeeded, failed, were cancelled, were lost    cx 1 once the whole array was cancelled
 -- A member that was taken is a job of its own, with the id array + 1 + index; its fields: ar its array  ix its index.
 -- Its spec is the array's. am:<array> holds the members that are such jobs and have not ended.
@@ -25,6 +26,7 @@
 -- arrow: cancelling -> failed
 -- arrow: cancelling -> cancelled
 local MOST_INDEX = 999999
+local OURS = {array_limit = true, dependency = true, begin = true, retry = true} -- judged anew each time
 local COUNTERS = {succeeded = 'es', failed = 'ef', cancelled = 'ec', lost = 'el'}
 
 local function member_id(array, index) return whole(tonumber(array) + 1 + index) end
@@ -169,9 +171,11 @@ local function reckon(id, now, act, ...)
   if not array.rm or not array.st or COUNTERS[array.st] then return array.st end
   local open = call('SCARD', key2('am', id))
   local state, full = state_of(array, open), array.cap and open >= array.cap
-  local waits = state == 'queued' and not full and queueable(array)
   local why = state == 'held' and 'held' or (state == 'queued' and full and 'array_limit') or ''
-  if waits then why = stand(id, array, now) else leave(id, array, COUNTERS[state]) end
+  local others = array.st == 'queued' and state == 'queued' and (array.why or '') ~= '' and not OURS[array.why]
+  if others then why = array.why -- it stands aside for a reason that is not ours: who gave it lets it in again
+  elseif state == 'queued' and not full and queueable(array) then why = stand(id, array, now)
+  else leave(id, array, COUNTERS[state]) end
   if state ~= array.st or why ~= array.why then call('HSET', job_key(id), 'st', state, 'why', why) end
   if act or state ~= array.st then
     local event = tell(act or 'array', id, state, now, 0, 0, state == 'held' and why or '', ...)
@@ -194,7 +198,7 @@ local function split(id, rm, now)
   local member = index and member_id(id, index)
   if member then
     call('HSET', job_key(member), 'st', 'queued', 'u', u, 'lv', lv, 'sh', sh, 'mem', mem or '', 'rq', rq or '0', 'at', 0,
-      'ls', 0, 'ts', ts or whole(now), 'ar', id, 'ix', index)
+      'ls', 0, 'ts', ts or whole(now), 'tw', whole(now), 'ar', id, 'ix', index)
     if rt then call('HSET', job_key(member), 'rt', rt, 'ro', ro or '') end -- each has the retries that were asked for
     call('ZADD', P .. 'live', member, member)
     call('SADD', key2('am', id), member)
