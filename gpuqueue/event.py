@@ -37,6 +37,7 @@ class Act(str, Enum):
     READY = "ready"
     #: What an array's members came to moved the array as well.
     ARRAY = "array"
+    EDIT = "edit"
     #: An act of a newer version, which this one does not know.
     OTHER = "other"
 
@@ -56,8 +57,8 @@ class Event:
     this act brings:
 
     ======== ==============================================================================
-    submit   ``spec`` (see :func:`gpuqueue.codec.encode_spec`); ``meant`` (gpu) where the queue knew a GPU and the
-             request does not say on what it is to run
+    submit   ``spec`` (see :func:`gpuqueue.codec.encode_spec`); ``begin`` (ms; not before, empty: at once); ``meant``
+             (gpu) where the queue knew a GPU and the request does not say on what it is to run
     claim    ``token``, ``host``, ``worker``, ``devices`` (UUIDs, comma-separated), ``lease`` (bytes on each),
              ``start`` (how it came to it, see :class:`gpuqueue.run.StartKind`); where it made a member of an array
              a job of its own, ``of`` (the array), ``index``, ``left`` (what is left of the array then)
@@ -71,6 +72,7 @@ class Event:
     adopt    ``token``, ``claimed`` (ms), ``started``; where the store had lost the run all that claim has;
              where it had lost the job all that submit has
     park     ``token``, ``until`` (ms; its machine went down and left the run to its shim)
+    edit     ``spec``, ``meant``, ``begin`` (its request is this from now on)
     ready    nothing (what it waited for is over: it may start from now on)
     lift     ``level`` (it waited long and counts as of this level from now on)
     array    ``began`` (ms; its first member was taken), or ``left`` and ``held`` (indexes); so do cancel, hold and

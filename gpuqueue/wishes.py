@@ -95,3 +95,17 @@ def retries(times: object, on: object) -> Retries:
     if isinstance(on, str):
         return Retries(times=count, on=Retries.parse_on(on))
     return Retries(times=count, on=checks.words_of("retry_on", on, RetryOn) or DEFAULT_ON)
+
+
+def other_retries(now: Retries, times: object, on: object) -> Retries:
+    """Return *now* with what is to be changed: None leaves it as it is; no retries have no endings.
+
+    Raises:
+        BadRequest: see :func:`retries`.
+
+    """
+    if times is None and on is None:
+        return now
+    if times is None:
+        times = now.times
+    return retries(times, now.on if on is None and times else on)

@@ -17,7 +17,7 @@ from gpuqueue.codec import decode_ended, decode_spec, decode_started, member_not
 from gpuqueue.device import Activity, Peak, Timeline
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Event
-from gpuqueue.job import JobState
+from gpuqueue.job import JobSpec, JobState
 from gpuqueue.run import Ended, Ending, RunDevice, StartKind
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ DeviceKey = tuple[int, int, str]
 
 #: Payloads that stand in another table as well; the event does not repeat them.
 _ELSEWHERE = {
-    "spec": {Act.SUBMIT, Act.ADOPT, Act.CLAIM},
+    "spec": {Act.SUBMIT, Act.EDIT, Act.ADOPT, Act.CLAIM},
     "submitted": {Act.CLAIM},
     "started": {Act.STARTED, Act.ADOPT},
     "ended": {Act.FINISH},
@@ -159,6 +159,28 @@ def _submit(batch: Batch, event: Event) -> None:
     spec, member = decode_spec(payload), member_of(payload)
     batch.new_jobs[(event.job_id,)] = {
         "id": event.job_id,
+        **_spec_columns(spec, payload),
+        "retries": 0,
+        "requeues": 0,
+        "begins_at": None,
+        "because": None,
+        "submitted_at": event.at,
+        **dict.fromkeys(("claimed_at", "started_at", "host", *_OF_LAST_RUN)),
+        "spec": member_note(member) if member and event.act is Act.CLAIM else payload,
+        "array_id": member.array_id if member else None,
+        "array_index": member.index if member else None,
+        "array_left": str(spec.array.indexes) if spec.array else None,
+        "array_held": "" if spec.array else None,
+    }
+
+
+def _edit(batch: Batch, event: Event) -> None:
+    payload = event.fields["spec"]
+    batch.job((event.job_id,)).update(_spec_columns(decode_spec(payload), payload))
+
+
+def _spec_columns(spec: JobSpec, payload: str) -> Row:
+    return {
         "name": spec.name,
         "user_name": spec.account.name,
         "user_uid": spec.account.uid,
@@ -172,17 +194,7 @@ def _submit(batch: Batch, event: Event) -> None:
         "gpus": spec.gpus,
         "time_limit_s": spec.time_limit_s,
         "pool": spec.pool,
-        "retries": 0,
-        "requeues": 0,
-        "begins_at": None,
-        "because": None,
-        "submitted_at": event.at,
-        **dict.fromkeys(("claimed_at", "started_at", "host", *_OF_LAST_RUN)),
-        "spec": member_note(member) if member and event.act is Act.CLAIM else payload,
-        "array_id": member.array_id if member else None,
-        "array_index": member.index if member else None,
-        "array_left": str(spec.array.indexes) if spec.array else None,
-        "array_held": "" if spec.array else None,
+        "spec": payload,
     }
 
 
@@ -301,6 +313,7 @@ def sum_up(batch: Batch, event: Event, ended: Ended) -> None:
 
 _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
     Act.SUBMIT: _submit,
+    Act.EDIT: _edit,
     Act.CLAIM: _claim,
     Act.STARTED: _started,
     Act.ADOPT: _adopt,

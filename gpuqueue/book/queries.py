@@ -105,7 +105,7 @@ def states(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, Job
 
 def _meant_for_gpus(connection: sa.Connection, ids: Sequence[int]) -> set[int]:
     """Return which of these jobs are meant for a GPU although their request does not say so."""
-    acts = (Act.SUBMIT.value, Act.RESTORE.value, Act.ADOPT.value)
+    acts = (Act.SUBMIT.value, Act.EDIT.value, Act.RESTORE.value, Act.ADOPT.value)
     wanted = sa.select(job_events).where(job_events.c.job_id.in_(ids), job_events.c.act.in_(acts))
     told = (_event(row) for row in connection.execute(wanted.where(job_events.c.detail.is_not(None))).mappings())
     return {event.job_id for event in told if event.fields.get("meant") == "gpu"}

@@ -22,6 +22,7 @@ COMMANDS = {
     "cancel": ("gpuqueue.cli.jobs", "End jobs and all their processes."),
     "hold": ("gpuqueue.cli.jobs", "Keep waiting jobs from being started."),
     "release": ("gpuqueue.cli.jobs", "Let held jobs be started again."),
+    "edit": ("gpuqueue.cli.edit", "Change what a waiting job asks for."),
     "history": ("gpuqueue.cli.history", "Who ran what, where, how long, with how much memory."),
     "stats": ("gpuqueue.cli.stats", "GPU-hours, asked against used, waits, failures; by user, device, host or day."),
     "top": ("gpuqueue.cli.top", "Devices and jobs, live, on the whole screen."),

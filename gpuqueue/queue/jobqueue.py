@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import redis
 
 from gpuqueue.array import Indexes, Tally
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import encode_ended, encode_spec, encode_started
-from gpuqueue.errors import Impossible, Unreadable
+from gpuqueue.codec import decode_spec, encode_ended, encode_spec, encode_started
+from gpuqueue.errors import BadRequest, Impossible, Refused, Unreadable
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.queue import keys, replies, waiting
 from gpuqueue.queue.connect import answering
@@ -243,6 +244,52 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
         after = self._redis.hget(keys.job(array_id), "st") if others else state
         return Changed(state=JobState(after or state), moved=int(moved) + reached, ending="cancelling" in answers)
 
+    @answering
+    def edit(
+        self,
+        job_id: int,
+        change: Callable[[JobSpec], JobSpec],
+        *,
+        level: bool = False,
+        after: bool = False,
+        begin: bool = False,
+        ends: Mapping[int, bool] | None = None,
+    ) -> JobState | None:
+        """Change the request of a job that waits; return its state, None if it is unknown here. It keeps its place.
+
+        *level*, *after* and *begin* tell which of these *change* changes: a job that waiting has lifted stays where it
+        is otherwise, one that has waited for an end or its time does not begin anew. *ends*: see :meth:`submit`.
+
+        Raises:
+            Refused: it runs or has ended.
+            Unreadable: its request cannot be read.
+            BadRequest: it would wait for itself.
+            Impossible, Unknown: see :meth:`submit`; nothing was changed.
+
+        """
+        while True:
+            fields, payload = next(self._entries([job_id]))
+            if not fields:
+                return None
+            spec = change(decode_spec(payload))
+            digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
+            verdict, *rest = self._scripts.run(
+                "edit",
+                job_id,
+                digest,
+                int(spec.level) if level else "",
+                spec.mem_bytes,
+                str(spec.shape),
+                encode_spec(spec),
+                int(after),
+                int(begin),
+                waiting.asked(spec, ends),
+            ) or ("changed",)
+            if verdict != "changed":  # else somebody else was faster: what they made of it is changed
+                _refuse_edit(job_id, verdict, rest)
+                _refuse(spec, verdict, rest)
+                return JobState(verdict)
+
     # ---- looking -------------------------------------------------------------------------------------------------
 
     @answering
@@ -325,6 +372,21 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
 
 def _ms(duration_s: float) -> int:
     return round(duration_s * 1000)
+
+
+def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
+    """Raise what the queue has against an edit that it could not have against a submit."""
+    if verdict == "stands":
+        raise Refused(f"job {job_id} is {rest[0]}: only a job that waits can be edited")
+    if verdict == "begun":
+        raise Refused(
+            f"job {job_id} is an array that has begun, or a member of one: cancel what waits and submit it anew"
+        )
+    if verdict == "circle":
+        other = f"job {rest[0]} waits for it" if int(rest[0]) != job_id else "it is that job"
+        raise BadRequest(f"job {job_id} cannot come after job {rest[0]}: {other}")
+    if verdict == "tangled":
+        raise BadRequest(f"job {job_id} cannot come after jobs that wait for so many others")
 
 
 def _refuse(spec: JobSpec, verdict: str, rest: Sequence[str]) -> None:

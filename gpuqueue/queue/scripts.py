@@ -39,6 +39,7 @@ ACTS = (
     "hold",
     "release",
     "part",
+    "edit",
     "settle",
     "drain",
     "resume",
@@ -62,7 +63,7 @@ SHARED = {
         ),
         ("waits", "members"),
     ),
-    **dict.fromkeys(("submit",), ("judge", "waits", "members")),
+    **dict.fromkeys(("submit", "edit"), ("judge", "waits", "members")),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -21,8 +22,8 @@ from hypothesis.stateful import (
 from store_dump import dump, faults
 
 from gpuqueue.array import Array, Indexes
-from gpuqueue.errors import Impossible
-from gpuqueue.job import ENDS, JobState, Level, WaitReason
+from gpuqueue.errors import BadRequest, Impossible, Refused
+from gpuqueue.job import ENDS, JobSpec, JobState, Level, WaitReason
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
@@ -35,6 +36,10 @@ from gpuqueue.waits import Condition, Dependency, Waits
 DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
 SLOTS = 3
 
+wishes = st.one_of(
+    st.none(), st.tuples(st.sampled_from(["ok", "any", "fail", "begin", "hold", "dedupe"]), st.integers(0, 1000))
+)
+
 jobs = st.fixed_dictionaries(
     {
         "mem_bytes": st.sampled_from([1, 4, 8, 12, 16, 20, 23]).map(lambda size: size * GIB),
@@ -44,10 +49,7 @@ jobs = st.fixed_dictionaries(
         "time_limit_s": st.sampled_from([None, 60.0, 7200.0]),
         "requeue": st.booleans(),
         "retries": st.sampled_from([Retries(), Retries(times=1, on=(RetryOn.ANY,))]),
-        "waits": st.one_of(
-            st.none(),
-            st.tuples(st.sampled_from(["ok", "any", "fail", "begin", "hold", "dedupe"]), st.integers(0, 1000)),
-        ),
+        "waits": wishes,
         "array": st.sampled_from([None, None, None, *map(Array.parse, ("0-4%2", "1-3", "0-4:2"))]),
     }
 )
@@ -217,6 +219,24 @@ class Site(RuleBasedStateMachine):
         if self.acknowledged:
             part = Indexes.parse(f"{first}-{first + 1}")
             self.queue.part(sorted(self.acknowledged)[pick % len(self.acknowledged)], act, part)
+
+    @rule(
+        pick=st.integers(0, 1000), mem=st.sampled_from([2, 8, 40]), level=st.sampled_from([None, *Level]), wish=wishes
+    )
+    def edit(self, pick: int, mem: int, level: Level | None, wish: tuple[str, int] | None) -> None:
+        """Somebody asks for something else: all of it, or nothing where it waits no more, or would for itself."""
+        if not self.acknowledged:
+            return
+        job_id = sorted(self.acknowledged)[pick % len(self.acknowledged)]
+        waits = self._waits(wish)
+        told = {"level": level is not None, "after": bool(waits.after), "begin": waits.begin_at is not None}
+
+        def change(spec: JobSpec) -> JobSpec:
+            kept = replace(waits, hold=False, dedupe=spec.waits.dedupe)
+            return replace(spec, mem_bytes=mem * GIB, level=spec.level if level is None else level, waits=kept)
+
+        with contextlib.suppress(BadRequest, Refused):
+            self.queue.edit(job_id, change, level=told["level"], after=told["after"], begin=told["begin"])
 
     @rule(most=st.sampled_from([1, 2, 0]))
     def reserve(self, most: int) -> None:

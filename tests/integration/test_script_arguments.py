@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,6 +49,8 @@ ODD: tuple[Any, ...] = (
     "x" * 5000,
 )
 SPEC = encode_spec(make_spec())
+#: Of the request of job 4 in the store of the fixture.
+DIGEST = hashlib.sha1(encode_spec(make_spec(account=BOB)).encode(), usedforsecurity=False).hexdigest()
 
 
 @pytest.fixture
@@ -144,6 +147,7 @@ GOOD: dict[str, list[Any]] = {
     "hold": [4],
     "release": [6],
     "part": [7, "cancel", "2-3"],
+    "edit": [4, DIGEST, 2, GIB, f"{GIB}:0:1:", SPEC, 1, 1, "after=5:ok begin=9 times=3 on=any"],
     "settle": [1, 1],
     "drain": ["person", "why", "ada", "GPU-0", "GPU-1"],
     "resume": [2, "person", "deaths", "GPU-0", "GPU-1"],
@@ -155,6 +159,7 @@ ANYTHING = {
     ("adopt", 8),
     ("adopt", 9),
     ("submit", 5),
+    ("edit", 5),
     ("started", 3),
     ("note", 2),
     ("giveback", 2),

@@ -85,7 +85,7 @@ end
 -- script names the kinds of its arguments in their order. The argument itself is not repeated: it may be anything.
 local NUMBER, WORD, MOST = '^%d+$', '^[%w_.@+-]+$', '9007199254740992' -- 2^53, what a double counts up to
 local KINDS = {
-  id = '^[1-9]%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER, level = '^[0-3]$', flag = '^[01]$',
+  id = '^[1-9]%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER, level = '^[0-3]$', ['level?'] = '^[0-3]?$', flag = '^[01]$',
   token = '^%d+%.%w+$', nonce = '^%w+$', user = WORD, host = WORD, pool = '^[%w_.@+-]*$', worker = '^[^%c]+$',
   device = '^[!-+%-.-9;-~]+$', shape = '^%d+:%d+:[1-9]%d?:[%w_.@+:-]*$', word = WORD,
   devices = '^[!-+%-.-9;-~,]*$', -- no comma or colon in a device

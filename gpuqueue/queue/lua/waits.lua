@@ -108,7 +108,7 @@ local function stand(id, job, now)
     return string.match(job.nw or '', '^[%l_]+$') or 'begin'
   end
   if job.nb then call('HDEL', job_key(id), 'nb', 'nw') end
-  if job.nb or job.why == 'dependency' then -- its place is its id's, but it has waited for a device only from now on
+  if job.nb or (job.why or '') ~= '' then -- its place is its id's, but it has waited for a device only from now on
     call('HSET', job_key(id), 'since', whole(now))
   end
   enqueue(id, job.lv, job.u, job.sh)

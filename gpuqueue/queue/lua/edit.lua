@@ -1,0 +1,79 @@
+-- Change the request of a job that waits, and what it waits for: all of it or nothing. It keeps its place.
+-- ARGV: id  digest (SHA-1 of its spec, as the caller knows it)  level ('': as it is)  mem  shape  spec
+--       1 if it comes after other jobs than before  1 if it begins at another time  how it waits (see waits.lua)
+-- returns {state} | {'stands', state}: it does not wait | {'changed'}: its spec is another by now | {} unknown
+--       | {'begun'}: it is a member of an array, or an array of which a member was taken
+--       | {'circle', id}: that one waits for it | {'tangled'}: too many jobs wait for each other | as submit.lua
+local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'text'}
+local waits
+if not wrong then waits, wrong = waits_of(9) end
+if wrong then return wrong end
+local id, digest, lv, mem, shape, spec, new_after, new_begin = unpack(ARGV, 1, 8)
+local need, _, _, _, wish = parse_shape(shape)
+if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 5 is not the shape of the job') end
+local job = read_job(id)
+if not job.st then return {} end
+local of = call('HMGET', job_key(id), 'ar', 'tw')
+if of[1] or of[2] then return {'begun'} end -- its request is its array's, or that of its members
+if (job.st ~= 'queued' and job.st ~= 'held') or not queueable(job) then return {'stands', job.st} end
+if redis.sha1hex(call('GET', key2('s', id)) or '') ~= digest then return {'changed'} end
+
+-- Who would wait for this job if it waited for those? Ids only grow, so before an edit nobody can.
+local function circle(wanted)
+  local MOST, open, seen, count = 1000, {}, {}, 0
+  for _, each in ipairs(wanted) do open[#open + 1] = {each.id, each.id} end
+  while #open > 0 do
+    local each, first = unpack(table.remove(open))
+    if each == id then return {'circle', first} end
+    if not seen[each] then
+      seen[each], count = true, count + 1
+      if count > MOST then return {'tangled'} end
+      for _, next_one in ipairs(dependencies(call('HGET', job_key(each), 'af'))) do
+        open[#open + 1] = {next_one.id, first}
+      end
+    end
+  end
+end
+
+local verdict, why, figure = judge(job.u, lv == '' and job.lv or lv, mem, shape)
+-- What was lifted to a level by waiting was not asked for there.
+if verdict == 'impossible' and not (why == 'urgent' and lv == '') then return {verdict, why, figure} end
+local wanted, trouble
+if new_after == '1' then
+  wanted, trouble = ends_of(waits.after)
+  trouble = trouble or circle(wanted)
+  if trouble then return trouble end
+end
+
+local meant = {}
+if wish == '' and gpus_known() then shape, meant = shape .. ':gpu', {'meant', 'gpu'} end -- as submit.lua
+local now = now_ms()
+leave(id, job)
+job.sh = shape
+call('HSET', job_key(id), 'sh', shape, 'mem', mem)
+if lv ~= '' then
+  job.lv = lv
+  call('HSET', job_key(id), 'lv', lv, 'lf', 0)
+end
+call('SET', key2('s', id), spec)
+local nb, nw = job.nb, job.nw
+waits.key = job.dk
+waits.retries, waits.requeues = counted(job.rn) > 0 and job.rn or nil, counted(job.qn) > 0 and job.qn or nil
+if new_begin == '0' then waits.begin = nb end
+keep_waits(id, job, waits)
+if job.nb then
+  job.nw = new_begin == '0' and nw or 'begin'
+  call('HSET', job_key(id), 'nw', job.nw or 'begin')
+end
+if wanted then
+  depend_no_more(id, job)
+  depend(id, job, wanted)
+end
+local reason = job.why or ''
+if job.st == 'queued' then
+  reason = stand(id, job, now)
+  call('HSET', job_key(id), 'why', reason)
+end
+tell('edit', id, job.st, now, job.at, job.ls, reason, 'spec', spec, 'begin', job.nb or '', unpack(meant))
+ring('work')
+return {job.st}
