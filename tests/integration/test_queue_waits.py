@@ -148,7 +148,7 @@ def test_thousands_that_wait_for_one_job_hear_of_its_end_in_pieces(queue: JobQue
     told = [event.job_id for event in queue.events("0-0", most=10_000) if event.act is Act.READY]
     assert 0 < len(told) < len(many)
 
-    for _ in range(4):
+    for _ in range(8):
         queue.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     told = [event.job_id for event in queue.events("0-0", most=10_000) if event.act is Act.READY]

@@ -6,7 +6,7 @@
 --   af what it still waits for: job:ok|any|fail, comma-separated      dk its dedupe key     bc why it was cancelled
 --   rt retries that it may have, ro after which endings, rn retries so far     qn how often its runs asked to be requeued
 --   pt, pe token of the run that ended last and whose job was queued again, and the outbox id of that event
-local LET_IN = 50 -- jobs that one script lets into the queue or ends: the rest is for the next one
+local LET_IN = 25 -- jobs that one script lets into the queue or ends: the rest is for the next one
 local REQUEUES, REQUEUE_MS, EX_TEMPFAIL = 5, 5000, 75 -- sysexits.h
 local RETRY_MS, LONGEST_MS = 10000, 3600000 -- the pause before the first retry; it doubles
 
@@ -52,10 +52,13 @@ local function met(condition, how) return condition == 'any' or condition == how
 
 -- Keep what a request says of waiting in the job's entry, and in `job`.
 local function keep_waits(id, job, waits)
-  job.nb, job.nw = waits.begin, waits.begin and (counted(waits.retries) > 0 and 'retry' or 'begin')
-  job.dk, job.rt, job.ro, job.rn, job.qn = waits.key, waits.times, waits.on, waits.retries, waits.requeues
-  for _, name in ipairs({'nb', 'nw', 'dk', 'rt', 'ro', 'rn', 'qn'}) do
-    if job[name] then call('HSET', job_key(id), name, job[name]) else call('HDEL', job_key(id), name) end
+  local why = waits.begin and (counted(waits.retries) > 0 and 'retry' or 'begin')
+  local kept = {nb = waits.begin, nw = why, dk = waits.key, rt = waits.times, ro = waits.on, rn = waits.retries,
+    qn = waits.requeues}
+  for _, name in ipairs({'nb', 'nw', 'dk', 'rt', 'ro', 'rn', 'qn'}) do -- mostly none: that must cost nothing
+    if kept[name] then call('HSET', job_key(id), name, kept[name])
+    elseif job[name] then call('HDEL', job_key(id), name) end
+    job[name] = kept[name]
   end
   if job.dk and job.u then call('HSET', P .. 'keys', job.u .. ' ' .. job.dk, id) end
 end
@@ -89,8 +92,10 @@ local function depend(id, job, wanted)
     call('ZADD', key2('dep', each.id), id, id)
     if each.how ~= '' then call('ZADD', P .. 'timers', 0, 'd:' .. each.id .. ':' .. each.how) end
   end
+  local before = job.af
   job.af = #left > 0 and table.concat(left, ',') or nil
-  if job.af then call('HSET', job_key(id), 'af', job.af) else call('HDEL', job_key(id), 'af') end
+  if job.af then call('HSET', job_key(id), 'af', job.af)
+  elseif before then call('HDEL', job_key(id), 'af') end
 end
 
 -- The job waits for nobody any more.

@@ -1,0 +1,52 @@
+"""A worker that is killed around the end of a run whose job is to run again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_spec
+from site_of_one import Site
+
+from gpuqueue.job import JobState, WaitReason
+from gpuqueue.units import MIB
+
+DIE_AT = Path(__file__).with_name("die_at.py")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "workers.runner:Runner._settle",  # the run has ended, nobody was told
+        "workers.rundir:RunDir.tell",  # the queue was told, nobody wrote that down
+        "workers.rundir:RunDir.settle",  # the book has it, the directory is still there
+    ],
+)
+def test_a_run_that_asked_for_another_is_told_once(site: Site, tmp_path: Path, step: str) -> None:
+    """Kill -9 exactly there: the job is queued again once, runs twice, and is lost never."""
+    site.start_recorder()
+    effects = tmp_path / "effects"
+    words = f"echo run >> {effects}; test $(wc -l < {effects}) -gt 1 || exit 75"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", words), mem_bytes=MIB))
+    command = [sys.executable, str(DIE_AT), "kill", step, "run", "--device", "0", "--plain"]
+    killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
+    assert -signal.SIGKILL == killed.returncode, killed.stderr
+
+    site.start_worker()
+
+    def waits_or_is_over() -> bool:
+        found = site.client.get(job.id)
+        return found.state.is_end or found.reason is WaitReason.RETRY
+
+    until(waits_or_is_over, what="the first run's end")
+    site.cli("edit", str(job.id), "--begin", "now", check=False)
+    record = site.until_recorded(job.id)
+    assert JobState.SUCCEEDED is record.job.state
+    assert ["exit 75", "exit 0"] == [str(run.ending) for run in record.runs]
+    assert (1, 0, 0) == (record.job.requeues, record.job.retries, record.job.losses)
+    assert ["run", "run"] == effects.read_text().split()
+    until(lambda: not list(site.settings.runs_dir.glob("[0-9]*/*/claim")), what="every run directory is settled")
