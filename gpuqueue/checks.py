@@ -14,6 +14,7 @@ from enum import Enum
 from typing import TypeVar
 
 from gpuqueue.array import JobName
+from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.units import MAX_BYTES, parse_bytes, parse_duration
 from gpuqueue.words import brief
@@ -162,6 +163,20 @@ def time_limit(value: object) -> float | None:
 
     """
     return parse_duration(value) if isinstance(value, str) else seconds_or_none("time_limit", value)
+
+
+def early_signal(value: object) -> EarlySignal | None:
+    """Return the signal that a job wants before its time limit, given as such or as text such as ``USR1@120``.
+
+    Raises:
+        BadRequest: it is neither.
+
+    """
+    if value is None or isinstance(value, EarlySignal):
+        return value
+    if not isinstance(value, str):
+        raise BadRequest(f"signal must be text such as USR1@120, not {brief(value)}")
+    return EarlySignal.parse(value)
 
 
 def size_or_none(what: str, value: object) -> int | None:

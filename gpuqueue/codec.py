@@ -17,6 +17,7 @@ from typing import Any
 
 from gpuqueue.array import Array, Axis, Indexes, Member
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
+from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.exec_limits import refuse_what_no_process_takes
 from gpuqueue.fields import Fields, loaded
@@ -79,6 +80,7 @@ def encode_spec(spec: JobSpec) -> str:
             "interpreter": spec.interpreter,
             "array": _array_to_plain(spec.array),
             "snapshot": spec.snapshot,
+            "signal": signal_to_plain(spec.signal),
             **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
             **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
         }
@@ -128,6 +130,7 @@ def decode_spec(text: object) -> JobSpec:
             waits=_waits_from_plain(plain.plain("waits", None)),
             retries=_retries_from_plain(plain.plain("retries", None)),
             array=_array_from_plain(plain.plain("array")),
+            signal=signal_from_plain(plain.plain("signal")),
         )
         member = _member_from_plain(plain)
         return spec if member is None else spec.of_member(member)
@@ -220,6 +223,21 @@ def _retries_from_plain(plain: object) -> Retries:
         return NO_RETRIES
     fields = Fields(plain, "a job's retries")
     return Retries(times=fields.whole("times"), on=tuple(RetryOn(each) for each in fields.texts("on")))
+
+
+def signal_to_plain(early: EarlySignal | None) -> Plain | None:
+    """Return *early* as plain values, None where there is none."""
+    return None if early is None else {"number": early.number, "before_s": early.before_s}
+
+
+def signal_from_plain(plain: object) -> EarlySignal | None:
+    """Return the early signal that *plain* describes."""
+    if plain is None:
+        return None
+    what = "an early signal"
+    fields = Fields(plain, what)
+    with _meaning(what):
+        return EarlySignal(number=fields.whole("number"), before_s=fields.number("before_s"))
 
 
 #: The name and the command of a job whose request nobody can read.
@@ -454,6 +472,7 @@ def job_to_plain(job: Job) -> Plain:
         "gpus": spec.gpus,
         "device": spec.device.value if spec.device else None,
         "time_limit_s": spec.time_limit_s,
+        "signal": str(spec.signal) if spec.signal else None,
         "level": str(spec.level),
         "pool": spec.pool,
         "attempt": job.attempt,

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from gpuqueue.array import Array, Member, Tally
 from gpuqueue.device import DeviceWish
+from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest
 from gpuqueue.retries import NO_RETRIES, Retries
 from gpuqueue.units import MAX_BYTES, MAX_S, MIB, format_bytes
@@ -213,8 +214,8 @@ class JobSpec:
     (:func:`gpuqueue.device.suits`).
     ``waits`` is what it waits for beside a device, ``retries`` how often it runs again after a failure.
     ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
-    content-addressed copy of the code beside ``cwd``; nothing fills it yet. ``array`` is there where many such jobs
-    are asked for in one.
+    content-addressed copy of the code beside ``cwd``; nothing fills it yet. ``signal`` goes to the first process some
+    time before the time limit. ``array`` is there where many such jobs are asked for in one.
     """
 
     argv: tuple[str, ...]
@@ -237,6 +238,7 @@ class JobSpec:
     waits: Waits = NO_WAITS
     retries: Retries = NO_RETRIES
     array: Array | None = None
+    signal: EarlySignal | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could never run.
@@ -256,6 +258,8 @@ class JobSpec:
             raise BadRequest("a job that must not run twice cannot be retried: leave out --retries or --no-requeue")
         if self.time_limit_s is not None and not 0 < self.time_limit_s <= MAX_S:
             raise BadRequest("a time limit must be above 0 and at most ten years")
+        if self.signal is not None:
+            self.signal.check(self.time_limit_s)
         if not self.name or len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
@@ -307,6 +311,8 @@ class JobSpec:
             raise BadRequest(f"the level must be one of {', '.join(map(str, Level))}, not {brief(self.level)}")
         if self.device is not None and not isinstance(self.device, DeviceWish):
             raise BadRequest(f"the device must be one of {', '.join(DeviceWish)}, not {brief(self.device)}")
+        if self.signal is not None and not isinstance(self.signal, EarlySignal):
+            raise BadRequest(f"the signal must be an EarlySignal, not {brief(self.signal)}")
         if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
             raise BadRequest(f"{brief(self.umask)} is no umask: it has three octal digits")
         if self.array is not None and not isinstance(self.array, Array):

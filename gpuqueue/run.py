@@ -17,7 +17,7 @@ class EndingKind(str, Enum):
 
     #: The process ended by itself; the exit code says how well.
     EXITED = "exited"
-    #: A signal that gpuqueue did not send killed the process.
+    #: A signal killed the process that gpuqueue did not send to end it.
     SIGNALLED = "signalled"
     #: It took more memory than there was, or than it had asked for.
     OUT_OF_MEMORY = "out_of_memory"

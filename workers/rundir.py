@@ -66,6 +66,8 @@ class ShimSpec:
     log_limit_bytes: int | None = None
     #: The grace of a run that may soon be another's; None: the same.
     fence_grace_s: float | None = None
+    #: The number of the signal that comes before the time limit, and how many seconds before; None: none.
+    signal: tuple[int, float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -179,6 +179,7 @@ class Runner:
                 cwd=spec.cwd,
                 env=environment(held.job_id, held.token, spec, held.devices, directory.path, cap=self._settings.cap),
                 time_limit_s=spec.time_limit_s,
+                signal=(spec.signal.number, spec.signal.before_s) if spec.signal else None,
                 kill_grace_s=self._settings.kill_grace_s,
                 fence_grace_s=self._settings.fence_grace_s,
                 start_before=start_before,

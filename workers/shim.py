@@ -243,10 +243,11 @@ def why(error: Exception, program: str) -> str:
 def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float]) -> str:
     """Wait until the first process ends or must end; return the kind of ending.
 
-    In turn: somebody has ended? cancelled? out of time? nobody vouches any more?
+    In turn: somebody has ended? cancelled? out of time, or soon to be? nobody vouches any more?
     """
     limit_s = spec["time_limit_s"]
     out_of_time = time.monotonic() + limit_s if limit_s is not None else None
+    number, warned_at = early_signal(spec, out_of_time)
     until = spec["start_before"]
     while True:
         tree.reap()
@@ -258,11 +259,20 @@ def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float]) ->
             return asked.strip() or "cancelled"
         if out_of_time is not None and now >= out_of_time:
             return "timed_out"
+        if warned_at is not None and now >= warned_at:
+            os.kill(tree.pid, number)  # it was not collected yet, so the number is still its own
+            warned_at = None
         until = vouched_until(until)
         if now >= until or deleted():
             return "lost"
-        next_look = min(now + min(LOOK_S, look_at_log()), until, out_of_time or now + LOOK_S)
+        next_look = min(now + min(LOOK_S, look_at_log()), until, warned_at or out_of_time or now + LOOK_S)
         signal.sigtimedwait(WAKE, max(0.0, next_look - now))
+
+
+def early_signal(spec: dict[str, Any], out_of_time: float | None) -> tuple[int, float | None]:
+    """Return which signal comes before the time limit, and when on the host's monotonic clock; None: none does."""
+    number, before_s = spec.get("signal") or (0, 0.0)  # an older worker knew none
+    return number, out_of_time - before_s if number and out_of_time is not None else None
 
 
 def grace_of(kind: str, spec: dict[str, Any]) -> float:

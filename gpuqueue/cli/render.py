@@ -147,6 +147,7 @@ def story(record: Record) -> str:
         f"  directory  {plain(spec.cwd)}",
         f"  asked      {format_bytes(spec.mem_bytes)} on {places_of(spec)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
+        + (f", {spec.signal} before that" if spec.signal else "")
         + f", level {spec.level}",
         *_wait_lines(job),
         *array_story(job),

@@ -57,6 +57,7 @@ def job_options(command: F) -> F:
             help="Wait for that kind. Nothing said: a GPU, unless the queue knows of none.",
         ),
         click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
+        click.option("--signal", metavar="SIG@TIME", help="Sent that long before the time limit: USR1@120, INT@2m."),
         click.option("-n", "--name", help="What to call the job; the script's name by default."),
         click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; may be repeated."),
         click.option("-C", "--cwd", metavar="DIR", help="Where it runs; the current directory by default."),

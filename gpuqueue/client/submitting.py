@@ -10,6 +10,7 @@ from gpuqueue import checks, wishes
 from gpuqueue.array import Array
 from gpuqueue.client.looking import Looking
 from gpuqueue.device import DeviceWish
+from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import (
     BadRequest,
     StoreUnreachable,
@@ -33,6 +34,7 @@ class Submitting(Looking):
         gpus: int = 1,
         device: DeviceWish | str | None = None,
         time_limit: str | float | None = None,
+        signal: EarlySignal | str | None = None,
         name: str | None = None,
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
@@ -61,6 +63,7 @@ class Submitting(Looking):
             gpus: Number of devices, all on one host and of one kind.
             device: ``"gpu"``, ``"cpu"`` or ``"any"``; if nothing is said, a GPU wherever the queue knows of one.
             time_limit: Seconds, or a duration such as ``"2h"``; the job is ended when it is over.
+            signal: Sent to its first process some time before that, such as ``"USR1@120"``: 120 seconds before.
             name: What to call it; the script's name by default.
             env: Variables on top of this process's environment, which travels with the job.
             cwd: Where it runs; the current directory by default.
@@ -102,6 +105,7 @@ class Submitting(Looking):
             gpus=gpus,
             device=self.settings.default_device if device is None else DeviceWish.parse(device),
             time_limit_s=checks.time_limit(time_limit),
+            signal=checks.early_signal(signal),
             name=name_of(command_line, script) if name is None or name == "" else name,
             level=level,
             pool=pool,

@@ -215,3 +215,20 @@ def test_a_python_program_gets_the_same_objects(site: Site) -> None:
             client.cancel(job.id)
         with pytest.raises(JobNotFound):
             client.wait(99)
+
+
+def test_a_job_is_told_before_its_time_is_over(site: Site) -> None:
+    """From the command line down to the job's own handler, and what was asked for stands in the history."""
+    site.start_recorder()
+    site.start_worker()
+    refused = site.cli("submit", "--mem", "1M", "--signal", "USR1@28", "--", "true", check=False)
+    script = "trap 'echo saved; exit 9' USR1; sleep 60 & wait"
+    asked = ("--mem", "1M", "--time", "60s", "--signal", "USR1@56.5s")
+
+    record = site.until_recorded(int(site.cli("submit", *asked, "--", "sh", "-c", script).stdout))
+
+    assert 2 == refused.returncode
+    assert "SIGUSR1 is to come before the time limit, and there is none: give one (--time)" in refused.stderr
+    assert (JobState.FAILED, "exit 9") == (record.job.state, str(record.last_run.ending))  # type: ignore[union-attr]
+    assert "USR1@56.5" == json.loads(site.cli("show", str(record.job.id), "--json").stdout)["signal"]
+    assert "at most 1:00, USR1@56.5 before that, level normal" in site.cli("show", str(record.job.id)).stdout

@@ -287,3 +287,42 @@ def test_a_job_that_took_too_much_is_not_waited_for(shims: Any, tmp_path: Path) 
 
     ending = shim.ended().ending  # within half the grace
     assert (EndingKind.OUT_OF_MEMORY, 9) == (ending.kind, ending.signal)
+
+
+SAVES = """
+import signal, sys, time
+def save(number, frame):
+    print("saved after", signal.Signals(number).name, flush=True)
+signal.signal(signal.SIGUSR1, save)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_the_signal_before_the_time_limit_comes_once_and_then_the_limit(shims: Any) -> None:
+    """The job catches it, saves and goes on; its time limit holds as it did."""
+    shim = shims(sys.executable, "-c", SAVES, time_limit_s=4.0, signal=(int(signal.SIGUSR1), 1.0))
+
+    end = shim.ended()
+
+    assert EndingKind.TIMED_OUT is end.ending.kind
+    assert "ready\nsaved after SIGUSR1\n" == shim.log()
+
+
+def test_the_early_signal_is_for_the_first_process_alone(shims: Any) -> None:
+    """What it has forked would be ended by it, and the job would fail after it had saved itself well."""
+    shim = shims(
+        "sh", "-c", "trap 'echo told; kill $child; exit 7' USR1; sleep 60 & child=$!; echo ready; wait; wait",
+        time_limit_s=30.0, signal=(int(signal.SIGUSR1), 27.0),
+    )  # fmt: skip
+
+    assert "exit 7" == str(shim.ended().ending)
+    assert "ready\ntold\n" == shim.log()
+
+
+def test_whoever_does_not_catch_the_early_signal_is_ended_by_it(shims: Any) -> None:
+    """As by any other of that number: nobody pretends that it timed out."""
+    shim = shims("sleep", "60", time_limit_s=30.0, signal=(int(signal.SIGUSR2), 29.0))
+
+    assert "killed by SIGUSR2" == str(shim.ended().ending)

@@ -37,6 +37,7 @@ ARGUMENTS = [
     "gpus",
     "device",
     "time_limit",
+    "signal",
     "name",
     "env",
     "cwd",
