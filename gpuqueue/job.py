@@ -120,6 +120,8 @@ class WaitReason(str, Enum):
     DEVICE = "device"
     #: Every device that it may run on takes no new job, by somebody's say.
     DRAINED = "drained"
+    #: A limit of its user or its group leaves no room for it.
+    LIMIT = "limit"
     #: The store lost its data and was rebuilt: nothing starts before one lease is over.
     PAUSE = "pause"
     #: A person held it.
@@ -254,12 +256,7 @@ class JobSpec:
             asked = brief(self.mem_bytes)
             raise BadRequest(f"a job cannot ask for {asked} bytes of memory: give a size above 0, at most 1024T")
         self._check_devices()
-        if self.retries.times and not self.requeue:
-            raise BadRequest("a job that must not run twice cannot be retried: leave out --retries or --no-requeue")
-        if self.time_limit_s is not None and not 0 < self.time_limit_s <= MAX_S:
-            raise BadRequest("a time limit must be above 0 and at most ten years")
-        if self.signal is not None:
-            self.signal.check(self.time_limit_s)
+        self._check_course()
         if not self.name or len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
@@ -272,6 +269,14 @@ class JobSpec:
             raise BadRequest(
                 "an argument, the environment or a path holds a NUL character, which no process can be given"
             )
+
+    def _check_course(self) -> None:
+        if self.retries.times and not self.requeue:
+            raise BadRequest("a job that must not run twice cannot be retried: leave out --retries or --no-requeue")
+        if self.time_limit_s is not None and not 0 < self.time_limit_s <= MAX_S:
+            raise BadRequest("a time limit must be above 0 and at most ten years")
+        if self.signal is not None:
+            self.signal.check(self.time_limit_s)
 
     def _check_devices(self) -> None:
         if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - no host has more

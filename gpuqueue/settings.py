@@ -19,6 +19,7 @@ from typing import Any
 
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.limits import Limits
 from gpuqueue.shares import Shares
 from gpuqueue.units import parse_bytes, parse_duration
 from gpuqueue.words import brief
@@ -91,6 +92,10 @@ class Settings:
     shares: str = ""
     #: Who is in which group, such as ``vision: ann bob; nlp: eve``.
     groups: str = ""
+    #: What users and groups may have at a time, such as ``*: running_gpus=4; @vision: running_mem=200G``.
+    limits: str = ""
+    #: What jobs of a pool may ask for, and get if they do not say: ``big: max_time=2d default_time=4h``.
+    pool_limits: str = ""
     #: Who may ask for the level urgent: users separated by commas, or ``*``.
     urgent: str = "*"
     #: How long a job waits before devices are kept for it, if it fits nowhere.
@@ -177,7 +182,25 @@ class Settings:
         except BadRequest as error:
             given = [f"{name} ({origins[name]})" for name in ("shares", "groups") if name in origins]
             faults.append(BadRequest(f"setting {' and '.join(given)}: {error}"))
+        try:
+            found.site_limits()
+        except BadRequest as error:
+            given = [f"{name} ({origins[name]})" for name in ("limits", "pool_limits") if name in origins]
+            faults.append(BadRequest(f"setting {' and '.join(given)}: {error}"))
         return found, tuple(faults)
+
+    def site_limits(self) -> Limits:
+        """Return what is limited here, and for whom.
+
+        Raises:
+            BadRequest: it is written so that nobody can read it.
+
+        """
+        try:
+            members = Shares.parse("", self.groups).members
+        except BadRequest:  # told already, where the shares are
+            members = {}
+        return Limits.parse(self.limits, self.pool_limits, members)
 
 
 def key_of(name: str) -> str:
@@ -409,6 +432,8 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "half_life_s": _half_life,
     "shares": str,
     "groups": str,
+    "limits": str,
+    "pool_limits": str,
     "urgent": _users,
     "reserve_after_s": _duration_or_none,
     "reservations": _positive,

@@ -43,6 +43,7 @@ class Why:
 def named_by(explanation: Explanation) -> set[int]:
     """Return the ids of the other jobs that *explanation* names."""
     runs = {run.job_id for device in explanation.devices for run in device.runs}
+    runs |= set(explanation.limit.runs) if explanation.limit is not None else set()
     return runs | {device.kept_for for device in explanation.devices if device.kept_for is not None}
 
 

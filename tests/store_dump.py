@@ -124,6 +124,9 @@ def faults(store: Dump) -> list[str]:
     promised = {(uuid, job_id) for job_id in active for uuid in jobs[job_id]["devs"].split(",")}
     leased = {(key.partition(":dl:")[2], job_id) for key, held in store.items() if ":dl:" in key for job_id in held}
     found += _compare("leases on devices", leased, promised)
+    used = {(jobs[job_id]["u"], job_id) for job_id in active if "u" in jobs[job_id]}
+    counted = {(key.partition(":run:")[2], job_id) for key, held in store.items() if ":run:" in key for job_id in held}
+    found += _compare("what counts against limits", counted, used)
     kept = {(device, text.split(":")[0]) for device, text in store.get(keys.PREFIX + "rsv", {}).items()}
     wanted = {(device, job_id) for job_id, job in jobs.items() for device in job.get("rv", "").split(",") if device}
     found += _compare("reservations", kept, wanted)

@@ -40,7 +40,7 @@ class Reaper:
             stopping.wait(self._settings.beat_s)
 
     def keep_to_policy(self) -> None:
-        """Tell the store how usage is counted here: once, and again where the store lost its data."""
+        """Tell the store how usage is counted and what is limited here: once, and again where it lost its data."""
         epoch = self._queue.epoch()
         if epoch is None or epoch == self._told_epoch:
             return
@@ -50,6 +50,7 @@ class Reaper:
             urgent=None if settings.urgent == "*" else settings.urgent.split(","),
             shares=Shares.parse(settings.shares, settings.groups).by_user(),
         )
+        self._queue.set_limits(settings.site_limits())
         self._told_epoch = epoch
 
     def reap(self) -> None:

@@ -27,6 +27,7 @@ COMMANDS = {
     "stats": ("gpuqueue.cli.stats", "GPU-hours, asked against used, waits, failures; by user, device, host or day."),
     "top": ("gpuqueue.cli.top", "Devices and jobs, live, on the whole screen."),
     "gpus": ("gpuqueue.cli.machine", "List the devices and what is promised on them."),
+    "limits": ("gpuqueue.cli.limits", "What users, groups and pools may have, and what is used of it."),
     "drain": ("gpuqueue.cli.drain", "Let devices take no new job; what runs goes on."),
     "resume": ("gpuqueue.cli.drain", "Let drained devices take jobs again."),
     "up": ("gpuqueue.cli.machine", "Start all that this machine needs."),

@@ -14,7 +14,8 @@ from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.client import Client
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.job import JobState, WaitReason
-from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Verdict
+from gpuqueue.limits import Measure
+from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, Verdict
 from gpuqueue.units import format_apart, format_bytes, format_duration
 from gpuqueue.waits import Condition
 from gpuqueue.why import Why
@@ -53,6 +54,8 @@ def story(found: Why) -> str:
         lines.append(
             "array limit: as many of its members are at it as were asked to be at once; the next begins when one ends"
         )
+    if explanation.limit is not None:
+        lines.append(f"limit  {_limit(found, explanation.limit)}")
     lines += [f"order  {_order(explanation, job.spec.account.name)}", "", _devices(found, explanation), ""]
     begins = [f"start  {words}" for words in _not_yet(found)]
     lines += begins or [f"start  {words}" for words in _start(found, explanation)]
@@ -63,6 +66,18 @@ def _no_wait(state: JobState, job_id: str, started_at: datetime | None) -> str:
     if state.is_end:
         return f"it has ended: {state}. How: gpuqueue show {job_id}"
     return f"it does not wait: {state}" + (f" since {render.when(started_at)}" if started_at else "")
+
+
+#: What is counted, as people say it.
+_NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in use", Measure.RUNNING_MEM: "in use"}
+
+
+def _limit(found: Why, limit: LimitReached) -> str:
+    used, most, asked = map(limit.measure.shown, (limit.used, limit.most, limit.asked))
+    runs = ", ".join(_named(found, each) for each in limit.runs)
+    noun = _NOUNS.get(limit.measure, "")
+    words = f"{plain(limit.whose)} has {used} of {most} {noun} ({limit.measure}), and this job asks for {asked}"
+    return words + (f": {runs}" if runs else "")
 
 
 def _order(found: Explanation, user: str) -> str:
@@ -121,6 +136,7 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         Obstacle.KEPT: f"kept for job {verdict.kept_for}, which has waited too long",
         Obstacle.ALONE: f"it has room, but too few others of its host have: {spec.gpus} are needed",
         Obstacle.NOT_YET: "it has room, but the job may not start yet",
+        Obstacle.LIMIT: "it has room, and a limit leaves none: see above",
         Obstacle.FITS: "it fits: it starts there when it is its turn",
     }
     return plain(words[verdict.obstacle])
@@ -147,8 +163,12 @@ def _takers(found: Why, verdict: Verdict) -> Iterator[str]:
 
 
 def _job(found: Why, run: Occupant) -> str:
-    other = found.others.get(run.job_id)
-    return f"job {other.label if other else run.job_id}" + (f" ({short(other.spec.account.name, 12)})" if other else "")
+    return _named(found, run.job_id)
+
+
+def _named(found: Why, job_id: int) -> str:
+    other = found.others.get(job_id)
+    return f"job {other.label if other else job_id}" + (f" ({short(other.spec.account.name, 12)})" if other else "")
 
 
 def _clock(at_ms: int) -> str:
@@ -176,6 +196,9 @@ def _start(found: Why, explanation: Explanation) -> Iterator[str]:
         yield "cannot say: as things stand, no device that serves now will ever have the room"
         return
     where = ", ".join(_label(found, device) for device in start.devices)
+    if not start.blockers and explanation.limit is not None:
+        yield f"there is room on {where}: it starts when its limit leaves room, and it is its turn"
+        return
     if not start.blockers:
         yield f"there is room on {where}: it starts when it is its turn"
         return

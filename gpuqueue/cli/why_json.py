@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import job_to_plain
-from gpuqueue.queue.explanation import Verdict
+from gpuqueue.queue.explanation import LimitReached, Verdict
 from gpuqueue.why import Why
 
 
@@ -22,6 +22,7 @@ def why_to_plain(found: Why) -> dict[str, object]:
             "theirs": explanation.theirs,
             "own_before": explanation.own_before,
         },
+        "limit": None if explanation is None or explanation.limit is None else _limit_plain(explanation.limit),
         "devices": [] if explanation is None else [_verdict_plain(found, each) for each in explanation.devices],
         "start": None
         if explanation is None or explanation.start is None
@@ -30,6 +31,17 @@ def why_to_plain(found: Why) -> dict[str, object]:
             "devices": list(explanation.start.devices),
             "blockers": [{"job_id": each, **_usual_plain(found, each)} for each in explanation.start.blockers],
         },
+    }
+
+
+def _limit_plain(limit: LimitReached) -> dict[str, object]:
+    return {
+        "whose": limit.whose,
+        "measure": str(limit.measure),
+        "used": limit.used,
+        "most": limit.most,
+        "asked": limit.asked,
+        "runs": list(limit.runs),
     }
 
 

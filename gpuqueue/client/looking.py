@@ -18,6 +18,7 @@ from gpuqueue.errors import (
     Unreadable,
 )
 from gpuqueue.job import Job, JobState, WaitReason
+from gpuqueue.limits import LimitsInUse
 from gpuqueue.run import Record
 from gpuqueue.why import Usual, Why, named_by, usual_of
 
@@ -192,6 +193,11 @@ class Looking(Connection):
             if usual is not None:
                 found[job.id] = usual
         return found
+
+    def limits(self) -> LimitsInUse:
+        """Return what users and groups may have at a time, what they have of it now, and what the pools allow."""
+        limits = self.queue.limits()
+        return LimitsInUse(bounds=tuple(limits.bounds(self.queue.uses())), pools=limits.pools)
 
     def devices(self) -> list[DeviceStatus]:
         """Return every device that workers announced."""

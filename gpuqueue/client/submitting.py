@@ -86,7 +86,9 @@ class Submitting(Looking):
 
         Raises:
             BadRequest: something is malformed, or there is no such script.
-            Impossible: no known device could ever run it, or a job that it is to come after ended otherwise.
+            Impossible: no known device could ever run it, a job that it is to come after ended otherwise, or a limit
+                never lets it.
+            Refused: a limit leaves no room for it now.
 
         """
         directory = working_directory(checks.path_or_none("cwd", cwd))
@@ -101,7 +103,7 @@ class Submitting(Looking):
             cwd=str(directory),
             env={**travelling(os.environ), **checks.environment(env)},
             account=current_account(self.settings.host),
-            mem_bytes=self._mem_bytes(mem),
+            mem_bytes=self._mem_bytes(mem, pool),
             gpus=gpus,
             device=self.settings.default_device if device is None else DeviceWish.parse(device),
             time_limit_s=checks.time_limit(time_limit),
@@ -146,11 +148,14 @@ class Submitting(Looking):
                 found(job)
             return job
 
-    def _mem_bytes(self, mem: str | int | None) -> int:
+    def _mem_bytes(self, mem: str | int | None, pool: str) -> int:
         if mem is None:
-            if self.settings.default_mem_bytes is None:
+            default_bytes = self.settings.default_mem_bytes
+            if default_bytes is None:
+                default_bytes = self.queue.limits().of_pool(pool).default_mem_bytes
+            if default_bytes is None:
                 raise BadRequest("say how much device memory the job needs: --mem 6G")
-            return self.settings.default_mem_bytes
+            return default_bytes
         return parse_bytes(mem) if isinstance(mem, str) else mem
 
 

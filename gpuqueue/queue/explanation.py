@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gpuqueue.job import JobState, Level
+from gpuqueue.limits import Measure
 
 
 class Obstacle(str, Enum):
@@ -31,6 +32,8 @@ class Obstacle(str, Enum):
     KEPT = "kept"
     #: It has room, but too few others of its host have: the job wants several.
     ALONE = "alone"
+    #: It has room, and a limit of the job's user or group leaves none.
+    LIMIT = "limit"
     #: It could start there, but not yet: it waits for another job, or for its time.
     NOT_YET = "not_yet"
     #: Nothing does: the job starts there when it is its turn.
@@ -76,12 +79,27 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class LimitReached:
+    """A limit that leaves a job no room: *used* of *most* is held by *runs*, and *asked* is more than what is left.
+
+    ``whose`` is a user, or ``@`` and a group.
+    """
+
+    whose: str
+    measure: Measure
+    used: int
+    most: int
+    asked: int
+    runs: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     """Why a job does not run.
 
     Before it in the order are ``higher`` jobs of higher levels, ``theirs`` of ``users_before`` users with less usage on
     its own level, and ``own_before`` of its own user. ``level`` is the one that it counts as of now.
-    ``start`` is None where no device could ever have room as things stand.
+    ``start`` is None where no device could ever have room as things stand, ``limit`` where none is in its way.
     """
 
     job_id: int
@@ -93,3 +111,4 @@ class Explanation:
     own_before: int
     start: Start | None
     devices: tuple[Verdict, ...]
+    limit: LimitReached | None = None

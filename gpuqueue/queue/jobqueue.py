@@ -15,12 +15,13 @@ from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_spec, encode_ended, encode_spec, encode_started
 from gpuqueue.errors import BadRequest, Impossible, Refused, Unreadable
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
+from gpuqueue.limits import Limits
 from gpuqueue.queue import keys, replies, waiting
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.explanation import Explanation
 from gpuqueue.queue.fleet import Fleet
 from gpuqueue.queue.lease import NO_EVIDENCE, Again, Alive, Claim, Evidence, Found, Offer, Unknown, Verdicts
-from gpuqueue.queue.matching import kind_word, takers, why_impossible
+from gpuqueue.queue.matching import beyond_limit, kind_word, takers, use_of, why_impossible
 from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.recovery import Recovery
 from gpuqueue.queue.survivors import survivor
@@ -67,24 +68,21 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
         Where no device is known that it may run on, it waits all the same, and its reason is DEVICE. *ends* is which of
         the jobs that it is to come after have ended and are forgotten here, and whether they succeeded.
 
+        One that does not say how long it takes gets its pool's time limit.
+
         Raises:
-            Impossible: no known device could ever run it, or a job that it is to come after ended otherwise.
+            Impossible: no known device could ever run it, a job that it is to come after ended otherwise, or a limit
+                never lets it.
+            Refused: a limit leaves no room for it now.
             Unknown: jobs that it is to come after are not here.
             Found: a job of this user with its dedupe key waits or runs.
 
         """
-        reply = self._scripts.run(
-            "submit",
-            spec.account.name,
-            int(spec.level),
-            spec.mem_bytes,
-            str(spec.shape),
-            int(spec.requeue),
-            encode_spec(spec),
-            nonce or new_nonce(),
-            waiting.asked(spec, ends),
-        )
-        verdict, *rest = reply
+        nonce = nonce or new_nonce()
+        verdict, *rest = self._asked(spec, nonce, ends)
+        if verdict == "default":
+            spec = replace(spec, time_limit_s=int(rest[0]) / 1000)
+            verdict, *rest = self._asked(spec, nonce, ends)
         if verdict == "found":
             raise Found(int(rest[0]))
         _refuse(spec, verdict, rest)
@@ -98,6 +96,11 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
             begins_at=spec.waits.begin_at if aside else None,
             tally=Tally(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
         )
+
+    def _asked(self, spec: JobSpec, nonce: str, ends: Mapping[int, bool] | None) -> list[str]:
+        words = (spec.account.name, int(spec.level), spec.mem_bytes, str(spec.shape), int(spec.requeue))
+        reply: list[str] = self._scripts.run("submit", *words, encode_spec(spec), nonce, waiting.asked(spec, ends))
+        return reply
 
     @answering
     def claim(self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False) -> Claim | None:
@@ -343,6 +346,8 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
             return jobs
         devices, drained = self._known(), self._drained()
         others = WaitReason.PAUSE if self.pause_left_s() else WaitReason.MEMORY
+        limits = self.limits()
+        uses = self.uses() if limits != Limits() else {}
 
         def reason(job: Job) -> WaitReason | None:
             if job.reason is not WaitReason.MEMORY:
@@ -350,7 +355,9 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
             found = takers(job.spec, devices)
             if not found:
                 return WaitReason.DEVICE
-            return WaitReason.DRAINED if drained.issuperset(found) else others
+            if drained.issuperset(found):
+                return WaitReason.DRAINED
+            return WaitReason.LIMIT if limits.over(job.spec.account.name, use_of(job.spec), uses) else others
 
         return [replace(job, reason=reason(job)) for job in jobs]
 
@@ -400,6 +407,9 @@ def _refuse(spec: JobSpec, verdict: str, rest: Sequence[str]) -> None:
     if verdict == "impossible":
         why, figure = rest
         raise Impossible(why_impossible(spec, why, int(figure)))
+    if verdict == "limited":
+        whose, limit, used, most, asked = rest
+        raise beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))
 
 
 def _words(evidence: Evidence) -> tuple[int, str, str]:

@@ -23,6 +23,8 @@ sh:<lv>                zset    shape -> memory: the shapes that wait on this lev
 su:<lv>:<shape>        set     users who wait with this shape
 fair                   zset    user -> decayed device-seconds used, divided by their share
 shares                 hash    user -> share in thousandths, where that is not 1000
+limits                 hash    who or what is limited -> the figures (see ``lua/limits.lua``); absent where nothing is
+run:<user>             hash    job id -> GPUs:bytes that its run holds on all its devices; there while its leases are
 hosts                  set     hosts that ever announced a device
 dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool:kind, bytes and a time
 facts                  hash    device -> JSON of what it is and where, which worker serves it, its version and clock
@@ -75,6 +77,7 @@ LAYOUT = "1"
 BELL = PREFIX + "bell"
 CONTROL = PREFIX + "ctl"
 END = PREFIX + "end"
+LIMITS = PREFIX + "limits"
 
 
 def job(job_id: int | str) -> str:

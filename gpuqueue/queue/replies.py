@@ -15,8 +15,9 @@ from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.event import Act, Event
 from gpuqueue.fields import Fields, loaded
 from gpuqueue.job import Job, JobState, Level, WaitReason
+from gpuqueue.limits import Measure, Use
 from gpuqueue.queue.drains import drains
-from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Start, Verdict
+from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, Start, Verdict
 from gpuqueue.queue.lease import (
     Alive,
     BrokenClaim,
@@ -72,7 +73,7 @@ def with_owner(spec: str | None, member: Member | None) -> str | None:
 
 def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
     """Return what why.lua answered."""
-    state, level, higher, users_before, theirs, own_before, first, *devices = reply
+    state, level, higher, users_before, theirs, own_before, first, limited, *devices = reply
     return Explanation(
         job_id=job_id,
         state=JobState(state),
@@ -83,7 +84,27 @@ def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
         own_before=int(own_before),
         start=_start(*first) if first else None,
         devices=tuple(map(_verdict, devices)),
+        limit=_limit(*limited) if limited else None,
     )
+
+
+def _limit(whose: str, measure: str, used: str, most: str, asked: str, *runs: str) -> LimitReached:
+    return LimitReached(
+        whose=whose,
+        measure=Measure(measure),
+        used=int(used),
+        most=int(most),
+        asked=int(asked),
+        runs=tuple(sorted(map(int, runs))),
+    )
+
+
+def uses(reply: Sequence[Any]) -> dict[str, Use]:
+    """Return what uses.lua answered: five values for each user."""
+    return {
+        user: Use(running_jobs=int(jobs), running_gpus=int(gpus), running_mem=int(held), queued_jobs=int(queued))
+        for user, jobs, gpus, held, queued in zip(*(reply[place::5] for place in range(5)), strict=True)
+    }
 
 
 def _start(at_ms: str, devices: str, blockers: str) -> Start:

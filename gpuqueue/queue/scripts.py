@@ -12,9 +12,9 @@ from redis.commands.core import Script
 
 from gpuqueue.queue.keys import PREFIX
 
-#: One script an act; ``lib.lua`` is the prelude of all, ``placement.lua`` of those that look ahead,
-#: ``waits.lua`` and ``members.lua`` of those that queue a job or take it out, ``judge.lua`` of those that take a
-#: request; they are no acts.
+#: One script an act; ``lib.lua`` is the prelude of all, ``placement.lua`` of those that look ahead, ``limits.lua`` of
+#: those that limits concern, ``waits.lua`` and ``members.lua`` of those that queue a job or take it out, ``judge.lua``
+#: of those that take a request; they are no acts.
 ACTS = (
     "begin",
     "restore",
@@ -34,6 +34,8 @@ ACTS = (
     "reserve",
     "age",
     "policy",
+    "restrict",
+    "uses",
     "why",
     "cancel",
     "hold",
@@ -52,10 +54,11 @@ _FIRST = "do local why = refusal() if why then return why end end\n"
 
 #: What stands before an act beside ``lib.lua``.
 SHARED = {
-    "claim": ("waits", "placement", "members"),
-    "reserve": ("placement",),
-    "age": ("placement",),
-    "why": ("placement",),
+    "claim": ("limits", "waits", "placement", "members"),
+    "reserve": ("limits", "placement"),
+    "age": ("limits", "placement"),
+    "why": ("limits", "placement"),
+    "uses": ("limits",),
     **dict.fromkeys(
         (
             *("adopt", "finish", "giveback", "lose", "reap", "cancel", "hold", "release", "restore"),
@@ -63,7 +66,7 @@ SHARED = {
         ),
         ("waits", "members"),
     ),
-    **dict.fromkeys(("submit", "edit"), ("judge", "waits", "members")),
+    **dict.fromkeys(("submit", "edit"), ("judge", "limits", "waits", "members")),
 }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import cast
 
 from gpuqueue.job import JobState
-from gpuqueue.queue import replies
+from gpuqueue.limits import Limits, Use
+from gpuqueue.queue import keys, replies
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.lease import Reservation
 from gpuqueue.queue.store import Store
@@ -44,6 +46,22 @@ class Ticks(Store):
         pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
         who = "*" if urgent is None else ",".join(sorted(urgent))
         return bool(self._scripts.run("policy", _ms(half_life_s), who, *pairs))
+
+    @answering
+    def set_limits(self, limits: Limits) -> bool:
+        """Let these limits hold from now on, and no others; return whether that is new."""
+        words = [word for pair in sorted(limits.to_fields().items()) for word in pair]
+        return bool(self._scripts.run("restrict", *words))
+
+    @answering
+    def limits(self) -> Limits:
+        """Return the limits that hold."""
+        return Limits.from_fields(cast("dict[str, str]", self._redis.hgetall(keys.LIMITS)))
+
+    @answering
+    def uses(self) -> dict[str, Use]:
+        """Return what each user has running and waiting."""
+        return replies.uses(self._scripts.run("uses"))
 
 
 def _ms(duration_s: float) -> int:

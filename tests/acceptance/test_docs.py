@@ -24,6 +24,7 @@ from gpuqueue.book.tables import metadata
 from gpuqueue.cli.doctor import MARKS
 from gpuqueue.cli.doctor import _plain as doctor_plain
 from gpuqueue.cli.history import CSV_COLUMNS
+from gpuqueue.cli.limits import limits_to_plain
 from gpuqueue.cli.machine import _device_plain, status
 from gpuqueue.cli.main import commands
 from gpuqueue.cli.why_json import why_to_plain
@@ -34,7 +35,8 @@ from gpuqueue.errors import GpuQueueError
 from gpuqueue.figures import By, Figures, Statistics, figures_to_plain, statistics_to_plain
 from gpuqueue.finding import Grade, name_of, ok, to_plain
 from gpuqueue.job import TRANSITIONS, Job, JobState, Level, WaitReason
-from gpuqueue.queue.explanation import Explanation, Obstacle, Start, Verdict
+from gpuqueue.limits import Bound, Limit, LimitsInUse, Measure, PoolLimits
+from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, source
 from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
@@ -191,6 +193,7 @@ def a_wait(job: Job) -> Why:
             theirs=0,
             own_before=0,
             start=Start(at_ms=None, devices=("GPU-0",), blockers=()),
+            limit=LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=1, most=1, asked=1, runs=(2,)),
             devices=(
                 Verdict(
                     device="GPU-0",
@@ -230,6 +233,8 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         )
     )
     wait: dict[str, Any] = why_to_plain(a_wait(a_record().job))
+    bound = Bound(whose="ada", measure=Measure.RUNNING_JOBS, limit=Limit(1), used=0)
+    limited: dict[str, Any] = limits_to_plain(LimitsInUse(bounds=(bound,), pools={"big": PoolLimits()}))
     moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
     statistics = Statistics(by=By.USER, since=moment, until=moment, groups=(), total=Figures())
     expected = {
@@ -244,8 +249,12 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         "A device (gpus)": list(device),
         "A wait (why)": list(wait),
         "A place in the order": list(wait["order"]),
+        "A limit reached": list(wait["limit"]),
         "A verdict": list(wait["devices"][0]),
         "A start": list(wait["start"]),
+        "Limits": list(limited),
+        "A limit": list(limited["limits"][0]),
+        "A pool's limits": list(limited["pools"][0]),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
         "Doctor": list(doctor_plain([], Grade.OK, None)),
         "A finding": list(to_plain(ok("as it should be"))),
@@ -327,7 +336,7 @@ def test_every_state_ending_and_reason_is_described(head: str, words: type[JobSt
 
 def test_every_script_is_where_the_docs_say() -> None:
     """The path gpuqueue/queue/lua that the pages name holds the scripts."""
-    assert {*ACTS, "lib", "placement", "waits", "judge", "members"} == {
+    assert {*ACTS, "lib", "placement", "waits", "judge", "members", "limits"} == {
         entry.name.removesuffix(".lua") for entry in (files("gpuqueue.queue") / "lua").iterdir()
     }
 

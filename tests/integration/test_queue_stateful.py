@@ -24,6 +24,7 @@ from store_dump import dump, faults
 from gpuqueue.array import Array, Indexes
 from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.job import ENDS, JobSpec, JobState, Level, WaitReason
+from gpuqueue.limits import Limits
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
@@ -35,6 +36,8 @@ from gpuqueue.waits import Condition, Dependency, Waits
 
 DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
 SLOTS = 3
+#: What may be limited meanwhile; nothing, most of the time.
+LIMITS = ["", "", "ada: running_jobs=2", "*: running_mem=30G", "@lab: running_gpus=3 queued_jobs=8"]
 
 wishes = st.one_of(
     st.none(), st.tuples(st.sampled_from(["ok", "any", "fail", "begin", "hold", "dedupe"]), st.integers(0, 1000))
@@ -103,7 +106,7 @@ class Site(RuleBasedStateMachine):
             wanted = {**changes, "waits": self._waits(changes["waits"])}
             if not changes["requeue"]:
                 wanted["retries"] = Retries()
-            with contextlib.suppress(Impossible, Found):  # no host could ever run it, or it is there: then it is no job
+            with contextlib.suppress(Impossible, Refused, Found):  # no host, or no limit, lets it in, or it is there
                 job_id = self.queue.submit(make_spec(**wanted)).id
                 assert job_id not in self.acknowledged, "an id was given out twice"
                 self.acknowledged.add(job_id)
@@ -142,6 +145,9 @@ class Site(RuleBasedStateMachine):
         assert fits & {claimed.job_id, claimed.member and claimed.member.array_id}, (
             "it was claimed where why says that it does not fit"
         )
+        for bound in self.queue.limits().bounds(self.queue.uses()):
+            if bound.whose in {claimed.spec.account.name, "@lab"} and bound.used is not None:
+                assert bound.used <= bound.limit.most, "a claim went over a limit"
         self.attempts[claimed.job_id] = self.attempts.get(claimed.job_id, 0) + 1
         assert claimed.attempt == self.attempts[claimed.job_id]
         return claimed
@@ -244,6 +250,13 @@ class Site(RuleBasedStateMachine):
         standing = self.queue.reserve(after_s=0, most=most)
         held = [device for each in standing for device in each.devices]
         assert len(held) == len(set(held)), "a device is kept for two jobs"
+        found = [self.queue.why(each.job_id) for each in standing]
+        assert all(each is not None and each.limit is None for each in found), "a device is kept in vain"
+
+    @rule(written=st.sampled_from(LIMITS))
+    def limit(self, written: str) -> None:
+        """Whoever runs the site thinks again; what runs goes on."""
+        self.queue.set_limits(Limits.parse(written, "", {"lab": ("ada", "bob")}))
 
     @rule(most=st.integers(1, 3))
     def age(self, most: int) -> None:

@@ -142,6 +142,8 @@ GOOD: dict[str, list[Any]] = {
     "reserve": [0, 1],
     "age": [0, 100],
     "policy": [86_400_000, "ada,bob", "ada", 2000],
+    "restrict": ["user:*", "running_gpus=2 queued_jobs=9!", "member:bob", "lab", "members:lab", "bob,eve"],
+    "uses": [],
     "why": [5],
     "cancel": [4],
     "hold": [4],
@@ -224,7 +226,7 @@ def test_good_arguments_are_no_error(store: redis.Redis, act: str) -> None:
 
     after = dump(store)
     assert [] == faults(after)
-    assert (before == after) == (act in {"begin", "resume", "reserve", "why"})
+    assert (before == after) == (act in {"begin", "resume", "reserve", "uses", "why"})
 
 
 odd_words = st.one_of(

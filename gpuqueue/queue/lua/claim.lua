@@ -83,6 +83,10 @@ local function gang(mem, n, wanted_pool, for_job) -- n devices of this host, thi
 end
 
 local r_job, r_need, r_start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
+if r_job and reserved_in_vain(r_job) then
+  unreserve(r_job)
+  r_job = nil
+end
 local beside_bytes, beside_slots
 if r_job then beside_bytes, beside_slots = left_beside(device, capacity, all_slots, r_need, blockers) end
 
@@ -140,6 +144,7 @@ local function take(id, lv, user, shape, devices, how)
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do call('HSET', key2('dl', devices[i]), id, mem .. ':0:' .. ends) end
   call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+  count_run(id, user, mem, names)
   charge(user, deposit_s * rate * weight(fair_ms(now)))
   call('HSET', P .. 'lc', device, nonce .. ':' .. id)
   tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
@@ -194,7 +199,9 @@ local FEW = 8
 local function take_among_first(lv, user)
   local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
   for i = 1, #heads, 2 do
-    if fits(heads[i]) then return take_head(lv, user, heads[i], heads[i + 1]), true end
+    if fits(heads[i]) and not limit_in_the_way(user, heads[i], kind) then
+      return take_head(lv, user, heads[i], heads[i + 1]), true
+    end
   end
   return nil, #heads < 2 * FEW
 end
@@ -207,7 +214,9 @@ local function take_fitting(lv, user, fitting)
     local heads = call('ZMSCORE', key3('us', lv, user), unpack(fitting, from, to))
     for i = 1, #heads do
       local id = heads[i] and tonumber(heads[i])
-      if id and (not first or id < first) then first, its_shape = id, fitting[from + i - 1] end
+      if id and (not first or id < first) and not limit_in_the_way(user, fitting[from + i - 1], kind) then
+        first, its_shape = id, fitting[from + i - 1]
+      end
     end
   end
   return first and take_head(lv, user, its_shape, first) or nil

@@ -38,6 +38,8 @@ end
 local verdict, why, figure = judge(job.u, lv == '' and job.lv or lv, mem, shape)
 -- What was lifted to a level by waiting was not asked for there.
 if verdict == 'impossible' and not (why == 'urgent' and lv == '') then return {verdict, why, figure} end
+local beyond = beyond_a_limit(job.u, shape, mem, time_of(spec), true)
+if beyond then return beyond end
 local wanted, trouble
 if new_after == '1' then
   wanted, trouble = ends_of(waits.after)

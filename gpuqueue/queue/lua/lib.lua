@@ -94,6 +94,7 @@ local KINDS = {
   later = '^%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d$', -- at most thirty years
   users = '^[%w_.@+*,-]*$', -- separated by commas
   indexes = '^[%d,-]*$', ranges = '^[%d,:-]*$', -- of an array; the latter with steps
+  limit = '^%a+:[%w_.@+*-]+$', figures = '^[%w_.@+=!, -]*$', -- see limits.lua
   reason = '^[%a_]*$', rate = '^%d?%d?%d?%d%.%d+$',
 }
 local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true, later = true}
@@ -211,12 +212,23 @@ local function promise(host, device, record)
   return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots), kind, capacity
 end
 
+-- What a run holds counts against its user's limits for as long as its leases are there.
+local function count_run(id, user, mem, names)
+  local devices, gpus = 0, 0
+  for device in string.gmatch(names, '[^,]+') do
+    devices = devices + 1
+    if string.sub(device, 1, 4) ~= 'cpu-' then gpus = gpus + 1 end
+  end
+  call('HSET', key2('run', user), id, gpus .. ':' .. string.format('%.0f', devices * mem))
+end
+
 -- Promise a run its memory on each of its devices, and write down whose run it is. What it costs counts from now on.
 local function hold_devices(id, run, mem, shape, now, expires)
   local _, limit_s = parse_shape(shape)
   local ends = limit_s > 0 and string.format('%.0f', tonumber(run.tc) + limit_s * 1000) or '0'
   for name, value in pairs(run) do call('HSET', job_key(id), name, value) end
   call('HSET', job_key(id), 'tf', string.format('%.0f', fair_ms(now)), 'dep', 0)
+  count_run(id, call('HGET', job_key(id), 'u'), mem, run.devs)
   for device in string.gmatch(run.devs, '[^,]+') do call('HSET', key2('dl', device), id, mem .. ':0:' .. ends) end
   call('ZADD', P .. 'leases', string.format('%.0f', expires), id)
 end
@@ -226,6 +238,7 @@ end
 local function free_devices(id, job, now, took_s)
   for device in string.gmatch(job.devs or '', '[^,]+') do call('HDEL', key2('dl', device), id) end
   call('ZREM', P .. 'leases', id)
+  if job.u then call('HDEL', key2('run', job.u), id) end
   local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
   if not (job.u and claimed and deposit_s and rate) then return end -- damaged: what it cost, nobody knows any more
   local spent_s = took_s or math.max(0, now - claimed) / 1000

@@ -1,4 +1,5 @@
--- What a reservation leaves to others, and when a device will have room. Goes before claim.lua, reserve.lua, why.lua.
+-- What a reservation leaves to others, and when a device will have room. Goes before claim.lua, reserve.lua, why.lua,
+-- and after limits.lua.
 --
 -- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
 -- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.
@@ -33,6 +34,13 @@ local function left_beside(device, capacity, slots, need, blockers)
     if not within(blockers, run.id) then bytes, places = bytes - run.bytes, places - 1 end
   end
   return bytes, places
+end
+
+-- Is a device kept for a job that a limit of its user keeps from it?
+local function reserved_in_vain(id)
+  if not limits_set() then return false end
+  local j = call('HMGET', job_key(id), 'u', 'sh')
+  return j[1] and j[2] and parse_shape(j[2]) and limit_in_the_way(j[1], j[2]) ~= nil
 end
 
 -- Gone before the reserved job starts?

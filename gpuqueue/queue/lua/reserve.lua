@@ -95,7 +95,7 @@ for _, id in ipairs(ids) do
   local host = host_of[next(devices)]
   if host then host.held = host.held - 1 end -- counted again below
   local here, best
-  if most > 0 and job.st == 'queued' and job.mem and queueable(job) then
+  if most > 0 and job.st == 'queued' and job.mem and queueable(job) and not limit_in_the_way(job.u, job.sh) then
     here = host and plan(free_for(id, host, devices), job.sh, now)
     if here then here.host = host end
     best = best_for(id, job.sh, host)
@@ -113,7 +113,7 @@ local function fill() -- in the order in which jobs are claimed
       local heads = call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last), 'BYSCORE', 'WITHSCORES')
       for i = 1, #heads, 2 do
         local shape, id = heads[i], string.format('%.0f', heads[i + 1])
-        if not standing[id] and not judged[shape] then
+        if not standing[id] and not judged[shape] and not limit_in_the_way(user, shape) then
           local j = call('HMGET', job_key(id), 'st', 'ts', 'mem', 'since', 'tw')
           if j[1] == 'queued' and j[3] and (tonumber(j[5] or j[4] or j[2] or '') or now) <= moment then
             judged[shape], tried = true, tried + 1

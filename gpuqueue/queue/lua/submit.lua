@@ -8,24 +8,33 @@
 --       | {'never', id of a job that has ended otherwise than it is to wait for}
 --       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
 --       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0} | {'impossible', 'urgent', 0}
+--       | {'limited', 'pool', a user, or @ and a group, which limit, used, most, asked}
+--       | {'default', ms}: it does not say how long it takes; it is to be sent again, saying that
 local wrong = expect {'user', 'level', 'size', 'shape', 'flag', 'text', 'nonce', 'text'}
 local waits
 if not wrong then waits, wrong = waits_of(8) end
 if wrong then return wrong end
 local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV, 1, 7)
 if array_of(spec) == false then return redis.error_reply('BADARGS argument 6 tells of no array') end
-local need, _, _, _, wish = parse_shape(shape)
+local need, _, _, pool, wish = parse_shape(shape)
 if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
 
 local verdict, why, figure = judge(user, lv, mem, shape)
+
+local time_ms = time_of(spec)
+local default_ms = not time_ms and default_time_ms(pool)
+if default_ms then return {'default', default_ms} end
 
 local known_id, known_ts = string.match(call('GET', key2('idem', nonce)) or '', '^(%d+):(%d+)$')
 if known_id then return {'queued', known_id, known_ts, verdict == 'queued' and why or '', call('HGET', job_key(known_id), 'why') or ''} end
 local twin = waits.key and same_key(user, waits.key)
 if twin then return {'found', twin} end
 if verdict == 'impossible' then return {verdict, why, figure} end
+local beyond = beyond_a_limit(user, shape, mem, time_ms)
+if beyond then return beyond end
 local wanted, trouble = ends_of(waits.after)
 if trouble then return trouble end
+if why == '' and limit_in_the_way(user, shape) then why = 'limit' end
 
 -- What does not say, while a GPU is known, is meant for a GPU: it must not find itself on a CPU because the last GPU
 -- was withdrawn while it waited.

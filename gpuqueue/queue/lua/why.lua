@@ -1,7 +1,8 @@
 -- Why does a job not run? Told from the same figures and by the same rules as a claim. Changes nothing.
 -- ARGV: id
 -- returns {} if unknown | {state, level, jobs on higher levels, users with less usage, their jobs on this level,
---   own jobs before it, {start in ms (0: nobody can say), devices, blockers} | {}, for each device: {...}}
+--   own jobs before it, {start in ms (0: nobody can say), devices, blockers} | {},
+--   {user or @ and group, measure, used, most, asked, ids of the runs ...} | {}: the limit in its way, for each device: {...}}
 --   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
 --   the job that it is kept for or '', and for each run there: id, bytes, when it must have ended in ms (0: no limit)
 local wrong = expect {'id'}
@@ -9,7 +10,7 @@ if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
 if not job.st then return {} end
-if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then return {job.st, job.lv or '1', 0, 0, 0, 0, {}} end
+if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then return {job.st, job.lv or '1', 0, 0, 0, 0, {}, {}} end
 local now = now_ms()
 local mem, limit_s, n, wanted_pool, wish = parse_shape(job.sh)
 
@@ -30,7 +31,7 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
     if n > 1 or not ((mem <= bytes and places >= 1) or ends_before(limit_s, start, now)) then return 'kept' end
   end
   if job.st == 'queued' and (job.why or '') ~= '' then return 'not_yet' end
-  return 'fits'
+  return limit_in_the_way(job.u, job.sh, kind) and 'limit' or 'fits'
 end
 
 local devices, plans = {}, nil
@@ -43,6 +44,7 @@ for _, host in ipairs(names) do
     local available, pool, seen, slots, total, all_slots, kind, capacity = promise(host, device)
     if available then
       local holder, need, start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
+      if holder and holder ~= id and reserved_in_vain(holder) then holder = nil end
       local _, headroom = parse_record(records[i + 1], device)
       local why = obstacle(device, available, pool, seen, slots, total, kind, tonumber(headroom), capacity, all_slots,
         holder, need, start, blockers)
@@ -94,4 +96,8 @@ for _, user in ipairs(call('ZRANGE', key2('ul', job.lv), 0, -1)) do
   if user == job.u then break end
   users_before, theirs = users_before + 1, theirs + waiting(job.lv, user, '+inf')
 end
-return {job.st, job.lv, higher, users_before, theirs, waiting(job.lv, job.u, '(' .. id), first, unpack(devices)}
+local found, limited = limit_in_the_way(job.u, job.sh), {}
+if found then
+  limited = {found.whose, found.measure, text(found.used), text(found.most), text(found.asked), unpack(found.ids)}
+end
+return {job.st, job.lv, higher, users_before, theirs, waiting(job.lv, job.u, '(' .. id), first, limited, unpack(devices)}

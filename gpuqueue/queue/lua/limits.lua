@@ -1,0 +1,143 @@
+-- What users, groups and pools may have at a time. Goes before claim.lua, reserve.lua, submit.lua, uses.lua, why.lua.
+--
+-- limits (hash): user:<name>, user:* (whoever is not named), group:<name> -> measure=most, a ! behind it where what is
+-- beyond is refused at submit; member:<user> -> group; members:<group> -> users, comma-separated; pool:<name>, pool:*
+-- (of jobs whose pool is not named) -> figure=number, times in ms. What is used is what lies in run:<user>, which is
+-- written and removed together with the leases.
+local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'}
+
+local limits_are_set
+local function limits_set() -- most sites have none: they pay for one look
+  if limits_are_set == nil then limits_are_set = call('EXISTS', P .. 'limits') == 1 end
+  return limits_are_set
+end
+
+local function figures_of(text)
+  local found = {}
+  for name, most, refuses in string.gmatch(text or '', '([%a_]+)=(%d+)(!?)') do
+    found[name] = {most = tonumber(most), refuses = refuses == '!'}
+  end
+  return found
+end
+
+local function listed(text)
+  local found = {}
+  for word in string.gmatch(text or '', '[^,]+') do found[#found + 1] = word end
+  return found
+end
+
+-- What the runs of these users hold, and their ids. With `surely` a run that has no lease does not count: there can be
+-- one only where an entry was damaged.
+local function held_by(users, surely)
+  local held, ids = {running_jobs = 0, running_gpus = 0, running_mem = 0}, {}
+  for _, user in ipairs(users) do
+    local runs = call('HGETALL', key2('run', user))
+    for i = 1, #runs, 2 do
+      local gpus, bytes = string.match(runs[i + 1], '^(%d+):(%d+)$')
+      if gpus and (not surely or call('ZSCORE', P .. 'leases', runs[i])) then
+        held.running_jobs = held.running_jobs + 1
+        held.running_gpus = held.running_gpus + tonumber(gpus)
+        held.running_mem = held.running_mem + tonumber(bytes)
+        ids[#ids + 1] = runs[i]
+      end
+    end
+  end
+  return held, ids
+end
+
+local function waiting_of(user) -- how many jobs of a user wait
+  local count = 0
+  for _, lv in ipairs(LEVELS) do
+    for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
+      count = count + call('ZCARD', queue_key(lv, user, shape))
+    end
+  end
+  return count
+end
+
+local bounds = {} -- user -> whose limits they are under: {whose, figures, users}; looked up once
+local function bounds_of(user)
+  if bounds[user] then return bounds[user] end
+  local found = {}
+  local own, others, group = unpack(call('HMGET', P .. 'limits', 'user:' .. user, 'user:*', 'member:' .. user))
+  if own or others then found[1] = {whose = user, figures = figures_of(own or others), users = {user}} end
+  if group then
+    local texts = call('HMGET', P .. 'limits', 'group:' .. group, 'members:' .. group)
+    found[#found + 1] = {whose = '@' .. group, figures = figures_of(texts[1]), users = listed(texts[2])}
+  end
+  bounds[user] = found
+  return found
+end
+
+-- The first limit that leaves a user no room for a run of this shape: {whose, measure, used, most, asked, ids of the
+-- runs}; nil if none does. `kind` is that of the device, nil where it is not known yet: a CPU is no GPU.
+local function limit_in_the_way(user, shape, kind)
+  if not limits_set() then return nil end
+  local mem, _, n, _, wish = parse_shape(shape)
+  local asked = {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n, running_mem = n * mem}
+  for _, bound in ipairs(bounds_of(user)) do
+    for _, measure in ipairs(RUNNING) do
+      local limit = bound.figures[measure]
+      if limit and asked[measure] > 0 then
+        if not bound.held then bound.held, bound.ids = held_by(bound.users, false) end
+        if bound.held[measure] + asked[measure] > limit.most and not bound.sure then
+          bound.held, bound.ids = held_by(bound.users, true)
+          bound.sure = true
+        end
+        if bound.held[measure] + asked[measure] > limit.most then
+          return {whose = bound.whose, measure = measure, used = bound.held[measure], most = limit.most,
+            asked = asked[measure], ids = bound.ids, refuses = limit.refuses}
+        end
+      end
+    end
+  end
+  return nil
+end
+
+-- A job's time limit in ms, exactly; the shape's is rounded up (see claim.lua). nil where it has none.
+local function time_of(spec)
+  local seconds = tonumber(string.match(spec, '"time_limit_s":([%d.]+)') or '')
+  return seconds and seconds * 1000
+end
+
+-- May a job be submitted? nil if so | {whose, measure or figure, used, most, asked}. One that `waits` already takes no
+-- place anew.
+local function refused_by_limit(user, shape, mem, time_ms, waits)
+  if not limits_set() then return nil end
+  local _, _, n, pool = parse_shape(shape)
+  local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
+  local figures = figures_of(texts[1] or texts[2])
+  local asked = {max_mem = tonumber(mem), max_time = time_ms, max_gpus = n}
+  for _, name in ipairs({'max_mem', 'max_time', 'max_gpus'}) do
+    local limit = figures[name]
+    if limit and asked[name] > limit.most then
+      return {whose = 'pool', measure = name, used = 0, most = limit.most, asked = asked[name]}
+    end
+  end
+  for _, bound in ipairs(bounds_of(user)) do
+    local limit, waiting = not waits and bound.figures.queued_jobs, 0
+    for _, name in ipairs(limit and bound.users or {}) do waiting = waiting + waiting_of(name) end
+    if limit and waiting >= limit.most then
+      return {whose = bound.whose, measure = 'queued_jobs', used = waiting, most = limit.most, asked = 1}
+    end
+  end
+  local found = limit_in_the_way(user, shape)
+  return found and (found.refuses or found.asked > found.most) and found or nil
+end
+
+-- The answer to a request that a limit refuses; nil where none does.
+local function beyond_a_limit(user, shape, mem, time_ms, waits)
+  local beyond = refused_by_limit(user, shape, mem, time_ms or math.huge, waits)
+  if not beyond then return nil end
+  local figures = {beyond.used, beyond.most, beyond.asked == math.huge and 0 or beyond.asked}
+  for i = 1, 3 do figures[i] = string.format('%.0f', figures[i]) end
+  return {'limited', beyond.whose, beyond.measure, unpack(figures)}
+end
+
+-- The time limit in ms that a job of this pool gets if it does not say; nil if none.
+local function default_time_ms(pool)
+  if not limits_set() then return nil end
+  local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
+  local figure = figures_of(texts[1] or texts[2]).default_time
+  return figure and figure.most
+end

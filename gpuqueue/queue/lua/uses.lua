@@ -1,0 +1,21 @@
+-- What does each user have running and waiting? Changes nothing.
+-- returns for each user with either: user, runs, their GPUs, their bytes, jobs that wait
+local wrong = expect {}
+if wrong then return wrong end
+local users = {}
+for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do
+  local user = call('HGET', job_key(id), 'u')
+  if user then users[user] = true end
+end
+for _, lv in ipairs(LEVELS) do
+  for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do users[user] = true end
+end
+local names, out = {}, {}
+for user in pairs(users) do names[#names + 1] = user end
+table.sort(names)
+for _, user in ipairs(names) do
+  local held = held_by({user}, true)
+  for _, value in ipairs({user, held.running_jobs, held.running_gpus, string.format('%.0f', held.running_mem),
+    waiting_of(user)}) do out[#out + 1] = value end
+end
+return out

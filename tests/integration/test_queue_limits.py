@@ -1,0 +1,295 @@
+"""Limits of users, groups and pools: whose jobs wait, whose are refused, and what that costs the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.device import DeviceKind, DeviceWish
+from gpuqueue.errors import Impossible, Refused
+from gpuqueue.job import JobState, WaitReason
+from gpuqueue.limits import Limits, Measure, Use
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.explanation import LimitReached, Obstacle
+from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.lease import Claim
+from gpuqueue.run import Ending
+from gpuqueue.settings import Settings
+from gpuqueue.units import GIB
+from workers.reaper import Reaper
+
+
+@pytest.fixture
+def store(queue: JobQueue) -> Iterator[redis.Redis]:
+    """Return a bare connection to the store."""
+    client = connect(queue.url)
+    yield client
+    client.close()
+
+
+def limit(queue: JobQueue, limits: str, pool_limits: str = "") -> None:
+    """Let these limits hold; ada and bob are a group."""
+    queue.set_limits(Limits.parse(limits, pool_limits, {"lab": ("ada", "bob")}))
+
+
+def finish(queue: JobQueue, run: Claim) -> None:
+    """End a run well."""
+    queue.finish(
+        run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "ask"),
+    [
+        ("ada: running_jobs=2", {}),
+        ("*: running_jobs=2", {}),
+        ("@lab: running_jobs=2", {}),
+        ("*: running_gpus=2", {}),
+        ("*: running_gpus=4; @lab: running_gpus=5", {"gpus": 2}),
+        ("*: running_mem=9G", {"mem_bytes": 4 * GIB}),
+        ("*: running_mem=9G", {"mem_bytes": 2 * GIB, "gpus": 2}),
+    ],
+)
+def test_who_is_at_a_limit_is_passed_over_until_a_run_ends(queue: JobQueue, limits: str, ask: dict[str, int]) -> None:
+    """The devices have room for all; the next user gets it, and nobody claims what the limit keeps back."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    limit(queue, limits)
+    mine = [queue.submit(make_spec(**ask)).id for _ in range(3)]
+
+    runs = [must_claim(queue), must_claim(queue)]
+
+    assert mine[:2] == [run.job_id for run in runs]
+    assert claim(queue) is None
+    assert WaitReason.LIMIT is queue.get(mine[2]).reason  # type: ignore[union-attr]
+    finish(queue, runs[0])
+    assert mine[2] == must_claim(queue).job_id
+
+
+def test_others_go_past_whoever_is_at_a_limit(queue: JobQueue) -> None:
+    """A sweep of one user neither stops nor delays the rest, also one on a higher level."""
+    serve(queue)
+    limit(queue, "ada: running_jobs=1")
+    for _ in range(3):
+        queue.submit(make_spec())
+    other = queue.submit(make_spec(account=BOB)).id
+    must_claim(queue)
+
+    assert other == must_claim(queue).job_id
+    assert claim(queue) is None
+
+
+def test_a_small_job_of_the_same_user_still_fits_under_a_limit(queue: JobQueue) -> None:
+    """As with a device's memory: what fits goes, what does not is passed over."""
+    serve(queue)
+    limit(queue, "*: running_mem=8G")
+    queue.submit(make_spec(mem_bytes=6 * GIB))
+    large, small = queue.submit(make_spec(mem_bytes=6 * GIB)).id, queue.submit(make_spec(mem_bytes=2 * GIB)).id
+    must_claim(queue)
+
+    assert small == must_claim(queue).job_id
+    assert WaitReason.LIMIT is queue.get(large).reason  # type: ignore[union-attr]
+
+
+def test_why_names_the_limit_whose_it_is_and_which_runs_use_it(queue: JobQueue) -> None:
+    """Used, allowed, asked; and on the device that nothing else is in the way."""
+    serve(queue)
+    limit(queue, "@lab: running_jobs=2")
+    runs = [queue.submit(make_spec(account=who)).id for who in (ADA, BOB)]
+    waiting = queue.submit(make_spec()).id
+    must_claim(queue), must_claim(queue)
+
+    found = queue.why(waiting)
+
+    assert found is not None
+    reached = LimitReached(
+        whose="@lab", measure=Measure.RUNNING_JOBS, used=2, most=2, asked=1, runs=tuple(sorted(runs))
+    )
+    assert reached == found.limit
+    assert [Obstacle.LIMIT] == [each.obstacle for each in found.devices]
+    limit(queue, "")
+    assert queue.why(waiting).limit is None  # type: ignore[union-attr]
+
+
+def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
+    """It would keep a device empty for nobody; what was kept before the limit came is given up at the next claim."""
+    serve(queue, make_offer(slots=2))
+    first = [queue.submit(make_spec(mem_bytes=10 * GIB)).id, queue.submit(make_spec(mem_bytes=20 * GIB)).id]
+    must_claim(queue)
+    assert [first[1]] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    small = queue.submit(make_spec(account=BOB, mem_bytes=12 * GIB)).id
+    assert claim(queue) is None, "the device is kept"
+
+    limit(queue, "ada: running_jobs=1")
+
+    assert small == must_claim(queue).job_id
+    assert [] == queue.reserve(after_s=0, most=1)
+
+
+def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> None:
+    """At submit, naming the limit; where the limit comes later the job waits, and says why."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    early = queue.submit(make_spec(gpus=2)).id
+    limit(queue, "*: running_gpus=1; bob: running_mem=3G")
+
+    with pytest.raises(
+        Impossible, match=r"ada may have 1 GPUs running at a time \(limit running_gpus\), .* asks for 2"
+    ):
+        queue.submit(make_spec(gpus=2))
+    with pytest.raises(Impossible, match=r"bob may have 3G of device memory running .* asks for 4G"):
+        queue.submit(make_spec(account=BOB, mem_bytes=4 * GIB))
+    assert claim(queue) is None
+    assert WaitReason.LIMIT is queue.get(early).reason  # type: ignore[union-attr]
+    assert [early] == [job.id for job in queue.live()]
+
+
+def test_whichever_the_limit_says_beyond_it_a_job_waits_or_is_refused(queue: JobQueue) -> None:
+    """The same figure, said in two ways."""
+    serve(queue)
+    limit(queue, "ada: running_jobs=1; bob: running_jobs=1/refuse")
+    for who in (ADA, BOB):
+        queue.submit(make_spec(account=who))
+    must_claim(queue), must_claim(queue)
+
+    assert WaitReason.LIMIT is queue.submit(make_spec()).reason
+    with pytest.raises(
+        Refused, match=r"bob has 1 of 1 jobs running \(limit running_jobs\), and what is beyond is refused"
+    ):
+        queue.submit(make_spec(account=BOB))
+
+
+@pytest.mark.parametrize("limits", ["ada: queued_jobs=2", "@lab: queued_jobs=2"])
+def test_more_than_so_many_may_not_wait(queue: JobQueue, limits: str) -> None:
+    """Of all shapes and levels together; what was held or has started makes room. A submit sent twice is one."""
+    serve(queue)
+    limit(queue, limits)
+    queue.submit(make_spec())
+    last = queue.submit(make_spec(mem_bytes=2 * GIB), nonce="again").id
+
+    with pytest.raises(Refused, match=r"has 2 jobs waiting, and at most 2 may \(limit queued_jobs\): submit when"):
+        queue.submit(make_spec())
+    assert last == queue.submit(make_spec(mem_bytes=2 * GIB), nonce="again").id
+    must_claim(queue)
+    queue.submit(make_spec())
+
+
+def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
+    """A job on the CPU counts as a run, and for its memory, and for no GPU."""
+    cpu = make_device("cpu-0", kind=DeviceKind.CPU)
+    serve(queue, make_offer("GPU-0"), make_offer("cpu-0", device=cpu))
+    limit(queue, "*: running_gpus=1")
+    asked = [make_spec(device=DeviceWish.CPU), make_spec(), make_spec(device=DeviceWish.ANY)]
+    ids = [queue.submit(spec).id for spec in asked]
+
+    assert ids[1] == must_claim(queue).job_id
+    assert claim(queue) is None, "the third may use no second GPU"
+    for job_id in (ids[0], ids[2]):
+        offer = make_offer("cpu-0", device=cpu)
+        claimed = queue.claim(offer, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
+        assert claimed is not None
+        assert job_id == claimed.job_id
+    assert {"ada": Use(running_jobs=3, running_gpus=1, running_mem=3 * GIB)} == queue.uses()
+
+
+def test_what_is_used_is_what_has_a_lease(queue: JobQueue, store: redis.Redis) -> None:
+    """However a run ends it is given back; an entry that a damaged store has left behind counts for nobody."""
+    serve(queue)
+    limit(queue, "*: running_jobs=1")
+    for _ in range(4):
+        queue.submit(make_spec())
+    queue.giveback(*_named(must_claim(queue)), "full")
+    queue.lose(*_named(must_claim(queue)), loss_limit=3, detail="gone")
+    finish(queue, must_claim(queue))
+    assert {} == store.hgetall(keys.PREFIX + "run:ada")
+
+    store.hset(keys.PREFIX + "run:ada", "99", f"1:{GIB}")
+
+    must_claim(queue)
+
+
+def _named(run: Claim) -> tuple[int, str]:
+    return run.job_id, run.token
+
+
+def test_a_new_limit_counts_what_runs_already(queue: JobQueue, store: redis.Redis) -> None:
+    """Also runs that a version claimed which counted nothing. Nothing that runs is ended."""
+    serve(queue)
+    first, second = (queue.submit(make_spec()).id for _ in range(2))
+    run = must_claim(queue)
+    store.delete(keys.PREFIX + "run:ada")
+
+    limit(queue, "*: running_jobs=1")
+
+    assert claim(queue) is None
+    assert (JobState.STARTING, JobState.QUEUED) == tuple(queue.get(each).state for each in (first, second))  # type: ignore[union-attr]
+    limit(queue, "*: running_jobs=2")
+    assert second == must_claim(queue).job_id
+    assert run.job_id == first
+
+
+def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQueue, store: redis.Redis) -> None:
+    """The store says so, hence the same for everybody; the limit in the message is the exact one."""
+    serve(queue, make_offer("GPU-0", pool="big"), make_offer("GPU-1", pool="big"))
+    limit(queue, "", "big: max_mem=4G max_time=2h default_time=30m max_gpus=1; *: max_time=90s")
+
+    job = queue.submit(make_spec(pool="big"), nonce="n")
+
+    assert 1800.0 == job.spec.time_limit_s
+    assert job.spec == queue.get(job.id).spec  # type: ignore[union-attr]
+    assert job.id == queue.submit(make_spec(pool="big"), nonce="n").id, "sent twice it is one job"
+    assert 7200.0 == queue.submit(make_spec(pool="big", time_limit_s=7200.0)).spec.time_limit_s
+    assert 90.0 == queue.submit(make_spec()).spec.time_limit_s
+    for changes, words in (
+        (
+            {"mem_bytes": 5 * GIB},
+            r"5G on a device asked for, and pool big may have 4G \(limit max_mem\): ask for less with --mem",
+        ),
+        ({"time_limit_s": 7201.0}, r"2:00:01 of time asked for, and pool big may have 2:00:00 \(limit max_time\)"),
+        ({"gpus": 2}, r"2 devices asked for, and pool big may have 1 \(limit max_gpus\)"),
+        ({"pool": "", "time_limit_s": 91.0}, r"a job without a pool may have 1:30 \(limit max_time\)"),
+    ):
+        with pytest.raises(Impossible, match=words):
+            queue.submit(make_spec(**{"pool": "big", **changes}))
+    assert 3 == store.zcard(keys.LIVE)
+
+
+def test_a_worker_tells_its_sites_limits(queue: JobQueue, store: redis.Redis) -> None:
+    """When it starts, and again where the store lost its data; the same again changes nothing."""
+    settings = Settings.load(
+        {
+            "GPUQUEUE_CONFIG": "/dev/null",
+            "GPUQUEUE_STATE_DIR": "/s",
+            "GPUQUEUE_LIMITS": "@vision: running_gpus=4",
+            "GPUQUEUE_POOL_LIMITS": "big: max_time=1d",
+            "GPUQUEUE_GROUPS": "vision: ann bob",
+        }
+    )
+    reaper = Reaper(settings, queue, SystemClock())
+    reaper.keep_to_policy()
+    assert settings.site_limits() == queue.limits()
+    assert not queue.set_limits(settings.site_limits())
+
+    store.flushall()
+    queue.open(0)
+    assert Limits() == queue.limits()
+    reaper.keep_to_policy()
+
+    assert settings.site_limits() == queue.limits()
+
+
+def test_a_store_without_limits_pays_for_one_look(queue: JobQueue, store: redis.Redis) -> None:
+    """In the claim: what nobody uses costs nobody anything."""
+    serve(queue)
+    queue.submit(make_spec())
+    store.config_resetstat()
+
+    must_claim(queue)
+
+    asked = store.info("commandstats")
+    assert "cmdstat_hgetall" not in asked
+    assert 4 == asked["cmdstat_exists"]["calls"], "the epoch, two indexes of the queue, and the limits"
