@@ -28,6 +28,7 @@ class Act(str, Enum):
     FINISH = "finish"
     LOSE = "lose"
     LIFT = "lift"
+    PREEMPT = "preempt"
     CANCEL = "cancel"
     HOLD = "hold"
     RELEASE = "release"
@@ -74,6 +75,7 @@ class Event:
     park     ``token``, ``until`` (ms; its machine went down and left the run to its shim)
     edit     ``spec``, ``meant``, ``begin`` (its request is this from now on)
     ready    nothing (what it waited for is over: it may start from now on)
+    preempt  ``token``, ``by`` (the job that its run must make place for), ``deadline`` (ms)
     lift     ``level`` (it waited long and counts as of this level from now on)
     array    ``began`` (ms; its first member was taken), or ``left`` and ``held`` (indexes); so do cancel, hold and
              release of an array, and ``part`` (what was asked for, empty for all of it)

@@ -20,6 +20,7 @@ from typing import Any
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.limits import Limits
+from gpuqueue.preemption import parse_preempt
 from gpuqueue.shares import Shares
 from gpuqueue.units import parse_bytes, parse_duration
 from gpuqueue.words import brief
@@ -104,6 +105,12 @@ class Settings:
     reservations: int = 1
     #: How long a job waits on its level before it counts as of the next; None: for ever.
     age_after_s: float | None = 86400.0
+    #: Which levels may take the place of which, such as ``urgent: low normal``. Empty: none.
+    preempt: str = ""
+    #: How long a run goes on at least before it makes place.
+    preempt_after_s: float = 600.0
+    #: How long it then has to leave by itself.
+    preempt_grace_s: float = 60.0
     #: What becomes of the running jobs of a host that cannot reach the store for longer than their grace.
     on_partition: OnPartition = OnPartition.STOP
     #: Whether jobs are told to stay within the memory that they asked for.
@@ -187,6 +194,10 @@ class Settings:
         except BadRequest as error:
             given = [f"{name} ({origins[name]})" for name in ("limits", "pool_limits") if name in origins]
             faults.append(BadRequest(f"setting {' and '.join(given)}: {error}"))
+        try:
+            parse_preempt(found.preempt)
+        except BadRequest as error:
+            faults.append(BadRequest(f"setting preempt ({origins['preempt']}): {error}"))
         return found, tuple(faults)
 
     def site_limits(self) -> Limits:
@@ -438,6 +449,9 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "reserve_after_s": _duration_or_none,
     "reservations": _positive,
     "age_after_s": _duration_or_none,
+    "preempt": str,
+    "preempt_after_s": parse_duration,
+    "preempt_grace_s": parse_duration,
     "on_partition": _on_partition,
     "cap": _flag,
     "log_limit_bytes": _log_limit,

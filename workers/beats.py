@@ -10,7 +10,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.errors import StoreNotOpen, Unreachable
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Alive, Verdicts
+from gpuqueue.queue.lease import Alive, MakePlace, Verdicts
 from gpuqueue.run import EndingKind
 from gpuqueue.settings import OnPartition, Settings
 from workers.adoption import Adoption
@@ -105,9 +105,16 @@ class Beats:
             run.directory.vouch(until_s)
             if run.held.token in verdicts.cancelled:
                 run.directory.ask_end(EndingKind.CANCELLED)
+            elif run.held.token in verdicts.places:
+                self._ask_for_place(run, verdicts.places[run.held.token])
             run.directory.keep_meters(run.figures())
         except OSError as error:
             log.warning("%s: its run directory cannot be written: %s", run, error)
+
+    def _ask_for_place(self, run: LiveRun, place: MakePlace) -> None:
+        run.directory.ask_for_place(place.by, place.left_s)
+        if place.left_s < -self._settings.kill_grace_s:  # a shim of an older version knows only this word
+            run.directory.ask_end(EndingKind.PREEMPTED)
 
     def _tell_notes(self, run: LiveRun) -> None:
         for text in run.taken_notes():

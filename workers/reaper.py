@@ -10,6 +10,7 @@ import threading
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable
+from gpuqueue.preemption import parse_preempt
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings import Settings
 from gpuqueue.shares import Shares
@@ -73,6 +74,7 @@ class Reaper:
             lifted = self._queue.age(after_s=settings.age_after_s)
             if lifted:
                 log.info("%s jobs waited long and were lifted by a level", lifted)
+        self.make_place()
         after_s, most = settings.reserve_after_s, settings.reservations
         standing = self._queue.reserve(after_s=after_s or 0.0, most=0 if after_s is None else most)
         reserved = {each.job_id: each.devices for each in standing}
@@ -80,3 +82,12 @@ class Reaper:
             if self._reserved.get(job_id) != devices:
                 log.info("job %s has waited too long: room on %s is kept for it", job_id, ", ".join(devices))
         self._reserved = reserved
+
+    def make_place(self) -> None:
+        """Let jobs take the place of others, where the site says so."""
+        levels = parse_preempt(self._settings.preempt)
+        if not levels:
+            return
+        after_s, grace_s = self._settings.preempt_after_s, self._settings.preempt_grace_s
+        for job_id, by in self._queue.preempt(levels, after_s=after_s, grace_s=grace_s).items():
+            log.warning("job %s makes place for job %s, in %g s at the latest", job_id, by, grace_s)

@@ -18,6 +18,7 @@ import re
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -32,6 +33,7 @@ from gpuqueue.process import ProcessIdentity
 from gpuqueue.regular_file import read_small
 from gpuqueue.run import Ending, EndingKind, RunDevice
 from gpuqueue.words import in_one_line
+from workers.shim_notice import NAME as NOTICE
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,8 @@ LIVE = "live"
 TOLD = "told"
 #: What a settlement removes: the files of the run, whole or half-written. What the job itself has put there stays.
 _OURS = re.compile(
-    r"(claim|job|spec|beat|cancel|pid|exit|lock|meters)|\.(claim|job|spec|cancel|pid|exit|meters)(\.\d+\.\d+)?"
+    r"(claim|job|spec|beat|cancel|pid|exit|lock|meters|preempt\.json)"
+    r"|\.(claim|job|spec|cancel|pid|exit|meters|preempt\.json)(\.\d+\.\d+)?"
 )
 #: No process ends with a larger signal or exit code.
 MOST_STATUS = 255
@@ -263,6 +266,30 @@ class RunDir:
                 with contextlib.suppress(FileExistsError):
                     cancel.symlink_to(kind.value)
             self._not_after_settlement("cancel")
+        shim = self.shim()
+        if shim is not None:
+            shim.send(signal.SIGUSR1)
+
+    def ask_for_place(self, by: int, left_s: float) -> None:
+        """Ask the run to make place for the job *by* in *left_s*: its shim, and whoever in the job reads the file.
+
+        The first word stays.
+
+        Raises:
+            OSError: it cannot be asked.
+
+        """
+        notice = self.path / NOTICE
+        if not self.claimed or os.path.lexists(notice):
+            return
+        plain = {
+            "reason": f"job {by} of a higher level takes its place",
+            "by": by,
+            "deadline": time.time() + left_s,
+            "until_s": time.monotonic() + left_s,
+        }
+        self._put(NOTICE, json.dumps(plain))
+        self._not_after_settlement(NOTICE)
         shim = self.shim()
         if shim is not None:
             shim.send(signal.SIGUSR1)

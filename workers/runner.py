@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable, Unreadable
-from gpuqueue.job import JobSpec, JobState
+from gpuqueue.job import JobSpec, JobState, WaitReason
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import NO_EVIDENCE, Evidence
+from gpuqueue.queue.lease import NO_EVIDENCE, Again, Evidence
 from gpuqueue.run import Ending, EndingKind, RunDevice, state_after
 from gpuqueue.settings import Settings
 from workers import tree
@@ -276,7 +276,9 @@ class Runner:
         held = run.held
         log_tail = tail(run.directory.log)
         devices, ending = self._judged(run, end, log_tail)
-        state, evidence = state_after(ending), self._witness.ended(run, ending, end.duration_s, log_tail)
+        again = Again(reason=WaitReason.RETRY) if ending.kind is EndingKind.PREEMPTED else None
+        state = state_after(ending) if again is None else JobState.QUEUED
+        evidence = self._witness.ended(run, ending, end.duration_s, log_tail)
         for text in run.taken_notes():
             self._answered(partial(self._queue.note, held.job_id, held.token, text))
         tell = partial(
@@ -289,6 +291,7 @@ class Runner:
             devices=devices,
             peak_at_once_bytes=run.at_once_bytes,
             evidence=evidence,
+            again=again,
         )
         after = self._answered(lambda: tell() or self._tell_if_ours(run, tell))
         log.info("%s: %s (%s)", run, after or "stale, the result changes nothing", ending)

@@ -12,6 +12,7 @@ spec      worker   JSON: what to run (see :class:`workers.rundir.ShimSpec`)
 pid       shim     identity of the shim (pid, start time, boot id), then the same of the job's first process
 beat      worker   until when somebody vouches for the run, on the host's monotonic clock, in seconds
 cancel    worker   appears when the run must end; its text is the ending's kind. On a full disk a link to that word
+preempt…  worker   JSON: appears when the run must make place, ``preempt.json`` (see :mod:`workers.shim_notice`)
 log       job      standard output and standard error, in the order of writing, cut by :mod:`workers.shim_log`
 inside/   job      a file for each of its processes that used torch on a GPU (see :mod:`workers.inside_report`)
 exit      shim     JSON: how it ended; appears at once and whole, after the last process is gone
@@ -42,11 +43,13 @@ if TYPE_CHECKING:
     from typing import Any
 if TYPE_CHECKING or __name__ != "__main__":
     from workers.shim_log import LogLimit
-    from workers.shim_tree import WAKE, Tree, start_ticks
+    from workers.shim_notice import Notice
+    from workers.shim_tree import WAKE, Tree, signal_all, start_ticks
 else:  # isolated: the path holds the standard library and nothing else; that stays first
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     from shim_log import LogLimit
-    from shim_tree import WAKE, Tree, start_ticks
+    from shim_notice import Notice
+    from shim_tree import WAKE, Tree, signal_all, start_ticks
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -240,10 +243,10 @@ def why(error: Exception, program: str) -> str:
     return words
 
 
-def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float]) -> str:
+def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float], notice: Notice) -> str:
     """Wait until the first process ends or must end; return the kind of ending.
 
-    In turn: somebody has ended? cancelled? out of time, or soon to be? nobody vouches any more?
+    In turn: somebody has ended? cancelled? out of time, or soon to be? must it make place? nobody vouches any more?
     """
     limit_s = spec["time_limit_s"]
     out_of_time = time.monotonic() + limit_s if limit_s is not None else None
@@ -262,10 +265,15 @@ def watch(tree: Tree, spec: dict[str, Any], look_at_log: Callable[[], float]) ->
         if warned_at is not None and now >= warned_at:
             os.kill(tree.pid, number)  # it was not collected yet, so the number is still its own
             warned_at = None
+        if notice.look(read) and not notice.told:
+            notice.told = signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT)
+        if notice.is_over(now):
+            return "preempted"
         until = vouched_until(until)
         if now >= until or deleted():
             return "lost"
-        next_look = min(now + min(LOOK_S, look_at_log()), until, warned_at or out_of_time or now + LOOK_S)
+        soonest = min(warned_at or out_of_time or until, notice.until_s or until, until)
+        next_look = min(now + min(LOOK_S, look_at_log()), soonest)
         signal.sigtimedwait(WAKE, max(0.0, next_look - now))
 
 
@@ -288,6 +296,13 @@ def grace_of(kind: str, spec: dict[str, Any]) -> float:
     grace_s: float = spec["kill_grace_s"]
     fence_s: float | None = spec.get("fence_grace_s")  # an older worker knew none
     return min(grace_s, fence_s) if kind == "lost" and fence_s is not None else grace_s
+
+
+def detail_of(kind: str, notice: Notice) -> str:
+    """Return in words what is to be said of an ending."""
+    if kind == "preempted" and notice.by:
+        return f"made place for job {notice.by}"
+    return "no worker vouched for it in time" if kind == "lost" else ""
 
 
 def main(run_dir: str) -> None:
@@ -313,9 +328,13 @@ def main(run_dir: str) -> None:
     log_limit = LogLimit("log", spec.get("log_limit_bytes"))
     with contextlib.suppress(OSError):
         put("pid", f"{me}\n{tree.pid} {start_ticks(tree.pid)} {boot_id()}\n")
-    kind = watch(tree, spec, log_limit.look)
+    notice = Notice(spec["kill_grace_s"])
+    kind = watch(tree, spec, log_limit.look, notice)
     duration_s = time.monotonic() - started
-    tree.end(grace_of(kind, spec), log_limit.look)
+    if kind == "exited" and notice.told and tree.status != 0:
+        kind = "preempted"  # it went as it was told; what it has left behind may still be saving
+    leaves = kind == "preempted"
+    tree.end(notice.left_s() if leaves else grace_of(kind, spec), log_limit.look, told=leaves and notice.told)
     log_limit.look()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Between fork and exec the job's process still counts our own memory: below that the figure says nothing.
@@ -326,7 +345,7 @@ def main(run_dir: str) -> None:
             {
                 "kind": kind,
                 "status": tree.status,
-                "detail": "no worker vouched for it in time" if kind == "lost" else "",
+                "detail": detail_of(kind, notice),
                 "duration_s": duration_s if kind == "exited" else time.monotonic() - started,
                 "max_rss_bytes": usage.ru_maxrss * 1024 if usage.ru_maxrss > ours else None,
                 "cpu_s": usage.ru_utime + usage.ru_stime,

@@ -79,11 +79,13 @@ class Tree:
             if pid == self.pid:
                 self.status = os.waitstatus_to_exitcode(status)
 
-    def end(self, grace_s: float, meanwhile: Callable[[], object]) -> None:
-        """End every process: TERM, a grace, then KILL until none is left. *meanwhile* is called at every look."""
+    def end(self, grace_s: float, meanwhile: Callable[[], object], *, told: bool = False) -> None:
+        """End every process: TERM, a grace, then KILL until none is left. *meanwhile* is called at every look.
+
+        With *told* they were sent TERM before: many a program takes a second one for an order to drop everything.
+        """
         if not self.reap():
             return
-        told = False
         deadline = time.monotonic() + grace_s
         while True:
             told = told or (signal_all(signal.SIGTERM) and signal_all(signal.SIGCONT))  # stopped it could not obey

@@ -15,7 +15,7 @@ from typing import Protocol
 from gpuqueue.clock import Clock
 from gpuqueue.device import Device
 from gpuqueue.errors import Refused, StoreNotOpen, Unreachable
-from gpuqueue.queue.doorbell import Doorbell
+from gpuqueue.queue.doorbell import Doorbell, Ring
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Verdicts
 from gpuqueue.queue.scripts import load_all
@@ -284,6 +284,8 @@ class Worker:
                             continue
                         if ring.what == "cancel" and ring.token is not None:
                             self._cancel(ring.token)
+                        elif ring.what == "preempt" and ring.token is not None:
+                            self._ask_for_place(ring)
                         else:
                             self._wake()
             except Unreachable as error:
@@ -299,6 +301,12 @@ class Worker:
         if run is not None:
             with contextlib.suppress(OSError):  # the next beat says it again
                 run.directory.ask_end(EndingKind.CANCELLED)
+
+    def _ask_for_place(self, ring: Ring) -> None:
+        run = self.runs.get(ring.token or "")
+        if run is not None and ring.by is not None and ring.left_s is not None:
+            with contextlib.suppress(OSError):  # the next beat says it again
+                run.directory.ask_for_place(ring.by, ring.left_s)
 
     # ---- down ----------------------------------------------------------------------------------------------------
 

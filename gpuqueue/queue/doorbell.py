@@ -14,11 +14,16 @@ MAX_WAIT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """One ring: ``work`` (look at the queue), ``cancel`` (of *token*'s run) or ``end`` (of *job_id*)."""
+    """One ring: ``work`` (look at the queue), ``cancel`` or ``preempt`` (of *token*'s run) or ``end`` (of *job_id*).
+
+    A run that is preempted makes place for the job *by*, in *left_s*.
+    """
 
     what: str
     job_id: int | None = None
     token: str | None = None
+    by: int | None = None
+    left_s: float | None = None
 
 
 def ring_of(channel: str, text: str) -> Ring:
@@ -29,6 +34,9 @@ def ring_of(channel: str, text: str) -> Ring:
             return Ring("end", job_id=int(text))
         if channel == keys.CONTROL and words[0] == "cancel":
             return Ring("cancel", job_id=int(words[1]), token=words[2])
+        if channel == keys.CONTROL and words[0] == "preempt":
+            token, by, left_ms = words[2].split(":")
+            return Ring("preempt", job_id=int(words[1]), token=token, by=int(by), left_s=int(left_ms) / 1000)
     except (ValueError, IndexError):
         pass
     return Ring("work")

@@ -49,7 +49,8 @@ meta                   hash    the layout's version; the reaper's last tick and 
                                begin
 =====================  ======  ==================================================================================
 
-Channels: ``bell`` (there is work, or room), ``ctl`` (``cancel:<id>:<token>``), ``end`` (a job's id).
+Channels: ``bell`` (there is work, or room), ``ctl`` (``cancel:<id>:<token>``,
+``preempt:<id>:<token>:<by>:<ms left>``), ``end`` (a job's id).
 """
 
 from __future__ import annotations

@@ -119,6 +119,14 @@ class Lease:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MakePlace:
+    """A run must make place for the job *by*, in *left_s*; below 0 it should be gone by now."""
+
+    by: int
+    left_s: float
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Verdicts:
     """The answer to a beat: what to do with each run named, the leases that the worker did not name, the drains."""
 
@@ -129,6 +137,8 @@ class Verdicts:
     stale: frozenset[str]
     others: tuple[Lease, ...]
     drains: tuple[Drain, ...] = ()
+    #: Of those that go on, by token: what must make place for another job.
+    places: Mapping[str, MakePlace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -25,6 +25,7 @@ from gpuqueue.queue.lease import (
     DeviceStatus,
     Holding,
     Lease,
+    MakePlace,
     Reservation,
     Stranger,
     Verdicts,
@@ -142,7 +143,7 @@ def reservations(reply: Sequence[str]) -> list[Reservation]:
 
 def verdicts(alive: Sequence[Alive], reply: Sequence[Any]) -> Verdicts:
     """Return what beat.lua answered about the runs *alive*, the other leases and the device."""
-    per_run, others, drained, epoch = reply
+    per_run, others, drained, epoch, places = reply
     by_verdict = {1: set[str](), 0: set[str](), -1: set[str]()}
     for run, verdict in zip(alive, per_run, strict=True):
         by_verdict[int(verdict)].add(run.token)
@@ -153,6 +154,10 @@ def verdicts(alive: Sequence[Alive], reply: Sequence[Any]) -> Verdicts:
         stale=frozenset(by_verdict[0]),
         others=tuple(_leases(others)),
         drains=drains(drained or None),
+        places={
+            token: MakePlace(by=int(by), left_s=int(left_ms) / 1000)
+            for token, by, left_ms in zip(places[::3], places[1::3], places[2::3], strict=True)
+        },
     )
 
 

@@ -33,6 +33,7 @@ ACTS = (
     "reap",
     "reserve",
     "age",
+    "preempt",
     "policy",
     "restrict",
     "uses",
@@ -57,6 +58,7 @@ SHARED = {
     "claim": ("limits", "waits", "placement", "members"),
     "reserve": ("limits", "placement"),
     "age": ("limits", "placement"),
+    "preempt": ("limits", "placement"),
     "why": ("limits", "placement"),
     "uses": ("limits",),
     **dict.fromkeys(

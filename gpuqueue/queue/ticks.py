@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import cast
 
-from gpuqueue.job import JobState
+from gpuqueue.job import JobState, Level
 from gpuqueue.limits import Limits, Use
+from gpuqueue.preemption import MOST, words_of
 from gpuqueue.queue import keys, replies
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.lease import Reservation
@@ -38,6 +39,17 @@ class Ticks(Store):
     def age(self, *, after_s: float, most: int = 200) -> int:
         """Lift jobs by a level for each *after_s* that they have waited, at most *most* now; return how many."""
         return int(self._scripts.run("age", _ms(after_s), most))
+
+    @answering
+    def preempt(
+        self, levels: Mapping[Level, Sequence[Level]], *, after_s: float, grace_s: float, most: int = MOST
+    ) -> dict[int, int]:
+        """Let jobs take the place of runs on lower *levels*; return which run's job makes place for which.
+
+        A run that has not lasted for *after_s*, or whose job made place *most* times, goes on. Others have *grace_s*.
+        """
+        reply = self._scripts.run("preempt", _ms(after_s), _ms(grace_s), most, *words_of(levels))
+        return {int(job_id): int(by) for job_id, by in zip(reply[::2], reply[1::2], strict=True)}
 
     @answering
     def set_policy(self, *, half_life_s: float, urgent: Collection[str] | None, shares: Mapping[str, float]) -> bool:

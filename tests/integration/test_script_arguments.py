@@ -141,6 +141,7 @@ GOOD: dict[str, list[Any]] = {
     "reap": [3, 300_000, 10_000, 100, 5],
     "reserve": [0, 1],
     "age": [0, 100],
+    "preempt": [0, 60_000, 5, 3, "01", 2, "0"],
     "policy": [86_400_000, "ada,bob", "ada", 2000],
     "restrict": ["user:*", "running_gpus=2 queued_jobs=9!", "member:bob", "lab", "members:lab", "bob,eve"],
     "uses": [],

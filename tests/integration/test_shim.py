@@ -326,3 +326,76 @@ def test_whoever_does_not_catch_the_early_signal_is_ended_by_it(shims: Any) -> N
     shim = shims("sleep", "60", time_limit_s=30.0, signal=(int(signal.SIGUSR2), 29.0))
 
     assert "killed by SIGUSR2" == str(shim.ended().ending)
+
+
+MAKES_PLACE = """
+import json, os, signal, sys, time
+def leave(number, frame):
+    notice = json.load(open(os.path.join(os.environ["GPUQUEUE_RUN_DIR"], "preempt.json")))
+    print("saved for", notice["by"], notice["deadline"] > time.time(), flush=True)
+    time.sleep(float(sys.argv[1]))
+    os._exit(int(sys.argv[2]))
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "left_s", "words"),
+    [
+        (75, 60.0, "preempted: made place for job 12"),
+        (1, 60.0, "preempted: made place for job 12"),
+        (0, 60.0, "exit 0"),
+        (75, 1.0, "preempted: made place for job 12"),
+    ],
+    ids=["asks for more", "gives up", "was done", "is too slow"],
+)
+def test_a_job_that_must_make_place_is_told_and_has_its_grace(
+    shims: Any, tmp_path: Path, code: int, left_s: float, words: str
+) -> None:
+    """SIGTERM and a file with reason and deadline; much longer than a cancel's grace, and then the end."""
+    nap_s = 1.5 if left_s > 1.0 else 60.0
+    env = {"PATH": os.environ["PATH"], TOKEN: "1.abc", "GPUQUEUE_RUN_DIR": str(tmp_path / "runs0" / "1" / "1.abc")}
+    shim = shims(sys.executable, "-c", MAKES_PLACE, str(nap_s), str(code), env=env, kill_grace_s=0.2)
+    until(lambda: "ready" in shim.log())
+
+    shim.directory.ask_for_place(12, left_s)
+
+    assert words == str(shim.ended().ending)
+    assert "ready\nsaved for 12 True\n" == shim.log(), "it was told once"
+    assert 0 == tree.sweep(TOKEN, "1.abc")
+
+
+def test_what_is_below_a_shell_has_the_same_grace(shims: Any) -> None:
+    """The shell goes at the first SIGTERM; the program below it is still saving."""
+    saves = "trap 'sleep 3; echo saved; exit 75' TERM; echo ready; while :; do sleep 0.1; done"
+    shim = shims("sh", "-c", f'sh -c "{saves}"; echo never', kill_grace_s=0.2)
+    until(lambda: "ready" in shim.log())
+
+    shim.directory.ask_for_place(12, 60.0)
+
+    assert EndingKind.PREEMPTED is shim.ended().ending.kind
+    assert "ready\nsaved\n" == shim.log().replace("Terminated\n", "")
+
+
+def test_a_cancel_during_the_grace_wins(shims: Any) -> None:
+    """Somebody wants it gone for good."""
+    shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", kill_grace_s=0.2)
+    until(lambda: "ready" in shim.log())
+    shim.directory.ask_for_place(12, 60.0)
+
+    shim.directory.ask_end(EndingKind.CANCELLED)
+
+    assert EndingKind.CANCELLED is shim.ended().ending.kind
+
+
+def test_a_notice_that_makes_no_sense_is_one_all_the_same(shims: Any) -> None:
+    """The job may have written over it: then it has as long as at a cancel."""
+    shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", kill_grace_s=0.2)
+    until(lambda: "ready" in shim.log())
+
+    (shim.directory.path / "preempt.json").write_text("{")
+
+    assert "preempted" == str(shim.ended().ending)

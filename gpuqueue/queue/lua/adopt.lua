@@ -72,7 +72,7 @@ else
   local _, _, _, _, wish = parse_shape(job.sh)
   if wish == 'gpu' then for _, word in ipairs({'meant', 'gpu'}) do told[#told + 1] = word end end
 end
-call('HDEL', job_key(id), 'how') -- of an earlier run; how this one came to its start went down with the store
+call('HDEL', job_key(id), 'how', 'pre', 'pd') -- of an earlier run; how this one came to its start went down with the store
 call('HSET', job_key(id), 'st', 'running', 'at', attempt, 'tr', claimed, 'said', started, 'why', '')
 hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, job.mem, job.sh, now,
   now + lease_ms)

@@ -1,9 +1,10 @@
 -- A worker tells that its device and its runs are alive; the leases of its runs are renewed.
 -- ARGV: host  device  total  headroom  foreign  slots  pool  kind  lease_ms, then for each run:
 --       id  token  n, and n times: device  observed bytes
--- returns {verdicts, others, drained, epoch}
+-- returns {verdicts, others, drained, epoch, places}
 --   verdicts: for each run 1 go on | 0 not yours any more | -1 cancelled
 --   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device leads the run
+--   places:   for each run that must make place: token, the job that it is for, ms that it has left (or is beyond it)
 --   drained:  who keeps the device from new jobs (JSON), '' if nobody does
 local wrong = misfit {'host', 'device', 'bytes', 'bytes', 'bytes', 'count', 'pool', 'word', 'ms'}
 local at = 10
@@ -21,7 +22,7 @@ call('SADD', P .. 'hosts', host)
 call('HSET', key2('dev', host), device,
   table.concat({total, headroom, foreign, string.format('%.0f', now), slots, pool, kind}, ':'))
 
-local verdicts, named = {}, {}
+local verdicts, named, places = {}, {}, {}
 local i = 10
 while i <= #ARGV do
   local id, token, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
@@ -38,6 +39,10 @@ while i <= #ARGV do
     end
     verdicts[#verdicts + 1] = job.st == 'cancelling' and -1 or 1
     named[id] = true
+    if job.pre and job.st == 'running' then
+      local left_ms = string.format('%.0f', (tonumber(job.pd or '') or now) - now)
+      for _, value in ipairs({token, job.pre, left_ms}) do places[#places + 1] = value end
+    end
   else
     verdicts[#verdicts + 1] = 0
   end
@@ -55,4 +60,4 @@ for k = 1, #leases, 2 do
     for _, value in ipairs({id, job.tok or '', bytes or '0', observed or '0', leads}) do others[#others + 1] = value end
   end
 end
-return {verdicts, others, call('HGET', P .. 'drained', device) or '', call('GET', P .. 'epoch')}
+return {verdicts, others, call('HGET', P .. 'drained', device) or '', call('GET', P .. 'epoch'), places}

@@ -138,7 +138,7 @@ local function take(id, lv, user, shape, devices, how)
   end
   local deposit_s = limit_s > 0 and math.min(limit_s, DEPOSIT_S) or DEPOSIT_S
   local rate = n * math.max(tonumber(mem) / total, 1 / all_slots)
-  if j[5] then call('HDEL', job_key(id), 'tr', 'said') end
+  if j[5] then call('HDEL', job_key(id), 'tr', 'said', 'pre', 'pd') end
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
     'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'how', how, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'

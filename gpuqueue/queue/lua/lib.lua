@@ -6,6 +6,8 @@
 --   ts submitted, tc claimed, tr started, te ended (ms)  dep deposited seconds, rate usage per second
 --   tf when it was claimed, by the clock of fair_ms    said what the worker said when it started (JSON for the book)
 --   how its run came to its start: immediate, backfill, reserved
+--   pre the job that its run must make place for, pd until when (ms)    pn how often it made place
+--   pb 1 if its reservation is on room that others make
 --   ev outbox id of the event that ended it     lf how often it was lifted by a level     rv devices reserved for it
 local P = KEYS[1]
 local call = redis.call
@@ -85,7 +87,7 @@ end
 -- script names the kinds of its arguments in their order. The argument itself is not repeated: it may be anything.
 local NUMBER, WORD, MOST = '^%d+$', '^[%w_.@+-]+$', '9007199254740992' -- 2^53, what a double counts up to
 local KINDS = {
-  id = '^[1-9]%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER, level = '^[0-3]$', ['level?'] = '^[0-3]?$', flag = '^[01]$',
+  levels = '^[0-3]+$', id = '^[1-9]%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER, level = '^[0-3]$', ['level?'] = '^[0-3]?$', flag = '^[01]$',
   token = '^%d+%.%w+$', nonce = '^%w+$', user = WORD, host = WORD, pool = '^[%w_.@+-]*$', worker = '^[^%c]+$',
   device = '^[!-+%-.-9;-~]+$', shape = '^%d+:%d+:[1-9]%d?:[%w_.@+:-]*$', word = WORD,
   devices = '^[!-+%-.-9;-~,]*$', -- no comma or colon in a device
@@ -176,7 +178,7 @@ local function unreserve(id)
   for device in string.gmatch(kept, '[^,]+') do
     if string.match(call('HGET', P .. 'rsv', device) or '', '^(%d+):') == id then call('HDEL', P .. 'rsv', device) end
   end
-  call('HDEL', job_key(id), 'rv')
+  call('HDEL', job_key(id), 'rv', 'pb')
 end
 
 local function dequeue(id, lv, user, shape)
@@ -308,7 +310,7 @@ end
 local function counted(text) return #(text or '') < 10 and tonumber(string.match(text or '', '^%d+$')) or 0 end
 
 local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf', 'why', 'nb',
-  'nw', 'af', 'dk', 'rt', 'ro', 'rn', 'qn', 'rm'}
+  'nw', 'af', 'dk', 'rt', 'ro', 'rn', 'qn', 'rm', 'pre', 'pd'}
 local function read_job(id)
   local values = call('HMGET', job_key(id), unpack(FIELDS))
   local job = {}

@@ -79,7 +79,7 @@ local function forget(id, devices)
     call('HDEL', rsv, device)
     holder[device] = nil
   end
-  call('HDEL', job_key(id), 'rv')
+  call('HDEL', job_key(id), 'rv', 'pb')
   changed = true
 end
 
@@ -95,7 +95,8 @@ for _, id in ipairs(ids) do
   local host = host_of[next(devices)]
   if host then host.held = host.held - 1 end -- counted again below
   local here, best
-  if most > 0 and job.st == 'queued' and job.mem and queueable(job) and not limit_in_the_way(job.u, job.sh) then
+  local wanted = most > 0 or call('HEXISTS', job_key(id), 'pb') == 1 -- others make place for it: see preempt.lua
+  if wanted and job.st == 'queued' and job.mem and queueable(job) and not limit_in_the_way(job.u, job.sh) then
     here = host and plan(free_for(id, host, devices), job.sh, now)
     if here then here.host = host end
     best = best_for(id, job.sh, host)

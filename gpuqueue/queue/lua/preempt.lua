@@ -1,0 +1,197 @@
+-- Let jobs of some levels take the place of runs on lower ones. Anybody may run this, as often as they like.
+-- For each job that fits nowhere: of the runs on a device that may go the newest first, until it fits; then each is
+-- given back that it fits without; and of all devices those where the least work (bytes on all devices, times how long)
+-- is lost. The room is kept for the job, and each run hears of it: by ctl, and with its worker's next beat.
+-- ARGV: after_ms (a run goes on for so long at least)  grace_ms  most (so often does a job make place), then for each
+--       level that may: level  the levels that it may take the place of, as digits
+-- returns for each run that must go: job  the job that it makes place for
+local wrong = misfit {'ms', 'ms', 'count'}
+for i = 4, #ARGV, 2 do wrong = wrong or misfit({'level', 'levels'}, i) end
+if wrong then return wrong end
+local after_ms, grace_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local now, out, MOST_SHAPES = now_ms(), {}, 16
+if now < tonumber(call('HGET', P .. 'meta', 'claims') or 0) then return out end -- rebuilt a moment ago (see open.lua)
+local deadline = string.format('%.0f', now + grace_ms)
+local rsv = P .. 'rsv'
+
+local hosts, names = {}, call('SMEMBERS', P .. 'hosts')
+table.sort(names)
+for _, name in ipairs(names) do
+  local devices, records = {}, call('HGETALL', key2('dev', name))
+  for i = 1, #records, 2 do devices[#devices + 1] = picture(name, records[i], records[i + 1], now) end
+  hosts[#hosts + 1] = devices
+end
+local holder, texts = {}, call('HGETALL', rsv)
+for i = 1, #texts, 2 do holder[texts[i]] = parse_reservation(texts[i + 1]) end
+
+local known = {} -- run -> level, going (it ends in any case), may (it may be asked to go), began, work
+local function run_of(id)
+  if known[id] then return known[id] end
+  local j = call('HMGET', job_key(id), 'st', 'lv', 'rq', 'tr', 'pn', 'pre', 'mem', 'devs')
+  local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
+  local run = {level = j[2], going = j[1] == 'cancelling' or j[6] ~= false, began = began}
+  run.may = j[1] == 'running' and not run.going and j[3] == '1' and began and mem and now - began >= after_ms
+    and j[2] and counted(j[5]) < most
+  if run.may then run.work = mem * (gang + 1) * (now - began) end
+  known[id] = run
+  return run
+end
+
+local function room(device, without) -- what is free once these runs, and those that end in any case, are gone
+  local free, places = device.free, device.slots - #device.runs
+  for _, run in ipairs(device.runs) do
+    if without[run.id] or run_of(run.id).going then free, places = free + run.bytes, places + 1 end
+  end
+  return free, places
+end
+
+local function fits(device, mem, without)
+  local free, places = room(device, without)
+  return free >= mem and places >= 1
+end
+
+-- Which runs would make room on this device? -> their ids, the newest first, and the work that is lost; nil: none can.
+local function victims_on(device, mem, lower)
+  local may, without, ids, work = {}, {}, {}, 0
+  for _, run in ipairs(device.runs) do
+    local its = run_of(run.id)
+    if its.may and string.find(lower, its.level, 1, true) then may[#may + 1] = run.id end
+  end
+  table.sort(may, function(a, b)
+    local x, y = run_of(a).began, run_of(b).began
+    if x ~= y then return x > y end
+    return tonumber(a) > tonumber(b)
+  end)
+  for _, id in ipairs(may) do
+    if fits(device, mem, without) then break end
+    without[id], ids[#ids + 1], work = true, id, work + run_of(id).work
+  end
+  if fits(device, mem, without) then return ids, work end
+end
+
+-- The devices of one host where the least is lost: {devices, victims, work}; nil: none can be had.
+local function cheapest(devices, id, shape, lower)
+  local mem, _, n, pool, wish = parse_shape(shape)
+  local by_kind, best = {}, nil
+  for _, device in ipairs(devices) do
+    if (pool == '' or pool == device.pool) and suits(wish, device.kind) and (n == 1 or device.kind ~= 'mig')
+      and (not holder[device.name] or holder[device.name] == id) then
+      local ids, work = victims_on(device, mem, lower)
+      if ids then
+        local row = by_kind[device.kind] or {}
+        by_kind[device.kind] = row
+        row[#row + 1] = {device = device, ids = ids, work = work}
+      end
+    end
+  end
+  for _, row in pairs(by_kind) do
+    if #row >= n then
+      table.sort(row, function(a, b)
+        if a.work ~= b.work then return a.work < b.work end
+        return a.device.name < b.device.name
+      end)
+      local found = {devices = {}, victims = {}, work = 0}
+      local without = {}
+      for i = 1, n do
+        found.devices[i] = row[i].device
+        for _, each in ipairs(row[i].ids) do
+          if not without[each] then without[each], found.victims[#found.victims + 1] = true, each end
+        end
+      end
+      for i = #found.victims, 1, -1 do -- give back whatever it fits without
+        without[found.victims[i]] = nil
+        local all = true
+        for _, device in ipairs(found.devices) do all = all and fits(device, mem, without) end
+        if all then table.remove(found.victims, i) else without[found.victims[i]] = true end
+      end
+      for _, each in ipairs(found.victims) do found.work = found.work + run_of(each).work end
+      if not best or found.work < best.work then best = found end
+    end
+  end
+  return best
+end
+
+local function ask_to_go(id, by)
+  local job = read_job(id)
+  call('HSET', job_key(id), 'pre', by, 'pd', deadline)
+  call('HINCRBY', job_key(id), 'pn', 1)
+  for device in string.gmatch(job.devs or '', '[^,]+') do -- others see by this when it will be gone
+    local lease, ends = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)$')
+    if lease and (ends == '0' or tonumber(ends) > now + grace_ms) then
+      call('HSET', key2('dl', device), id, lease .. ':' .. deadline)
+    end
+  end
+  tell('preempt', id, job.st, now, job.at, job.ls, '', 'token', job.tok, 'by', by, 'deadline', deadline)
+  call('PUBLISH', P .. 'ctl', table.concat({'preempt', id, job.tok, by, string.format('%.0f', grace_ms)}, ':'))
+  known[id].going, known[id].may = true, false
+  out[#out + 1], out[#out + 2] = id, by
+end
+
+local function take_place(id, mem, found)
+  for _, victim in ipairs(found.victims) do ask_to_go(victim, id) end
+  unreserve(id)
+  local chosen = {}
+  for _, device in ipairs(found.devices) do
+    local blockers = {}
+    for _, run in ipairs(device.runs) do
+      if run_of(run.id).going then blockers[#blockers + 1] = run.id end
+    end
+    call('HSET', rsv, device.name, table.concat({id, mem, deadline, table.concat(blockers, ',')}, ':'))
+    holder[device.name] = id
+    chosen[#chosen + 1] = device.name
+  end
+  call('HSET', job_key(id), 'rv', table.concat(chosen, ','), 'pb', '1')
+end
+
+local function under_way(id) -- has it been given somebody's place, and do they still go?
+  for device in string.gmatch(call('HGET', job_key(id), 'rv') or '', '[^,]+') do
+    local by, _, _, blockers = parse_reservation(call('HGET', rsv, device))
+    for run in string.gmatch(by == id and blockers or '', '%d+') do
+      if run_of(run).going and call('ZSCORE', P .. 'leases', run) then return true end
+    end
+  end
+  return false
+end
+
+local function waits_for_room(id, user, shape) -- and has not come so far by waiting
+  local j = call('HMGET', job_key(id), 'st', 'mem', 'lf')
+  if j[1] ~= 'queued' or not j[2] or counted(j[3]) > 0 or limit_in_the_way(user, shape) or under_way(id) then return nil end
+  for _, devices in ipairs(hosts) do
+    local free = {}
+    for _, device in ipairs(devices) do
+      if not holder[device.name] or holder[device.name] == id then free[#free + 1] = device end
+    end
+    local found = plan(free, shape, now)
+    if found and found.start == now then return nil end -- it is about to start
+  end
+  return j[2]
+end
+
+local function look(lv, lower)
+  local tried, judged = 0, {}
+  for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
+    local heads = call('ZRANGE', key3('us', lv, user), 0, MOST_SHAPES - 1, 'WITHSCORES')
+    for i = 1, #heads, 2 do
+      local shape, id = heads[i], string.format('%.0f', heads[i + 1])
+      local mem = not judged[shape] and parse_shape(shape) and waits_for_room(id, user, shape)
+      if mem then
+        judged[shape], tried = true, tried + 1
+        local best
+        for _, devices in ipairs(hosts) do
+          local found = cheapest(devices, id, shape, lower)
+          if found and (not best or found.work < best.work) then best = found end
+        end
+        if best and #best.victims > 0 then take_place(id, mem, best) end
+        if tried == MOST_SHAPES then return end
+      end
+    end
+  end
+end
+
+for _, lv in ipairs(LEVELS) do
+  for i = 4, #ARGV, 2 do
+    if ARGV[i] == lv then look(lv, ARGV[i + 1]) end
+  end
+end
+if #out > 0 then ring('room') end
+return out

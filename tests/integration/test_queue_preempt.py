@@ -1,0 +1,260 @@
+"""Who makes place for whom: the runs that are chosen, what is kept for the job, and what becomes of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.job import JobState, Level, WaitReason
+from gpuqueue.limits import Limits
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.doorbell import ring_of
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Again, Alive, Claim, Verdicts
+from gpuqueue.run import Ending, EndingKind
+from gpuqueue.settings import Settings
+from gpuqueue.units import GIB
+from workers.reaper import Reaper
+
+MAY = {Level.URGENT: (Level.LOW, Level.NORMAL), Level.HIGH: (Level.LOW,)}
+
+
+@pytest.fixture
+def store(queue: JobQueue) -> Iterator[redis.Redis]:
+    """Return a bare connection to the store."""
+    client = connect(queue.url)
+    yield client
+    client.close()
+
+
+def running(queue: JobQueue, store: redis.Redis, *, uuid: str = "GPU-0", for_s: float = 3600, **spec: Any) -> Claim:
+    """Let a new job run on a device, for *for_s* by now."""
+    job_id = queue.submit(make_spec(**{"level": Level.LOW, **spec})).id
+    run = must_claim(queue, uuid)
+    assert job_id == run.job_id
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    store.hset(keys.job(job_id), "tr", queue.now_ms() - round(for_s * 1000))
+    return run
+
+
+def urgent(queue: JobQueue, **spec: Any) -> int:
+    """Submit a job that may take others' place."""
+    return queue.submit(make_spec(**{"level": Level.URGENT, "account": BOB, **spec})).id
+
+
+def preempt(queue: JobQueue, **changes: Any) -> dict[int, int]:
+    """Run the tick."""
+    return queue.preempt(MAY, **{"after_s": 600.0, "grace_s": 60.0, **changes})
+
+
+def beat(queue: JobQueue, run: Claim) -> Verdicts:
+    """Beat for one run."""
+    alive = Alive(job_id=run.job_id, token=run.token, observed=dict.fromkeys(run.devices, 0))
+    return queue.beat(make_offer(run.devices[0]), [alive], lease_s=300)
+
+
+def leave(queue: JobQueue, run: Claim) -> JobState | None:
+    """Say what the worker says when a run has made place."""
+    ending = Ending.stopped(EndingKind.PREEMPTED, -15, "made place")
+    again = Again(reason=WaitReason.RETRY)
+    return queue.finish(
+        run.job_id, run.token, state=JobState.QUEUED, ending=ending, duration_s=1.0, devices=(), again=again
+    )
+
+
+def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, store: redis.Redis) -> None:
+    """Its worker hears of it; the room goes to the job that it is for, not to who is quick; nothing counts as lost."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB)
+    assert claim(queue) is None
+
+    assert {run.job_id: job_id} == preempt(queue)
+
+    place = beat(queue, run).places[run.token]
+    assert job_id == place.by
+    assert 55 < place.left_s <= 60
+    assert {} == preempt(queue), "it is under way"
+    assert JobState.QUEUED is leave(queue, run)
+    other = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    assert job_id == must_claim(queue).job_id
+    victim = queue.get(run.job_id)
+    assert victim is not None
+    assert (JobState.QUEUED, 1, 0) == (victim.state, victim.attempt, victim.losses)
+    queue.cancel(other), queue.cancel(job_id)
+    assert "preempt" in [fields["act"] for _, fields in store.xrange(keys.OUTBOX)]
+
+
+def test_only_lower_levels_that_ran_for_a_while_and_may_run_again(queue: JobQueue, store: redis.Redis) -> None:
+    """Each of these stays: a fresh run, one of a level that is not named, one that must not run twice, one starting."""
+    serve(queue)
+    job: dict[str, Any] = {"mem_bytes": 20 * GIB}
+    for changes in ({"for_s": 599}, {"level": Level.HIGH}, {"requeue": False}):
+        run = running(queue, store, **{**job, **changes})
+        waiting = urgent(queue, mem_bytes=10 * GIB)
+        assert {} == preempt(queue), changes
+        queue.cancel(waiting)
+        queue.finish(
+            run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
+        )
+    queue.submit(make_spec(level=Level.LOW, **job))
+    starting = must_claim(queue)
+    urgent(queue, mem_bytes=10 * GIB)
+    assert {} == preempt(queue, after_s=0.0)
+    queue.started(starting.job_id, starting.token, lease_s=300, log_path="/l", devices=())
+    assert starting.job_id in preempt(queue, after_s=0.0)
+
+
+def test_nobody_makes_place_for_a_job_that_fits_or_waits_for_something_else(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    """It starts in a moment; or a limit holds it, and the place would stay empty."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    running(queue, store, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB)
+    assert {} == preempt(queue), "there is room on the other card"
+    queue.hold(job_id)
+    running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
+    queue.release(job_id)
+    queue.set_limits(Limits.parse("bob: running_jobs=0", "", {}))
+    assert {} == preempt(queue)
+
+    queue.set_limits(Limits())
+
+    assert [job_id] == list(preempt(queue).values())
+
+
+def test_the_least_work_is_lost_and_no_run_goes_in_vain(queue: JobQueue, store: redis.Redis) -> None:
+    """The newest first, and on the card where it costs least; whoever it fits without stays."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    old = running(queue, store, uuid="GPU-0", for_s=90_000, mem_bytes=20 * GIB)
+    large = running(queue, store, uuid="GPU-1", for_s=7200, mem_bytes=12 * GIB)
+    small = running(queue, store, uuid="GPU-1", for_s=3600, mem_bytes=6 * GIB)
+    first = urgent(queue, mem_bytes=16 * GIB)
+
+    assert {large.job_id: first} == preempt(queue), "without the small one, which is newer, it would not do"
+
+    leave(queue, large)
+    assert first == must_claim(queue, "GPU-1").job_id
+    assert JobState.RUNNING is queue.get(old.job_id).state is queue.get(small.job_id).state  # type: ignore[union-attr]
+
+
+def test_a_gang_takes_several_cards_and_a_gang_makes_place_once(queue: JobQueue, store: redis.Redis) -> None:
+    """All or none: what runs on both goes once, and both are kept."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2"))
+    gang = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB, gpus=2)
+    (third,) = {"GPU-0", "GPU-1", "GPU-2"} - set(gang.devices)
+    alone = running(queue, store, uuid=third, for_s=90_000, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=20 * GIB, gpus=2)
+
+    assert {gang.job_id: job_id} == preempt(queue)
+
+    assert set(gang.devices) == set(store.hkeys(keys.PREFIX + "rsv"))
+    leave(queue, gang)
+    assert set(gang.devices) == set(must_claim(queue, gang.devices[0]).devices)
+    assert JobState.RUNNING is queue.get(alone.job_id).state  # type: ignore[union-attr]
+
+
+def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redis) -> None:
+    """Or it would never end."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    for _ in range(5):
+        job_id = urgent(queue, mem_bytes=20 * GIB)
+        assert {run.job_id: job_id} == preempt(queue)
+        leave(queue, run)
+        taken = must_claim(queue)
+        assert job_id == taken.job_id
+        queue.finish(
+            job_id, taken.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
+        )
+        run = must_claim(queue)
+        queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+        assert beat(queue, run).places == {}, "what was said of its last run holds no more"
+        store.hset(keys.job(run.job_id), "tr", 1)
+    urgent(queue, mem_bytes=20 * GIB)
+
+    assert {} == preempt(queue)
+
+
+def test_a_cancel_wins(queue: JobQueue, store: redis.Redis) -> None:
+    """The job is cancelled, whatever its run was asked before; and what was kept stays kept for whom it was."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB)
+    preempt(queue)
+
+    queue.cancel(run.job_id)
+
+    verdicts = beat(queue, run)
+    assert run.token in verdicts.cancelled
+    assert {} == verdicts.places
+    assert JobState.CANCELLED is leave(queue, run)
+    assert job_id == must_claim(queue).job_id
+
+
+def test_the_place_is_kept_where_no_job_waits_long_enough_for_one(queue: JobQueue, store: redis.Redis) -> None:
+    """The tick that keeps devices for who waited long may be off: it must not give away what others make."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB)
+    preempt(queue)
+
+    queue.reserve(after_s=0, most=0)
+    leave(queue, run)
+    queue.submit(make_spec(account=ADA, mem_bytes=20 * GIB, level=Level.URGENT))
+    queue.reserve(after_s=0, most=0)
+
+    assert job_id == must_claim(queue).job_id
+
+
+def test_who_was_lifted_by_waiting_takes_nobodys_place(queue: JobQueue, store: redis.Redis) -> None:
+    """Only a level that a person gave does that."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    waiting = queue.submit(make_spec(account=BOB, mem_bytes=20 * GIB)).id
+    for job_id in (run.job_id, waiting):
+        store.hset(keys.job(job_id), "ts", 1)
+    assert 1 == queue.age(after_s=1.0)
+    assert "2" == store.hget(keys.job(waiting), "lv")
+
+    assert {} == preempt(queue)
+
+
+def test_the_worker_hears_it_at_once(queue: JobQueue, store: redis.Redis) -> None:
+    """By the bell; nonsense there only says to look."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB)
+    listener = store.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(keys.CONTROL)
+    listener.get_message(timeout=5)
+    preempt(queue)
+
+    message = listener.get_message(timeout=5)
+
+    assert message is not None
+    ring = ring_of(message["channel"], message["data"])
+    assert ("preempt", run.token, job_id, 60.0) == (ring.what, ring.token, ring.by, ring.left_s)
+    assert "work" == ring_of(keys.CONTROL, "preempt:1:1.a:x:y").what == ring_of(keys.CONTROL, "preempt:1").what
+    listener.close()
+
+
+def test_nothing_makes_place_unless_the_site_says_so(queue: JobQueue, store: redis.Redis) -> None:
+    """The default is off: urgent means first in line, and no more."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    urgent(queue, mem_bytes=20 * GIB)
+    environ = {"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s"}
+
+    Reaper(Settings.load(environ), queue, SystemClock()).look_ahead()
+    assert {} == beat(queue, run).places
+
+    Reaper(Settings.load({**environ, "GPUQUEUE_PREEMPT": "urgent: low"}), queue, SystemClock()).look_ahead()
+    assert {run.token} == set(beat(queue, run).places)
