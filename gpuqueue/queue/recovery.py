@@ -47,6 +47,9 @@ class Recovery(Store):
                     raise reply
                 log.error("job %s cannot be put back: %s", survivor.record.job.id, reply)
         told = [int(reply) for reply in replies if not isinstance(reply, redis.RedisError)]
+        made_place = [word for survivor in jobs for word in survivors.made_place(survivor)]
+        if made_place:
+            told.append(min(0, int(self._scripts.run("recall", epoch, *made_place))))
         return None if -1 in told else sum(told)
 
     @answering

@@ -19,6 +19,7 @@ ACTS = (
     "begin",
     "restore",
     "gather",
+    "recall",
     "open",
     "submit",
     "claim",
@@ -49,7 +50,7 @@ ACTS = (
 )
 
 #: The acts that make a store ready; it refuses every other one before.
-OPENING = frozenset({"begin", "restore", "gather", "open"})
+OPENING = frozenset({"begin", "restore", "gather", "recall", "open"})
 _FIRST = "do local why = refusal() if why then return why end end\n"
 
 

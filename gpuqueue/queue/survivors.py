@@ -16,7 +16,7 @@ from gpuqueue.errors import Unreadable
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.queue import replies, waiting
 from gpuqueue.queue.lease import Stray
-from gpuqueue.run import Record, Run, RunDevice, StartKind, Survivor
+from gpuqueue.run import EndingKind, Record, Run, RunDevice, StartKind, Survivor
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,13 @@ def gathered(survivor: Survivor) -> list[str | int] | None:
         return None
     ended = [job.tally.ended[state.value] for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.LOST)]
     return [job.id, str(job.tally.left), str(job.tally.held), int(job.state is JobState.CANCELLING), *ended]
+
+
+def made_place(survivor: Survivor) -> tuple[int, ...]:
+    """Return a job's id and how often it made place for others; nothing where it never did."""
+    endings = [run.ending for run in survivor.record.runs if run.ending is not None]
+    times = sum(ending.kind is EndingKind.PREEMPTED for ending in endings)
+    return (survivor.record.job.id, times) if times else ()
 
 
 def _run(survivor: Survivor, run: Run) -> list[str | float]:

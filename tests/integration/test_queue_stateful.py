@@ -30,12 +30,13 @@ from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
 from gpuqueue.queue.lease import Again, Alive, Claim, Found, Offer
 from gpuqueue.retries import Retries, RetryOn
-from gpuqueue.run import Ending
+from gpuqueue.run import Ending, EndingKind
 from gpuqueue.units import GIB
 from gpuqueue.waits import Condition, Dependency, Waits
 
 DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
 SLOTS = 3
+PREEMPT = {Level.URGENT: (Level.LOW, Level.NORMAL, Level.HIGH), Level.HIGH: (Level.LOW,)}
 #: What may be limited meanwhile; nothing, most of the time.
 LIMITS = ["", "", "ada: running_jobs=2", "*: running_mem=30G", "@lab: running_gpus=3 queued_jobs=8"]
 
@@ -252,6 +253,26 @@ class Site(RuleBasedStateMachine):
         assert len(held) == len(set(held)), "a device is kept for two jobs"
         found = [self.queue.why(each.job_id) for each in standing]
         assert all(each is not None and each.limit is None for each in found), "a device is kept in vain"
+
+    @rule(after_s=st.sampled_from([0.0, 0.0, 3600.0]))
+    def preempt(self, after_s: float) -> None:
+        """The tick that makes place: only for higher levels, and what is kept is kept for whom it was made."""
+        jobs = {job.id: job for job in self.queue.live()}
+        for victim, by in self.queue.preempt(PREEMPT, after_s=after_s, grace_s=60.0, most=2).items():
+            assert not after_s, "a fresh run was asked to go"
+            assert JobState.RUNNING is jobs[victim].state
+            assert jobs[victim].spec.requeue
+            assert jobs[by].spec.level > jobs[victim].spec.level
+            assert self.client.hget(f"{{gq}}:j:{by}", "rv"), "nothing is kept for the job"
+
+    @rule(claim=claims)
+    def make_place(self, claim: Claim) -> None:
+        """A run says that it left for another; also one that nobody asked, or that is stale by now."""
+        ending = Ending.stopped(EndingKind.PREEMPTED, -15)
+        again = Again(reason=WaitReason.RETRY)
+        self.queue.finish(
+            claim.job_id, claim.token, state=JobState.QUEUED, ending=ending, duration_s=1.0, devices=(), again=again
+        )
 
     @rule(written=st.sampled_from(LIMITS))
     def limit(self, written: str) -> None:

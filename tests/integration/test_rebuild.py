@@ -20,10 +20,10 @@ from gpuqueue.opening import ID_GAP, catch_up, open_queue
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import BrokenClaim, Found, Stray
+from gpuqueue.queue.lease import Again, BrokenClaim, Found, Stray
 from gpuqueue.queue.scripts import ACTS, OPENING, Scripts
 from gpuqueue.retries import Retries
-from gpuqueue.run import Ending, RunDevice
+from gpuqueue.run import Ending, EndingKind, RunDevice
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
 from gpuqueue.waits import Dependency, Waits
@@ -176,6 +176,28 @@ def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
     assert claim(queue, "cpu-0") is None
     serve(queue)
     assert "meant" == must_claim(queue).spec.name
+
+
+def test_how_often_a_job_made_place_is_not_forgotten(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Or it would never end: five times are five times, whatever becomes of the store. Others are as they were."""
+    serve(queue)
+    queue.submit(make_spec())
+    for _ in range(2):
+        token = start(queue, 1)
+        ending = Ending.stopped(EndingKind.PREEMPTED, -15, "made place for job 2")
+        again = Again(reason=WaitReason.RETRY)
+        queue.finish(1, token, state=JobState.QUEUED, ending=ending, duration_s=1, devices=(), again=again)
+    queue.submit(make_spec())
+    record()
+
+    lose_data(store_url)
+    open_queue(queue, book, lease_s=LEASE_S)
+
+    client = connect(store_url)
+    assert ["2", None] == [client.hget(keys.job(each), "pn") for each in (1, 2)]
+    client.close()
 
 
 def test_nothing_is_claimed_for_one_lease(

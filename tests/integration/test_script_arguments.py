@@ -125,6 +125,7 @@ GOOD: dict[str, list[Any]] = {
     "gather": ["e", 7, "3-9", "", 0, 1, 0, 0],
     "restore, of what waits": WAITS,
     "restore": [*WAITS[:3], "running", "", *WAITS[5:], *RUN],
+    "recall": ["e", 4, 2],
     "open": ["e", 9, 8, 7],
     "adopt, of what waits": [*STRAY, ""],
     "adopt": [99, *STRAY[1:], SPEC, "ada", 1, GIB, f"{GIB}:60:1:", 1, "key=k times=3 on=any"],
@@ -227,7 +228,7 @@ def test_good_arguments_are_no_error(store: redis.Redis, act: str) -> None:
 
     after = dump(store)
     assert [] == faults(after)
-    assert (before == after) == (act in {"begin", "resume", "reserve", "uses", "why"})
+    assert (before == after) == (act in {"begin", "recall", "resume", "reserve", "uses", "why"})
 
 
 odd_words = st.one_of(
