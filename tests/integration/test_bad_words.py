@@ -39,6 +39,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     ),
     "stats": ("--by", "--since", "--until", "-u", "--json", "--csv"),
     "gpus": ("--json",),
+    "limits": ("--json",),
     "drain": ("--all", "--reason"),
     "resume": ("--all",),
 }

@@ -151,6 +151,7 @@ def tell(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = Fa
                     devices=(),
                     evidence=evidence,
                 )
+                is not None
             )
     assert [True, False] == told
     return told[0]
