@@ -13,6 +13,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, MakePlace, Verdicts
 from gpuqueue.run import EndingKind
 from gpuqueue.settings import OnPartition, Settings
+from gpuqueue.units import format_duration
 from workers.adoption import Adoption
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
@@ -106,13 +107,22 @@ class Beats:
             if run.held.token in verdicts.cancelled:
                 run.directory.ask_end(EndingKind.CANCELLED)
             elif run.held.token in verdicts.places:
-                self._ask_for_place(run, verdicts.places[run.held.token])
+                self.ask_for_place(run, verdicts.places[run.held.token])
             run.directory.keep_meters(run.figures())
         except OSError as error:
             log.warning("%s: its run directory cannot be written: %s", run, error)
 
-    def _ask_for_place(self, run: LiveRun, place: MakePlace) -> None:
-        run.directory.ask_for_place(place.by, place.left_s)
+    def ask_for_place(self, run: LiveRun, place: MakePlace) -> None:
+        """Let the run know that it must make place, and its owner, by a note.
+
+        Raises:
+            OSError: it cannot be told now.
+
+        """
+        if run.directory.ask_for_place(place.by, place.left_s):
+            run.notes.append(
+                f"asked to make place for job {place.by}, in {format_duration(place.left_s)} at the latest"
+            )
         if place.left_s < -self._settings.kill_grace_s:  # a shim of an older version knows only this word
             run.directory.ask_end(EndingKind.PREEMPTED)
 

@@ -270,10 +270,11 @@ class RunDir:
         if shim is not None:
             shim.send(signal.SIGUSR1)
 
-    def ask_for_place(self, by: int, left_s: float) -> None:
+    def ask_for_place(self, by: int, left_s: float) -> bool:
         """Ask the run to make place for the job *by* in *left_s*: its shim, and whoever in the job reads the file.
 
-        The first word stays.
+        Returns:
+            Whether it was not asked before: the first word stays.
 
         Raises:
             OSError: it cannot be asked.
@@ -281,7 +282,7 @@ class RunDir:
         """
         notice = self.path / NOTICE
         if not self.claimed or os.path.lexists(notice):
-            return
+            return False
         plain = {
             "reason": f"job {by} of a higher level takes its place",
             "by": by,
@@ -293,6 +294,7 @@ class RunDir:
         shim = self.shim()
         if shim is not None:
             shim.send(signal.SIGUSR1)
+        return True
 
     def shim(self) -> ProcessIdentity | None:
         """Return the shim's identity, or None if it has not said yet, or somebody else has written over it."""

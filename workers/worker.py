@@ -17,7 +17,7 @@ from gpuqueue.device import Device
 from gpuqueue.errors import Refused, StoreNotOpen, Unreachable
 from gpuqueue.queue.doorbell import Doorbell, Ring
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Verdicts
+from gpuqueue.queue.lease import MakePlace, Verdicts
 from gpuqueue.queue.scripts import load_all
 from gpuqueue.run import EndingKind
 from gpuqueue.settings import Settings, unusable
@@ -306,7 +306,7 @@ class Worker:
         run = self.runs.get(ring.token or "")
         if run is not None and ring.by is not None and ring.left_s is not None:
             with contextlib.suppress(OSError):  # the next beat says it again
-                run.directory.ask_for_place(ring.by, ring.left_s)
+                self._beats.ask_for_place(run, MakePlace(by=ring.by, left_s=ring.left_s))
 
     # ---- down ----------------------------------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class Submitting(Looking):
         if mem is None:
             default_bytes = self.settings.default_mem_bytes
             if default_bytes is None:
-                default_bytes = self.queue.limits().of_pool(pool).default_mem_bytes
+                default_bytes = self.queue.limits().of_pool(str(pool)).default_mem_bytes
             if default_bytes is None:
                 raise BadRequest("say how much device memory the job needs: --mem 6G")
             return default_bytes

@@ -83,6 +83,7 @@ def test_a_training_makes_place_and_goes_on_where_it_was(crowded: Site, tmp_path
     step = (tmp_path / "step").read_text()
     assert (tmp_path / f"begun-2-{step}").exists(), "it went on where it had saved"
     shown = crowded.cli("show", str(training)).stdout
+    assert f"asked to make place for job {urgent}, in " in shown
     assert f"preempted: made place for job {urgent}" in shown
     told = json.loads(crowded.cli("history", "--json").stdout)
     endings = [run["ending"]["kind"] for job in told if job["id"] == training for run in job["runs"]]

@@ -72,7 +72,7 @@ def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, sto
     """Its worker hears of it; the room goes to the job that it is for, not to who is quick; nothing counts as lost."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
-    job_id = urgent(queue, mem_bytes=10 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB, account=ADA)
     assert claim(queue) is None
 
     assert {run.job_id: job_id} == preempt(queue)
@@ -82,7 +82,7 @@ def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, sto
     assert 55 < place.left_s <= 60
     assert {} == preempt(queue), "it is under way"
     assert JobState.QUEUED is leave(queue, run)
-    other = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    other = urgent(queue, mem_bytes=20 * GIB, account=BOB)  # who has used nothing yet, and so would be first
     assert job_id == must_claim(queue).job_id
     victim = queue.get(run.job_id)
     assert victim is not None
@@ -203,12 +203,12 @@ def test_the_place_is_kept_where_no_job_waits_long_enough_for_one(queue: JobQueu
     """The tick that keeps devices for who waited long may be off: it must not give away what others make."""
     serve(queue)
     run = running(queue, store, mem_bytes=20 * GIB)
-    job_id = urgent(queue, mem_bytes=10 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB, account=ADA)
     preempt(queue)
 
     queue.reserve(after_s=0, most=0)
     leave(queue, run)
-    queue.submit(make_spec(account=ADA, mem_bytes=20 * GIB, level=Level.URGENT))
+    urgent(queue, mem_bytes=20 * GIB, account=BOB)  # who has used nothing yet, and so would be first
     queue.reserve(after_s=0, most=0)
 
     assert job_id == must_claim(queue).job_id

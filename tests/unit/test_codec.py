@@ -148,6 +148,12 @@ def test_an_array_survives_the_round_trip(array: str) -> None:
     assert text == whole_payload(text, None)
 
 
+def test_a_job_of_before_there_were_early_signals_has_none() -> None:
+    """As one that asks for none today; the words on the wire stay for ever."""
+    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).signal is None
+    assert "USR1@120" == str(decode_spec((GOLDEN / "spec-v1-signal.json").read_text()).signal)
+
+
 def test_there_are_golden_payloads() -> None:
     """The test above has something to load."""
     assert list(GOLDEN.glob("spec-*.json"))

@@ -26,7 +26,7 @@ local function listed(text)
   return found
 end
 
--- What the runs of these users hold, and their ids. With `surely` a run that has no lease does not count: there can be
+-- What the runs of these users hold, and the ids of the first hundred. With `surely` a run that has no lease does not count: there can be
 -- one only where an entry was damaged.
 local function held_by(users, surely)
   local held, ids = {running_jobs = 0, running_gpus = 0, running_mem = 0}, {}
@@ -38,7 +38,7 @@ local function held_by(users, surely)
         held.running_jobs = held.running_jobs + 1
         held.running_gpus = held.running_gpus + tonumber(gpus)
         held.running_mem = held.running_mem + tonumber(bytes)
-        ids[#ids + 1] = runs[i]
+        if #ids < 100 then ids[#ids + 1] = runs[i] end
       end
     end
   end
