@@ -22,6 +22,7 @@ from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.exec_limits import refuse_what_no_process_takes
 from gpuqueue.fields import Fields, loaded
 from gpuqueue.job import Account, Job, JobSpec, Level
+from gpuqueue.placement import ANYWHERE, Placement, Preference
 from gpuqueue.retries import NO_RETRIES, Retries, RetryOn
 from gpuqueue.run import Ended, Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.waits import NO_WAITS, Condition, Dependency, Waits
@@ -69,6 +70,7 @@ def encode_spec(spec: JobSpec) -> str:
             "mem_bytes": spec.mem_bytes,
             "gpus": spec.gpus,
             "device": spec.device.value if spec.device else None,
+            "placement": placement_to_plain(spec.placement) if spec.placement else None,
             "time_limit_s": spec.time_limit_s,
             "name": spec.name,
             "level": int(spec.level),
@@ -117,6 +119,7 @@ def decode_spec(text: object) -> JobSpec:
             mem_bytes=plain.whole("mem_bytes"),
             gpus=plain.whole("gpus", 1),
             device=DeviceWish(plain.text("device")) if plain.has("device") else None,
+            placement=placement_from_plain(plain.plain("placement")),
             time_limit_s=plain.number_or_none("time_limit_s"),
             name=plain.text("name"),
             level=Level(plain.whole("level", Level.NORMAL.value)),
@@ -238,6 +241,33 @@ def signal_from_plain(plain: object) -> EarlySignal | None:
     fields = Fields(plain, what)
     with _meaning(what):
         return EarlySignal(number=fields.whole("number"), before_s=fields.number("before_s"))
+
+
+def placement_to_plain(placement: Placement) -> Plain:
+    """Return *placement* as plain values."""
+    return {
+        "exclusive": placement.exclusive,
+        "whole": placement.whole,
+        "models": list(placement.models),
+        "devices": list(placement.devices),
+        "preference": placement.preference.value if placement.preference else None,
+    }
+
+
+def placement_from_plain(plain: object) -> Placement:
+    """Return the placement that *plain* describes; requests of before there were any have none."""
+    if plain is None:
+        return ANYWHERE
+    what = "a placement"
+    fields = Fields(plain, what)
+    with _meaning(what):
+        return Placement(
+            exclusive=fields.flag("exclusive", default=False),
+            whole=fields.flag("whole", default=False),
+            models=fields.texts("models") if fields.has("models") else (),
+            devices=fields.texts("devices") if fields.has("devices") else (),
+            preference=Preference(fields.text("preference")) if fields.has("preference") else None,
+        )
 
 
 #: The name and the command of a job whose request nobody can read.
@@ -471,6 +501,7 @@ def job_to_plain(job: Job) -> Plain:
         "mem_bytes": spec.mem_bytes,
         "gpus": spec.gpus,
         "device": spec.device.value if spec.device else None,
+        "placement": placement_to_plain(spec.placement),
         "time_limit_s": spec.time_limit_s,
         "signal": str(spec.signal) if spec.signal else None,
         "level": str(spec.level),

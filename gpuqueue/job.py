@@ -19,6 +19,7 @@ from gpuqueue.array import Array, Member, Tally
 from gpuqueue.device import DeviceWish
 from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest
+from gpuqueue.placement import ANYWHERE, Placement
 from gpuqueue.retries import NO_RETRIES, Retries
 from gpuqueue.units import MAX_BYTES, MAX_S, MIB, format_bytes
 from gpuqueue.waits import NO_WAITS, Dependency, Waits
@@ -167,6 +168,8 @@ class Shape:
     gpus: int
     pool: str
     device: DeviceWish | None = None
+    #: What else the job says of its devices (the text of a :class:`gpuqueue.placement.Placement`).
+    placement: str = ""
 
     #: Time limits are matched in these steps, in seconds: 5 min, 15 min, 1 h, 4 h, 12 h, 1 d, 3 d, 10 d.
     TIME_STEPS_S = (300, 900, 3600, 14400, 43200, 86400, 259200, 864000)
@@ -177,15 +180,18 @@ class Shape:
         limit_s = 0
         if spec.time_limit_s is not None:
             limit_s = next((step for step in cls.TIME_STEPS_S if spec.time_limit_s <= step), 0)
-        return cls(-(-spec.mem_bytes // MIB) * MIB, limit_s, spec.gpus, spec.pool, spec.device)
+        return cls(-(-spec.mem_bytes // MIB) * MIB, limit_s, spec.gpus, spec.pool, spec.device, str(spec.placement))
 
     def __str__(self) -> str:
         """Return the text in the store. It ends before the wish where there is none, as it did before there were any.
 
         So a waiting job of an older version has the shape of one that does not say today, and a worker of an older
-        version takes a wish for a part of the pool's name and leaves the job alone.
+        version takes a wish for a part of the pool's name, and a placement for a part of the wish, and leaves the job
+        alone.
         """
         text = f"{self.mem_bytes}:{self.time_limit_s}:{self.gpus}:{self.pool}"
+        if self.placement:
+            return f"{text}:{self.device or ''}:{self.placement}"
         return text if self.device is None else f"{text}:{self.device}"
 
 
@@ -213,7 +219,7 @@ class JobSpec:
     environment; it stays out of ``repr`` because people paste logs and environments hold secrets. ``cap``
     lets the worker tell the job's frameworks to stay within ``mem_bytes``. ``umask`` is the submitter's. ``device`` is
     the kind of device that it wants; None, where nothing is said, means a GPU wherever the queue knows of one
-    (:func:`gpuqueue.device.suits`).
+    (:func:`gpuqueue.device.suits`). ``placement`` is what it says of its devices beside that.
     ``waits`` is what it waits for beside a device, ``retries`` how often it runs again after a failure.
     ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
     content-addressed copy of the code beside ``cwd``; nothing fills it yet. ``signal`` goes to the first process some
@@ -228,6 +234,7 @@ class JobSpec:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     gpus: int = 1
     device: DeviceWish | None = None
+    placement: Placement = ANYWHERE
     time_limit_s: float | None = None
     level: Level = Level.NORMAL
     pool: str = ""
@@ -283,6 +290,10 @@ class JobSpec:
             raise BadRequest(f"a job cannot ask for {brief(self.gpus)} devices: give a number from 1 to 64")
         if self.device is DeviceWish.CPU and self.gpus > 1:
             raise BadRequest(f"a host serves its CPU as one device, not as {self.gpus}: leave out --gpus")
+        if self.placement.devices and len(self.placement.devices) < self.gpus:
+            raise BadRequest(
+                f"{self.gpus} devices asked for, and {len(self.placement.devices)} named: name as many, or more"
+            )
 
     def _check_types(self) -> None:
         """Refuse what a program, unlike the command line, could hand in: a float for a size, a number for a name."""
@@ -316,12 +327,15 @@ class JobSpec:
             raise BadRequest(f"the level must be one of {', '.join(map(str, Level))}, not {brief(self.level)}")
         if self.device is not None and not isinstance(self.device, DeviceWish):
             raise BadRequest(f"the device must be one of {', '.join(DeviceWish)}, not {brief(self.device)}")
-        if self.signal is not None and not isinstance(self.signal, EarlySignal):
-            raise BadRequest(f"the signal must be an EarlySignal, not {brief(self.signal)}")
+        for what, part, kind in (
+            ("placement", self.placement, Placement),
+            ("signal", self.signal, (EarlySignal, type(None))),
+            ("array", self.array, (Array, type(None))),
+        ):
+            if not isinstance(part, kind):
+                raise BadRequest(f"the {what} makes no sense: {brief(part)}")
         if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
             raise BadRequest(f"{brief(self.umask)} is no umask: it has three octal digits")
-        if self.array is not None and not isinstance(self.array, Array):
-            raise BadRequest(f"the array must be an Array, not {brief(self.array)}")
         if not all(isinstance(text, str) for text in (*self.argv, *self.env, *self.env.values())):
             raise BadRequest("every argument, and every variable of the environment, must be text")
 

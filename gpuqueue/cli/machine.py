@@ -309,6 +309,7 @@ def _device_plain(each: DeviceStatus) -> dict[str, object]:
         "free_bytes": each.free_bytes,
         "jobs": list(each.jobs),
         "holdings": [asdict(holding) for holding in each.holdings],
+        "exclusive": each.exclusive,
         "slots": each.slots,
         "pool": each.pool,
         "seen_s_ago": each.seen_s_ago,

@@ -12,6 +12,7 @@ from gpuqueue.cli.arrays import labels
 from gpuqueue.cli.arrays import story as array_story
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
+from gpuqueue.placement import Placement
 from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import plain, short
@@ -84,8 +85,25 @@ def device_label(device: Device | RunDevice) -> str:
 
 def asked_of(job: Job) -> str:
     """Return what a job asked for: ``6G``, or ``2x6G`` on two devices."""
-    size = format_bytes(job.spec.mem_bytes)
+    size = size_of(job.spec)
     return f"{job.spec.gpus}x{size}" if job.spec.gpus > 1 else size
+
+
+def size_of(spec: JobSpec) -> str:
+    """Return how much memory a job wants on each device: ``6G``, or ``all`` where it wants the whole device."""
+    return "all" if spec.placement.whole else format_bytes(spec.mem_bytes)
+
+
+def put_of(placement: Placement) -> str:
+    """Return what a job says of its devices beside their kind, to stand after that: ``, alone there, of type A100``."""
+    words = ["alone there"] if placement.exclusive else []
+    if placement.models:
+        words.append(f"of type {' or '.join(placement.models)}")
+    if placement.devices:
+        words.append(f"{'among' if len(placement.devices) > 1 else 'only'} {', '.join(placement.devices)}")
+    if placement.preference is not None:
+        words.append(f"placed by {placement.preference}")
+    return plain("".join(f", {each}" for each in words))
 
 
 def places_of(spec: JobSpec) -> str:
@@ -145,7 +163,7 @@ def story(record: Record) -> str:
         f"  user       {plain(spec.account.name)} on {plain(spec.account.host)}",
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",
-        f"  asked      {format_bytes(spec.mem_bytes)} on {places_of(spec)}"
+        f"  asked      {size_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
         + f", level {spec.level}",

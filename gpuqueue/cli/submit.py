@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from gpuqueue.cli import placement_options
 from gpuqueue.cli.arrays import array_options
 from gpuqueue.cli.ended import code_of
 from gpuqueue.cli.held import tell_held
@@ -51,11 +52,7 @@ def job_options(command: F) -> F:
         click.argument("script", required=False),
         click.option("-m", "--mem", metavar="SIZE", help="Memory on each device: 6G, 6000M, 512MiB (binary)."),
         click.option("-g", "--gpus", type=int, default=1, show_default=True, help="Devices, all on one host."),
-        click.option(
-            "--device",
-            type=click.Choice([str(wish) for wish in DeviceWish]),
-            help="Wait for that kind. Nothing said: a GPU, unless the queue knows of none.",
-        ),
+        *placement_options.OPTIONS,
         click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
         click.option("--signal", metavar="SIG@TIME", help="Sent that long before the time limit: USR1@120, INT@2m."),
         click.option("-n", "--name", help="What to call the job; the script's name by default."),
@@ -96,6 +93,8 @@ def _submit(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any
         env[key] = value
     level, no_requeue = Level[options.pop("priority").upper()], options.pop("no_requeue")
     no_cap = options.pop("no_cap")
+    options["device"] = options.pop("device") or None
+    options["device_type"] = options.pop("device_type") or None
     what: dict[str, Any] = (
         {"command": script, "args": rest or ()} if script is not None else {"command": list(rest or ())}
     )

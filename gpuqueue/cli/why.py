@@ -41,7 +41,8 @@ def story(found: Why) -> str:
     """Return in words why a job waits."""
     job, explanation = found.job, found.explanation
     asked = (
-        f"{format_bytes(job.spec.mem_bytes)} on {'each of ' if job.spec.gpus > 1 else ''}{render.places_of(job.spec)}"
+        f"{render.size_of(job.spec)} on {'each of ' if job.spec.gpus > 1 else ''}{render.places_of(job.spec)}"
+        f"{render.put_of(job.spec.placement)}"
     )
     lines = [f"job {job.label}  {plain(job.spec.name)} ({plain(job.spec.account.name)}), {asked}"]
     if explanation is None:
@@ -124,15 +125,21 @@ def _why_not(found: Why, verdict: Verdict) -> str:
     if verdict.obstacle is Obstacle.TOO_SMALL:
         asked, most = format_apart(spec.mem_bytes, verdict.total_bytes)
         return f"too small: {asked} asked for, and it has {most} less its headroom"
+    if verdict.obstacle is Obstacle.EXCLUSIVE:
+        return f"{'; '.join(_takers(found, verdict, strangers=False))}: it has the device for itself"
+    if verdict.obstacle is Obstacle.OCCUPIED:
+        return f"the job wants it for itself: {'; '.join(_takers(found, verdict, strangers=not verdict.runs))}"
     status = found.devices.get(verdict.device)
     drained = status.drained if status is not None else None
     words = {
         Obstacle.POOL: f"not in pool {spec.pool}",
         Obstacle.KIND: f"not a {spec.device or 'gpu'}",
+        Obstacle.NAMED: "the job names another device" if len(spec.placement.devices) == 1 else "the job names others",
+        Obstacle.MODEL: f"not of type {' or '.join(spec.placement.models)}",
         Obstacle.PART: "a MIG instance: a program can use only one",
         Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",
         Obstacle.SILENT: "its worker is silent: see gpuqueue status there",
-        Obstacle.SLOTS: f"no slot is free: {len(verdict.runs)} jobs run there",
+        Obstacle.SLOTS: f"it runs as many jobs as it may: {len(verdict.runs)}",
         Obstacle.KEPT: f"kept for job {verdict.kept_for}, which has waited too long",
         Obstacle.ALONE: f"it has room, but too few others of its host have: {spec.gpus} are needed",
         Obstacle.NOT_YET: "it has room, but the job may not start yet",
@@ -142,8 +149,8 @@ def _why_not(found: Why, verdict: Verdict) -> str:
     return plain(words[verdict.obstacle])
 
 
-def _takers(found: Why, verdict: Verdict) -> Iterator[str]:
-    """Yield who has the memory of a device, the largest first."""
+def _takers(found: Why, verdict: Verdict, *, strangers: bool = True) -> Iterator[str]:
+    """Yield who has the memory of a device, the largest first; without *strangers* our jobs only."""
     status = found.devices.get(verdict.device)
     if status is not None and status.trouble is not None:
         yield plain(status.trouble)
@@ -151,7 +158,7 @@ def _takers(found: Why, verdict: Verdict) -> Iterator[str]:
     for run in sorted(verdict.runs, key=lambda each: -each.held_bytes):
         until = f" until {_clock(run.ends_ms)}" if run.ends_ms is not None else ""
         yield f"{_job(found, run)} {format_bytes(run.held_bytes)}{until}"
-    if status is None:
+    if status is None or not strangers:
         return
     if status.foreign_bytes is None:
         yield "it gives no reading of its memory"

@@ -9,6 +9,7 @@ from datetime import datetime
 from gpuqueue import checks, wishes
 from gpuqueue.array import Array
 from gpuqueue.client.looking import Looking
+from gpuqueue.client.placing import placed
 from gpuqueue.device import DeviceWish
 from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import (
@@ -16,9 +17,10 @@ from gpuqueue.errors import (
     StoreUnreachable,
 )
 from gpuqueue.job import Job, JobSpec, Level
+from gpuqueue.placement import Preference
 from gpuqueue.retries import RetryOn
 from gpuqueue.submission import command_of, current_account, current_umask, name_of, travelling, working_directory
-from gpuqueue.units import parse_bytes
+from gpuqueue.units import MIB, parse_bytes
 from gpuqueue.waits import Dependency, Waits
 
 
@@ -32,7 +34,10 @@ class Submitting(Looking):
         *,
         mem: str | int | None = None,
         gpus: int = 1,
-        device: DeviceWish | str | None = None,
+        device: DeviceWish | str | Sequence[str] | None = None,
+        device_type: str | Sequence[str] | None = None,
+        exclusive: bool = False,
+        preference: Preference | str | None = None,
         time_limit: str | float | None = None,
         signal: EarlySignal | str | None = None,
         name: str | None = None,
@@ -61,7 +66,12 @@ class Submitting(Looking):
             args: The script's arguments.
             mem: Memory that must be free on each device: bytes, or a size such as ``"6G"`` (binary).
             gpus: Number of devices, all on one host and of one kind.
-            device: ``"gpu"``, ``"cpu"`` or ``"any"``; if nothing is said, a GPU wherever the queue knows of one.
+            device: ``"gpu"``, ``"cpu"`` or ``"any"``; if nothing is said, a GPU wherever the queue knows of one. Or the
+                devices that it may run on, each an index on this host, ``"HOST:INDEX"``, or a UUID or its start.
+            device_type: Only devices of this model, or of one of these, by words of the name: ``"A100"``.
+            exclusive: Alone on each device; then ``mem`` may be left out, and all of its memory is meant.
+            preference: ``"spread"`` or ``"pack"``: on the device with the most free memory, or with the least that is
+                enough; the site's way by default.
             time_limit: Seconds, or a duration such as ``"2h"``; the job is ended when it is over.
             signal: Sent to its first process some time before that, such as ``"USR1@120"``: 120 seconds before.
             name: What to call it; the script's name by default.
@@ -98,14 +108,18 @@ class Submitting(Looking):
             cwd=directory,
             python=checks.path_or_none("python", python),
         )
+        wish, placement = placed(
+            device, device_type, preference, exclusive=exclusive, sized=mem is not None, uuids_of=self._uuids_of
+        )
         spec = JobSpec(
             argv=command_line,
             cwd=str(directory),
             env={**travelling(os.environ), **checks.environment(env)},
             account=current_account(self.settings.host),
-            mem_bytes=self._mem_bytes(mem, pool),
+            mem_bytes=MIB if placement.whole else self._mem_bytes(mem, pool),
             gpus=gpus,
-            device=self.settings.default_device if device is None else DeviceWish.parse(device),
+            device=self.settings.default_device if wish is None else wish,
+            placement=placement,
             time_limit_s=checks.time_limit(time_limit),
             signal=checks.early_signal(signal),
             name=name_of(command_line, script) if name is None or name == "" else name,
@@ -147,6 +161,11 @@ class Submitting(Looking):
             if found is not None:
                 found(job)
             return job
+
+    def _uuids_of(self, names: Sequence[str]) -> list[str]:
+        from gpuqueue.naming import named  # noqa: PLC0415 - as in queue
+
+        return [each.device.uuid for each in named(self.queue.devices(), names, host=self.settings.host)]
 
     def _mem_bytes(self, mem: str | int | None, pool: str) -> int:
         if mem is None:

@@ -16,6 +16,10 @@ class Obstacle(str, Enum):
     POOL = "pool"
     #: The job wants another kind of device.
     KIND = "kind"
+    #: The job names other devices.
+    NAMED = "named"
+    #: It is of another model than those that the job asks for.
+    MODEL = "model"
     #: It is a part of a card, and a job on several devices cannot use one.
     PART = "part"
     #: It could not give so much memory if it were empty.
@@ -24,6 +28,10 @@ class Obstacle(str, Enum):
     DRAINED = "drained"
     #: Its worker has not been heard for a while.
     SILENT = "silent"
+    #: A run has it for itself.
+    EXCLUSIVE = "exclusive"
+    #: The job wants it for itself, and it is not alone there.
+    OCCUPIED = "occupied"
     #: It cannot promise so much memory now.
     MEMORY = "memory"
     #: It runs as many jobs as it may.

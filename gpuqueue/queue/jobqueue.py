@@ -13,6 +13,7 @@ import redis
 from gpuqueue.array import Indexes, Tally
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_spec, encode_ended, encode_spec, encode_started
+from gpuqueue.device import Device
 from gpuqueue.errors import BadRequest, Impossible, Refused, Unreadable
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.limits import Limits
@@ -85,7 +86,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
             verdict, *rest = self._asked(spec, nonce, ends)
         if verdict == "found":
             raise Found(int(rest[0]))
-        _refuse(spec, verdict, rest)
+        _refuse(spec, verdict, rest, self._known)
         job_id, submitted_ms, reason, aside = rest
         return Job(
             id=int(job_id),
@@ -290,7 +291,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
             ) or ("changed",)
             if verdict != "changed":  # else somebody else was faster: what they made of it is changed
                 _refuse_edit(job_id, verdict, rest)
-                _refuse(spec, verdict, rest)
+                _refuse(spec, verdict, rest, self._known)
                 return JobState(verdict)
 
     # ---- looking -------------------------------------------------------------------------------------------------
@@ -396,8 +397,10 @@ def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
         raise BadRequest(f"job {job_id} cannot come after jobs that wait for so many others")
 
 
-def _refuse(spec: JobSpec, verdict: str, rest: Sequence[str]) -> None:
-    """Raise what the queue has against a request, if anything."""
+def _refuse(
+    spec: JobSpec, verdict: str, rest: Sequence[str], known: Callable[[], Sequence[tuple[Device, str]]]
+) -> None:
+    """Raise what the queue has against a request, if anything; *known* are its devices."""
     if verdict == "unknown":
         raise Unknown(tuple(map(int, rest)))
     if verdict == "never":
@@ -406,7 +409,7 @@ def _refuse(spec: JobSpec, verdict: str, rest: Sequence[str]) -> None:
         raise Impossible(f"job {job_id} {ended}: a job that is to come after it otherwise could never start")
     if verdict == "impossible":
         why, figure = rest
-        raise Impossible(why_impossible(spec, why, int(figure)))
+        raise Impossible(why_impossible(spec, why, int(figure), known() if why == "model" else ()))
     if verdict == "limited":
         whose, limit, used, most, asked = rest
         raise beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))

@@ -219,6 +219,8 @@ class DeviceStatus:
     trouble: str | None = None
     strangers: tuple[Stranger, ...] = ()
     holdings: tuple[Holding, ...] = ()
+    #: Whether its one run has it for itself.
+    exclusive: bool = False
 
     @property
     def drained(self) -> str | None:
@@ -228,6 +230,6 @@ class DeviceStatus:
     @property
     def free_bytes(self) -> int:
         """Return what a new job could be promised now."""
-        if self.trouble is not None or self.foreign_bytes is None:
+        if self.trouble is not None or self.foreign_bytes is None or self.exclusive:
             return 0
         return max(0, self.device.total_bytes - self.headroom_bytes - self.foreign_bytes - self.promised_bytes)

@@ -12,9 +12,9 @@ from redis.commands.core import Script
 
 from gpuqueue.queue.keys import PREFIX
 
-#: One script an act; ``lib.lua`` is the prelude of all, ``placement.lua`` of those that look ahead, ``limits.lua`` of
-#: those that limits concern, ``waits.lua`` and ``members.lua`` of those that queue a job or take it out, ``judge.lua``
-#: of those that take a request; they are no acts.
+#: One script an act; ``lib.lua`` is the prelude of all, ``constraints.lua`` of those that match jobs with devices,
+#: ``placement.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``waits.lua`` and
+#: ``members.lua`` of those that queue a job or take it out, ``judge.lua`` of those that take a request; no acts.
 ACTS = (
     "begin",
     "restore",
@@ -56,11 +56,8 @@ _FIRST = "do local why = refusal() if why then return why end end\n"
 
 #: What stands before an act beside ``lib.lua``.
 SHARED = {
-    "claim": ("limits", "waits", "placement", "members"),
-    "reserve": ("limits", "placement"),
-    "age": ("limits", "placement"),
-    "preempt": ("limits", "placement"),
-    "why": ("limits", "placement"),
+    "claim": ("constraints", "limits", "waits", "placement", "members"),
+    **dict.fromkeys(("reserve", "age", "preempt", "why"), ("constraints", "limits", "placement")),
     "uses": ("limits",),
     **dict.fromkeys(
         (
@@ -69,7 +66,7 @@ SHARED = {
         ),
         ("waits", "members"),
     ),
-    **dict.fromkeys(("submit", "edit"), ("judge", "limits", "waits", "members")),
+    **dict.fromkeys(("submit", "edit"), ("constraints", "judge", "limits", "waits", "members")),
 }
 
 

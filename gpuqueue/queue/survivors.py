@@ -71,7 +71,7 @@ def _run(survivor: Survivor, run: Run) -> list[str | float]:
         ",".join(device.uuid for device in run.devices),
         claimed_ms,
         to_epoch_ms(run.started_at) if run.started_at else claimed_ms,
-        _rate(spec.gpus * (spec.mem_bytes / total_bytes if total_bytes else 1.0)),
+        _rate(spec.gpus * (spec.mem_bytes / total_bytes if total_bytes and not spec.placement.exclusive else 1.0)),
         encode_started(log_path=run.log_path or "", devices=run.devices),
         to_epoch_ms(survivor.parked_until) if survivor.parked_until else 0,
     ]
@@ -114,7 +114,7 @@ def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Sur
     # That a queued job waits for memory is what we say when we are asked, and no step of its story.
     job = replace(job, reason=None if job.reason is WaitReason.MEMORY else job.reason)
     record = Record(job=job, runs=(run,) if run else ())
-    meant = job.spec.shape.device is None and fields.get("sh", "").split(":")[4:] == [DeviceWish.GPU.value]
+    meant = job.spec.shape.device is None and fields.get("sh", "").split(":")[4:5] == [DeviceWish.GPU.value]
     return Survivor(record=record, payload=payload or "", meant_for_gpu=meant)
 
 

@@ -23,7 +23,10 @@ words = st.one_of(
 )
 #: Command -> the options that it has and which end at once, each with the words that it takes.
 OPTIONS: dict[str, tuple[str, ...]] = {
-    "submit": ("-m", "-g", "-t", "-n", "-e", "-C", "-p", "--pool", "--no-requeue", "--no-cap", "--python", "--device"),
+    "submit": (
+        *("-m", "-g", "-t", "-n", "-e", "-C", "-p", "--pool", "--no-requeue", "--no-cap", "--python"),
+        *("--device", "--device-type", "--exclusive", "--spread", "--pack"),
+    ),
     "queue": ("-u", "-l", "--json"),
     "show": ("--json", "--plot"),
     "why": ("--json",),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from factories import ADA, BOB, make_offer, make_spec, serve
+from factories import ADA, BOB, make_device, make_offer, make_spec, serve
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -25,17 +25,29 @@ from gpuqueue.array import Array, Indexes
 from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.job import ENDS, JobSpec, JobState, Level, WaitReason
 from gpuqueue.limits import Limits
+from gpuqueue.placement import ANYWHERE, Placement
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
 from gpuqueue.queue.lease import Again, Alive, Claim, Found, Offer
+from gpuqueue.queue.matching import admits
 from gpuqueue.retries import Retries, RetryOn
 from gpuqueue.run import Ending, EndingKind
 from gpuqueue.units import GIB
 from gpuqueue.waits import Condition, Dependency, Waits
 
 DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
+MODELS = {"GPU-0": "Test A100", "GPU-1": "Test A100", "GPU-2": "Test H100", "GPU-3": "Test H100"}
 SLOTS = 3
+#: Mostly nothing is said.
+PLACEMENTS = (
+    *([ANYWHERE] * 6),
+    Placement(exclusive=True),
+    Placement(exclusive=True, whole=True),
+    Placement(models=("H100",)),
+    Placement(devices=("GPU-0", "GPU-1", "GPU-3")),
+    Placement(exclusive=True, models=("A100",)),
+)
 PREEMPT = {Level.URGENT: (Level.LOW, Level.NORMAL, Level.HIGH), Level.HIGH: (Level.LOW,)}
 #: What may be limited meanwhile; nothing, most of the time.
 LIMITS = ["", "", "ada: running_jobs=2", "*: running_mem=30G", "@lab: running_gpus=3 queued_jobs=8"]
@@ -48,6 +60,7 @@ jobs = st.fixed_dictionaries(
     {
         "mem_bytes": st.sampled_from([1, 4, 8, 12, 16, 20, 23]).map(lambda size: size * GIB),
         "gpus": st.sampled_from([1, 1, 1, 2, 3]),
+        "placement": st.sampled_from(PLACEMENTS),
         "account": st.sampled_from([ADA, BOB]),
         "level": st.sampled_from(Level),
         "time_limit_s": st.sampled_from([None, 60.0, 7200.0]),
@@ -93,7 +106,7 @@ class Site(RuleBasedStateMachine):
 
     def offer(self, uuid: str) -> Offer:
         """Return what a device's worker tells."""
-        return make_offer(uuid, host=DEVICES[uuid], slots=SLOTS)
+        return make_offer(uuid, host=DEVICES[uuid], slots=SLOTS, device=make_device(uuid, name=MODELS[uuid]))
 
     # ---- what may happen -----------------------------------------------------------------------------------------
 
@@ -151,6 +164,7 @@ class Site(RuleBasedStateMachine):
                 assert bound.used <= bound.limit.most, "a claim went over a limit"
         self.attempts[claimed.job_id] = self.attempts.get(claimed.job_id, 0) + 1
         assert claimed.attempt == self.attempts[claimed.job_id]
+        assert all(admits(claimed.spec.placement, make_device(each, name=MODELS[each])) for each in claimed.devices)
         return claimed
 
     def _fits(self, job_id: int, device: str) -> bool:
@@ -306,6 +320,14 @@ class Site(RuleBasedStateMachine):
         for device in self.queue.devices():
             assert device.promised_bytes <= device.device.total_bytes
             assert len(device.jobs) <= SLOTS
+
+    @invariant()
+    def who_wants_a_device_alone_is_alone(self) -> None:
+        """And the device says so."""
+        alone = {job.id for job in self.queue.live() if job.spec.placement.exclusive}
+        for device in self.queue.devices():
+            assert device.exclusive == bool(alone.intersection(device.jobs))
+            assert not device.exclusive or len(device.jobs) == 1
 
     @invariant()
     def nothing_that_was_acknowledged_is_gone(self) -> None:

@@ -24,6 +24,7 @@ from gpuqueue.codec import (
 from gpuqueue.device import Activity, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Level
+from gpuqueue.placement import ANYWHERE, Placement, Preference
 from gpuqueue.run import Ended, Ending, EndingKind, RunDevice
 from gpuqueue.units import GIB
 
@@ -113,6 +114,15 @@ def test_a_job_of_before_there_were_kinds_does_not_say() -> None:
     assert [None, *DeviceWish] == [
         decode_spec(encode_spec(make_spec(device=wish))).device for wish in (None, *DeviceWish)
     ]
+
+
+def test_a_job_of_before_there_was_a_placement_says_nothing_of_it() -> None:
+    """As one that says nothing of it is today; what one says comes out as it went in."""
+    wanted = Placement(exclusive=True, models=("A100", "H100"), devices=("GPU-1", "GPU-2"), preference=Preference.PACK)
+    assert ANYWHERE == decode_spec((GOLDEN / "spec-v1.json").read_text()).placement
+    assert wanted == decode_spec((GOLDEN / "spec-v1-placement.json").read_text()).placement
+    for placement in (wanted, ANYWHERE, Placement(exclusive=True, whole=True)):
+        assert placement == decode_spec(encode_spec(make_spec(placement=placement))).placement
 
 
 def test_a_job_of_before_its_umask_travelled_has_the_usual_one() -> None:

@@ -35,6 +35,7 @@ GPU = Device(uuid="GPU-none", index=0, name="none", kind=DeviceKind.GPU, total_b
     [
         ("sim:24G", [24 * GIB]),
         ("sim:4x24G", [24 * GIB] * 4),
+        ("sim:2x24G+80G", [24 * GIB, 24 * GIB, 80 * GIB]),
         ("2x512MiB", [512 * MIB] * 2),
         ("sim:64x1G", [GIB] * 64),
     ],
@@ -46,7 +47,10 @@ def test_simulated_devices_are_read_as_written(text: str, sizes: list[int]) -> N
 
 @pytest.mark.parametrize(
     "text",
-    ["sim:", "sim:4x", "sim:x24G", "sim:0x24G", "sim:65x1G", "sim:24", "sim:-1x24G", "sim:4x24G,1x8G", "sim:4x0G"],
+    [
+        *("sim:", "sim:4x", "sim:x24G", "sim:0x24G", "sim:65x1G", "sim:24", "sim:-1x24G", "sim:4x24G,1x8G", "sim:4x0G"),
+        *("sim:1G+", "sim:40x1G+40x1G"),
+    ],
 )
 def test_nonsense_is_refused(text: str) -> None:
     """What is no simulated device is refused with the text in the message."""

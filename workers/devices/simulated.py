@@ -32,13 +32,21 @@ _START, _RSS, _ENV_START, _ENV_END = 19, 21, 47, 48
 
 
 def parse_simulated(text: str) -> list[int]:
-    """Return the size in bytes of each device in *text*, which is like ``sim:4x24G`` or ``sim:24G``.
+    """Return the size in bytes of each device in *text*, like ``sim:4x24G``, ``sim:24G`` or ``sim:2x24G+2x80G``.
 
     Raises:
         BadRequest: *text* is nothing like that, or asks for no device or too many.
 
     """
-    match = _SPEC.fullmatch(text.removeprefix(PREFIX).strip())
+    sizes = [size_bytes for part in text.removeprefix(PREFIX).split("+") for size_bytes in _sizes(text, part)]
+    if len(sizes) > MAX_DEVICES:
+        raise BadRequest(f"{text!r} asks for {len(sizes)} simulated devices: it must be 1 to {MAX_DEVICES}")
+    return sizes
+
+
+def _sizes(text: str, part: str) -> list[int]:
+    """Return the sizes in one *part* of *text*."""
+    match = _SPEC.fullmatch(part.strip())
     if not match:
         raise BadRequest(f"{text!r} is no simulated device: write it like sim:4x24G or sim:24G")
     count = int(match[1] or 1)

@@ -67,14 +67,14 @@ else
   keep_waits(id, job, waits)
   call('SET', key2('s', id), spec)
   call('ZADD', P .. 'live', id, id)
-  belongs(id, spec, now)
+  rejoin(id, spec, now)
   for _, word in ipairs({'spec', spec}) do told[#told + 1] = word end
   local _, _, _, _, wish = parse_shape(job.sh)
   if wish == 'gpu' then for _, word in ipairs({'meant', 'gpu'}) do told[#told + 1] = word end end
 end
 call('HDEL', job_key(id), 'how', 'pre', 'pd') -- of an earlier run; how this one came to its start went down with the store
 call('HSET', job_key(id), 'st', 'running', 'at', attempt, 'tr', claimed, 'said', started, 'why', '')
-hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, job.mem, job.sh, now,
+local held = hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, job.mem, job.sh, now,
   now + lease_ms)
-tell('adopt', id, 'running', now, attempt, job.ls, '', 'lease', job.mem, unpack(told))
+tell('adopt', id, 'running', now, attempt, job.ls, '', 'lease', held, unpack(told))
 return 'running'

@@ -33,7 +33,7 @@ while i <= #ARGV do
       local name, observed = ARGV[i + 3 + 2 * k], ARGV[i + 4 + 2 * k]
       local lease = call('HGET', key2('dl', name), id)
       if lease then
-        local bytes, ends = string.match(lease, '^(%d+):%d+:(%d+)$')
+        local bytes, ends = string.match(lease, '^(%d+):%d+:(.+)$')
         if bytes then call('HSET', key2('dl', name), id, bytes .. ':' .. observed .. ':' .. ends) end
       end
     end

@@ -15,12 +15,23 @@ if gpus_here == '1' then heard_of_gpus = true end -- also while their own worker
 local now = now_ms()
 local stamp = string.format('%.0f', now)
 
+-- What a run that is alone on its devices was promised on each of them.
+local function least_lease(id, devices)
+  local least
+  for name in string.gmatch(devices, '[^,]+') do
+    local bytes = tonumber(string.match(call('HGET', key2('dl', name), id) or '', '^%d+') or 0)
+    least = math.min(least or bytes, bytes)
+  end
+  return string.format('%.0f', least)
+end
+
 -- A claim sent twice because the reply was lost gets the same answer twice, unless somebody else has the job by now.
 local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', '^(%w+):(%d+)$')
 if last_nonce == nonce then
-  local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix')
+  local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
   if j[1] == 'starting' and j[2] == (j[3] or '') .. '.' .. nonce then
-    return {last_id, j[2], spec_of(last_id, j[7]), j[3], j[4], j[5], j[6], j[7] or nil, j[8] or nil}
+    local mem = wants_alone(j[9] or '') and least_lease(last_id, j[5]) or j[4]
+    return {last_id, j[2], spec_of(last_id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
   end
   return {}
 end
@@ -39,25 +50,28 @@ call('HSET', key2('dev', host), device, record)
 for i = 8, #ARGV, 2 do -- of the same look as the foreign bytes: else the one would hide the other's growth
   local lease = call('HGET', key2('dl', device), ARGV[i])
   if lease then
-    local bytes, ends = string.match(lease, '^(%d+):%d+:(%d+)$')
+    local bytes, ends = string.match(lease, '^(%d+):%d+:(.+)$')
     if bytes then call('HSET', key2('dl', device), ARGV[i], bytes .. ':' .. ARGV[i + 1] .. ':' .. ends) end
   end
 end
 
-local available, pool, _, slots, total, all_slots, kind, capacity = promise(host, device, record)
+local available, pool, _, slots, total, all_slots, kind, capacity, strangers, runs = promise(host, device, record)
 if not available or available <= 0 or slots <= 0 then return {} end
 
 local peers
+local free_on = {[device] = available} -- what the devices that were looked at can give
 local function neighbours() -- the host's other devices of this kind, the fullest first, in a fixed order
   if peers then return peers end
   peers = {}
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
-      local free, its_pool, seen, its_slots, _, _, its_kind = promise(host, names[i])
+      local free, its_pool, seen, its_slots, its_total, _, its_kind, _, its_strangers, its_runs = promise(host, names[i])
       if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
         local reserved = parse_reservation(call('HGET', P .. 'rsv', names[i]))
-        peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved}
+        peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved, total = its_total,
+          strangers = its_strangers, runs = its_runs}
+        free_on[names[i]] = free
       end
     end
   end
@@ -68,13 +82,14 @@ local function neighbours() -- the host's other devices of this kind, the fulles
   return peers
 end
 
-local function gang(mem, n, wanted_pool, for_job) -- n devices of this host, this one first; all or none
+local function gang(mem, asks, for_job) -- so many devices of this host, this one first; all or none
   local devices = {device}
+  local n, want = asks.n, asks.want
   if n == 1 then return devices end
   if kind == 'mig' then return nil end -- a CUDA process can use one part of a card only
   for _, peer in ipairs(neighbours()) do
-    if peer.free >= mem and (wanted_pool == '' or peer.pool == wanted_pool)
-      and (not peer.reserved or peer.reserved == for_job) then
+    if peer.free >= mem and belongs(asks.pool, asks.wish, want, peer.name, peer.pool, kind)
+      and alone_there(want, peer.runs, peer.strangers, peer.total) and (not peer.reserved or peer.reserved == for_job) then
       devices[#devices + 1] = peer.name
       if #devices == n then return devices end
     end
@@ -94,23 +109,24 @@ local kinds = {} -- what a shape asks beside memory -> may a job of that kind ru
 local function kind_of(shape, colon)
   local rest = string.sub(shape, colon)
   if kinds[rest] == nil then
-    local mem, limit_s, n, wanted_pool, wish = parse_shape(shape)
-    local ok = mem and (wanted_pool == '' or wanted_pool == pool) and suits(wish, kind)
-    kinds[rest] = ok and {limit_s = limit_s, n = n, pool = wanted_pool} or false
+    local mem, limit_s, n, wanted_pool, wish, more = parse_shape(shape)
+    local want = constraints(more or '')
+    local ok = mem and belongs(wanted_pool, wish, want, device, pool, kind) and alone_there(want, runs, strangers, total)
+    kinds[rest] = ok and {limit_s = limit_s, n = n, pool = wanted_pool, wish = wish, want = want} or false
   end
   return kinds[rest]
 end
 
-local alone = {device}
+local only_this = {device}
 local function fits(shape) -- -> the devices for it | false
   local colon = string.find(shape, ':', 1, true)
   local asks = colon and kind_of(shape, colon)
   if not asks then return false end
   local mem = tonumber(string.sub(shape, 1, colon - 1))
   if mem > available then return false end
-  if r_job and not (asks.n == 1 and ((mem <= beside_bytes and beside_slots >= 1)
+  if r_job and not (asks.n == 1 and ((mem <= beside_bytes and beside_slots >= 1 and not asks.want.alone)
     or ends_before(asks.limit_s, r_start, now))) then return false end -- neither beside it nor gone before it starts
-  return asks.n == 1 and alone or gang(mem, asks.n, asks.pool, nil) or false
+  return asks.n == 1 and only_this or gang(mem, asks, nil) or false
 end
 
 local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
@@ -137,12 +153,19 @@ local function take(id, lv, user, shape, devices, how)
     limit_s = math.min(limit_s, tonumber(string.match(spec or '', '"time_limit_s":([%d.]+)')) or limit_s)
   end
   local deposit_s = limit_s > 0 and math.min(limit_s, DEPOSIT_S) or DEPOSIT_S
-  local rate = n * math.max(tonumber(mem) / total, 1 / all_slots)
+  local rate, alone, held = n * math.max(tonumber(mem) / total, 1 / all_slots), wants_alone(shape), mem
+  if alone then -- all that each can give, and told is what it has on each of them
+    rate, mem = n, string.format('%.0f', free_on[device])
+    for i = 2, n do mem = string.format('%.0f', math.min(tonumber(mem), free_on[devices[i]])) end
+  end
   if j[5] then call('HDEL', job_key(id), 'tr', 'said', 'pre', 'pd') end
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
     'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'how', how, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
-  for i = 1, #devices do call('HSET', key2('dl', devices[i]), id, mem .. ':0:' .. ends) end
+  for i = 1, #devices do
+    if alone then held = string.format('%.0f', free_on[devices[i]]) end
+    call('HSET', key2('dl', devices[i]), id, held .. ':0:' .. ends .. (alone and ':x' or ''))
+  end
   call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
   count_run(id, user, mem, names)
   charge(user, deposit_s * rate * weight(fair_ms(now)))
@@ -158,8 +181,10 @@ if r_job then -- the job that this device is reserved for comes before all other
     call('HDEL', P .. 'rsv', device)
     r_job = nil
   else
-    local mem, _, n, wanted_pool, wish = parse_shape(j[4])
-    local devices = mem <= available and suits(wish, kind) and gang(mem, n, wanted_pool, r_job)
+    local mem, _, n, wanted_pool, wish, more = parse_shape(j[4])
+    local want = constraints(more)
+    local devices = mem <= available and belongs('', wish, want, device, pool, kind)
+      and alone_there(want, runs, strangers, total) and gang(mem, {n = n, pool = wanted_pool, wish = wish, want = want}, r_job)
     if devices then return take(r_job, j[2], j[3], j[4], devices, 'reserved') end
   end
 end
@@ -168,8 +193,8 @@ local here = {} -- shape -> might it ever run on this device?
 local function any_belongs(shapes_key, most)
   for _, shape in ipairs(call('ZRANGE', shapes_key, 0, most - 1)) do
     if here[shape] == nil then
-      local mem, _, _, wanted_pool, wish = parse_shape(shape)
-      here[shape] = mem and mem <= total and (wanted_pool == '' or wanted_pool == pool) and suits(wish, kind) or false
+      local mem, _, _, wanted_pool, wish, more = parse_shape(shape)
+      here[shape] = mem and mem <= total and belongs(wanted_pool, wish, constraints(more), device, pool, kind) or false
     end
     if here[shape] then return true end
   end
@@ -223,11 +248,10 @@ local function take_fitting(lv, user, fitting)
 end
 
 -- The CPU of a site takes only what asks for it, mostly nothing: the shapes of the GPUs' jobs are passed over by their
--- last letters, without being judged. (A pool may be called so as well: that shape is judged.)
+-- letters, without being judged. (A pool may be called so as well: that shape is judged.)
 local choosy = kind == 'cpu' and gpus_known()
 local function worth_judging(shape)
-  local tail = choosy and string.sub(shape, -4)
-  return not tail or tail == ':cpu' or tail == ':any'
+  return not choosy or string.find(shape, ':cpu', 1, true) or string.find(shape, ':any', 1, true)
 end
 
 -- Where few shapes fit: which, and then who waits with one of them, least served first.

@@ -4,12 +4,13 @@ local WISHES = {[''] = true, gpu = true, cpu = true, any = true}
 -- What is not known is not impossible: a host that is down for an hour has taken its devices out of the queue.
 -- -> 'queued', '' or 'device' | 'impossible', why, figure
 local function judge(user, lv, mem, shape)
-  local _, _, n, pool, wish = parse_shape(shape)
+  local _, _, n, pool, wish, more = parse_shape(shape)
+  local want = constraints(more)
   local urgent = call('HGET', P .. 'meta', 'urgent') or '*'
   if lv == '3' and urgent ~= '*' and not string.find(',' .. urgent .. ',', ',' .. user .. ',', 1, true) then
     return 'impossible', 'urgent', 0
   end
-  local in_pool, largest, most, parts, anything = 0, 0, 0, 0, false
+  local in_pool, largest, most, parts, anything, of_models, named = 0, 0, 0, 0, false, false, false
   local hosts = call('SMEMBERS', P .. 'hosts')
   for h = 1, #hosts do
     local records = call('HGETALL', key2('dev', hosts[h]))
@@ -17,11 +18,14 @@ local function judge(user, lv, mem, shape)
     for i = 1, #records, 2 do
       local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
       anything = anything or total ~= nil
+      named = named or (want.devices and is_named(want.devices, records[i]))
       if total and (pool == '' or pool == its_pool) then
         in_pool = in_pool + 1
-        if suits(wish, kind) and n > 1 and kind == 'mig' then
+        of_models = of_models or of_model(want.models, records[i])
+        local meant = belongs(pool, wish, want, records[i], its_pool, kind)
+        if meant and n > 1 and kind == 'mig' then
           parts = parts + 1 -- a CUDA process can use one part of a card only
-        elseif suits(wish, kind) then
+        elseif meant then
           local offer = total - headroom
           candidates[kind] = (candidates[kind] or 0) + 1
           largest, most = math.max(largest, offer), math.max(most, candidates[kind])
@@ -32,6 +36,8 @@ local function judge(user, lv, mem, shape)
     end
   end
   if anything and in_pool == 0 then return 'impossible', 'pool', 0 end
+  if in_pool > 0 and not of_models then return 'impossible', 'model', 0 end
+  if named and most + parts == 0 then return 'impossible', 'named', 0 end
   if parts > 0 and most < n then return 'impossible', 'mig', 0 end
   if most == 0 then return 'queued', 'device' end
   if most < n then return 'impossible', 'devices', most end

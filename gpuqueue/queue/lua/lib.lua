@@ -39,10 +39,17 @@ end
 
 local function ring(what) call('PUBLISH', P .. 'bell', what) end
 
--- shape text -> memory, time limit (0: none), devices, pool, wish ('' where the job does not say: the text ends there)
+-- shape text -> memory, time limit (0: none), devices, pool, wish, and what else it says of its devices (constraints.lua);
+-- the text ends where the job says no more: '' is what is not there
 local function parse_shape(shape)
-  local mem, limit, n, pool, wish = string.match(shape, '^(%d+):(%d+):(%d+):([^:]*):?(.*)$')
-  return tonumber(mem), tonumber(limit), tonumber(n), pool, wish
+  local mem, limit, n, pool, wish, more = string.match(shape, '^(%d+):(%d+):(%d+):([^:]*):?([^:]*):?(.*)$')
+  return tonumber(mem), tonumber(limit), tonumber(n), pool, wish, more
+end
+
+-- Does a job of this shape want its devices for itself? Its leases say so at their end, and nobody joins it there.
+local function wants_alone(shape)
+  local _, _, _, _, _, more = parse_shape(shape)
+  return string.find(more or '', '^%a*x') ~= nil
 end
 
 -- record of a device -> total, headroom, foreign, seen, slots, pool, kind: gpu, mig (a part of one), simulated, cpu.
@@ -89,7 +96,7 @@ local NUMBER, WORD, MOST = '^%d+$', '^[%w_.@+-]+$', '9007199254740992' -- 2^53, 
 local KINDS = {
   levels = '^[0-3]+$', id = '^[1-9]%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER, level = '^[0-3]$', ['level?'] = '^[0-3]?$', flag = '^[01]$',
   token = '^%d+%.%w+$', nonce = '^%w+$', user = WORD, host = WORD, pool = '^[%w_.@+-]*$', worker = '^[^%c]+$',
-  device = '^[!-+%-.-9;-~]+$', shape = '^%d+:%d+:[1-9]%d?:[%w_.@+:-]*$', word = WORD,
+  device = '^[!-+%-.-9;-~]+$', shape = '^%d+:%d+:[1-9]%d?:[%w_.@+:,/-]*$', word = WORD,
   devices = '^[!-+%-.-9;-~,]*$', -- no comma or colon in a device
   gang = '^[!-+%-.-9;-~,]+$', -- the devices that a run holds: at least one
   passed = '^%d*$', -- '' where it is not known
@@ -199,7 +206,8 @@ end
 
 -- What a device may promise now: total - headroom - foreign - sum(max(lease, observed)).
 -- Derived from the live leases each time; there is no counter that could drift.
--- -> available bytes, pool, seen, free slots, total, slots, kind, bytes if nothing ran; nil where nobody announced it
+-- -> available bytes, pool, seen, free slots, total, slots, kind, bytes if nothing ran, bytes of strangers, runs; nil
+-- where nobody announced it
 local function promise(host, device, record)
   record = record or call('HGET', key2('dev', host), device)
   if not record then return nil end
@@ -208,10 +216,18 @@ local function promise(host, device, record)
   local available, capacity = total - headroom - foreign, total - headroom - foreign
   local leases = call('HVALS', key2('dl', device))
   for i = 1, #leases do
-    local lease, observed = string.match(leases[i], '^(%d+):(%d+)')
+    local lease, observed, alone = string.match(leases[i], '^(%d+):(%d+):?%d*:?(x?)')
     available = available - math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
+    if alone == 'x' then available = math.min(available, 0) end -- strangers may go: what they leave is not for us
   end
-  return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots), kind, capacity
+  return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots), kind, capacity,
+    tonumber(foreign), #leases
+end
+
+-- What a run that wants its devices for itself is promised on one: all that it can give, `mem` where nobody knows it yet.
+local function all_of(host, device, mem)
+  local _, _, _, _, _, _, _, capacity = promise(host, device)
+  return string.format('%.0f', math.max(capacity or 0, tonumber(mem)))
 end
 
 -- What a run holds counts against its user's limits for as long as its leases are there.
@@ -225,14 +241,21 @@ local function count_run(id, user, mem, names)
 end
 
 -- Promise a run its memory on each of its devices, and write down whose run it is. What it costs counts from now on.
+-- -> bytes that it has on the first of them
 local function hold_devices(id, run, mem, shape, now, expires)
   local _, limit_s = parse_shape(shape)
   local ends = limit_s > 0 and string.format('%.0f', tonumber(run.tc) + limit_s * 1000) or '0'
   for name, value in pairs(run) do call('HSET', job_key(id), name, value) end
   call('HSET', job_key(id), 'tf', string.format('%.0f', fair_ms(now)), 'dep', 0)
   count_run(id, call('HGET', job_key(id), 'u'), mem, run.devs)
-  for device in string.gmatch(run.devs, '[^,]+') do call('HSET', key2('dl', device), id, mem .. ':0:' .. ends) end
+  local alone, held = wants_alone(shape), mem
+  for device in string.gmatch(run.devs, '[^,]+') do
+    local bytes = alone and all_of(run.host, device, mem) or mem
+    if device == string.match(run.devs, '^[^,]+') then held = bytes end
+    call('HSET', key2('dl', device), id, bytes .. ':0:' .. ends .. (alone and ':x' or ''))
+  end
   call('ZADD', P .. 'leases', string.format('%.0f', expires), id)
+  return held
 end
 
 -- Give back all that a run holds, and settle its deposit with the seconds that it really took: by its shim's clock

@@ -253,7 +253,7 @@ local function still_left(spec)
 end
 
 -- A job is back in this store: if it is a member its array knows it again, and gives it to nobody else.
-local function belongs(id, spec, now)
+local function rejoin(id, spec, now)
   local array, index = owner_in(spec)
   if not array then return end
   call('HSET', job_key(id), 'ar', array, 'ix', index)
@@ -270,7 +270,7 @@ end
 
 -- A job of the book is back: it is a member of an array, an array, or neither.
 local function bring_back(id, spec, now)
-  if owner_in(spec) then return belongs(id, spec, now) end
+  if owner_in(spec) then return rejoin(id, spec, now) end
   local text, ranges, cap = array_of(spec)
   if not text then return end
   -- Held, until gather.lua says how far it had come: what has run must not run again.

@@ -12,15 +12,13 @@ local function parse_reservation(text)
   return id, tonumber(need), tonumber(start), blockers
 end
 
-local function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
-
--- The runs on a device: {id, bytes that they count for, when they must have ended (0: no limit)}.
+-- The runs on a device: {id, bytes that they count for, when they must have ended (0: no limit), alone there by right}.
 local function runs_on(device, total)
   local runs, leases = {}, call('HGETALL', key2('dl', device))
   for i = 1, #leases, 2 do
-    local lease, observed, ends = string.match(leases[i + 1], '^(%d+):(%d+):?(%d*)')
+    local lease, observed, ends, alone = string.match(leases[i + 1], '^(%d+):(%d+):?(%d*):?(x?)')
     local bytes = math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
-    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = tonumber(ends) or 0}
+    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = tonumber(ends) or 0, alone = alone == 'x'}
   end
   return runs
 end
@@ -51,9 +49,10 @@ local function picture(host, device, record, now)
   local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
   if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
   local seen_so = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots),
-    capacity = total - headroom - foreign, runs = runs_on(device, tonumber(total))}
+    total = tonumber(total), foreign = tonumber(foreign), capacity = total - headroom - foreign, runs = runs_on(device, tonumber(total))}
   seen_so.free = seen_so.capacity
   for _, run in ipairs(seen_so.runs) do
+    seen_so.alone = seen_so.alone or run.alone
     run.since = tonumber(call('HGET', job_key(run.id), 'tc') or '') or 0
     seen_so.free = seen_so.free - run.bytes
   end
@@ -67,10 +66,12 @@ local function picture(host, device, record, now)
 end
 
 -- When will the device have room? -> the time (now; later; 0: nobody can say) and the ids of the runs that must end
--- first; nil: never, as things stand.
-local function room_on(device, mem, now)
+-- first; nil: never, as things stand. Who wants to be alone waits for all of them, and all wait for who is alone.
+local function room_on(device, mem, now, want)
+  if not undisturbed(want, device.foreign, device.total) then return nil end
   local free, places, start, blockers = device.free, device.slots - #device.runs, now, {}
-  while free < mem or places < 1 do
+  local first = (want.alone or device.alone) and #device.runs or 0
+  while free < mem or places < 1 or #blockers < first do
     local run = device.runs[#blockers + 1]
     if not run then return nil end
     free, places = free + run.bytes, places + 1
@@ -84,17 +85,18 @@ end
 local function sooner(a, b) return a ~= b and a ~= 0 and (b == 0 or a < b) end
 
 -- Where on these devices of one host will a job of this shape start first? All its devices are of one kind.
--- -> {start, free, {{name, start, blockers}, ...}} | nil
+-- -> {start, free, {{name, start, blockers, all: its bytes where the job wants it for itself}, ...}} | nil
 local function plan(devices, shape, now)
-  local mem, _, n, pool, wish = parse_shape(shape)
-  local by_kind, best = {}, nil
+  local mem, _, n, pool, wish, more = parse_shape(shape)
+  local want, by_kind, best = constraints(more), {}, nil
   for _, device in ipairs(devices) do
-    if (pool == '' or pool == device.pool) and suits(wish, device.kind) and (n == 1 or device.kind ~= 'mig') then
-      local start, blockers = room_on(device, mem, now)
+    if belongs(pool, wish, want, device.name, device.pool, device.kind) and (n == 1 or device.kind ~= 'mig') then
+      local start, blockers = room_on(device, mem, now, want)
       if start then
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row
-        row[#row + 1] = {name = device.name, start = start, blockers = blockers, free = device.free}
+        row[#row + 1] = {name = device.name, start = start, blockers = blockers, free = device.free,
+          all = want.alone and device.total or nil}
       end
     end
   end

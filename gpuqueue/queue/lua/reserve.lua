@@ -65,7 +65,7 @@ local out, changed = {}, false
 local function reserve(id, mem, found)
   local chosen = {}
   for _, device in ipairs(found.devices) do
-    call('HSET', rsv, device.name, table.concat({id, mem, string.format('%.0f', found.start), device.blockers}, ':'))
+    call('HSET', rsv, device.name, table.concat({id, device.all and string.format('%.0f', device.all) or mem, string.format('%.0f', found.start), device.blockers}, ':'))
     holder[device.name] = id
     chosen[#chosen + 1] = device.name
   end

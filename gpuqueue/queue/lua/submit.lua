@@ -8,6 +8,7 @@
 --       | {'never', id of a job that has ended otherwise than it is to wait for}
 --       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
 --       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0} | {'impossible', 'urgent', 0}
+--       | {'impossible', 'model', 0} | {'impossible', 'named', 0}
 --       | {'limited', 'pool', a user, or @ and a group, which limit, used, most, asked}
 --       | {'default', ms}: it does not say how long it takes; it is to be sent again, saying that
 local wrong = expect {'user', 'level', 'size', 'shape', 'flag', 'text', 'nonce', 'text'}
@@ -39,7 +40,9 @@ if why == '' and limit_in_the_way(user, shape) then why = 'limit' end
 -- What does not say, while a GPU is known, is meant for a GPU: it must not find itself on a CPU because the last GPU
 -- was withdrawn while it waited.
 local meant = {}
-if wish == '' and gpus_known() then shape, meant = shape .. ':gpu', {'meant', 'gpu'} end
+if wish == '' and gpus_known() then
+  shape, meant = string.gsub(shape, '^(%d+:%d+:%d+:[^:]*):?', '%1:gpu', 1), {'meant', 'gpu'}
+end
 
 local id = string.format('%.0f', call('INCR', P .. 'seq'))
 local now = now_ms()

@@ -12,23 +12,29 @@ local job = read_job(id)
 if not job.st then return {} end
 if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then return {job.st, job.lv or '1', 0, 0, 0, 0, {}, {}} end
 local now = now_ms()
-local mem, limit_s, n, wanted_pool, wish = parse_shape(job.sh)
+local mem, limit_s, n, wanted_pool, wish, more = parse_shape(job.sh)
+local want = constraints(more)
 
 local function text(number) return string.format('%.0f', number) end
 
 -- What keeps this job from this device? The first that does, in words; `fits` if nothing does.
-local function obstacle(device, available, pool, seen, slots, total, kind, headroom, capacity, all_slots, holder, need, start, blockers)
+local function obstacle(device, available, pool, seen, slots, total, kind, headroom, capacity, all_slots, holder, need, start, blockers,
+    foreign, running)
   if wanted_pool ~= '' and wanted_pool ~= pool then return 'pool' end
   if not suits(wish, kind) then return 'kind' end
+  if not is_named(want.devices, device) then return 'named' end
+  if not of_model(want.models, device) then return 'model' end
   if n > 1 and kind == 'mig' then return 'part' end
   if mem > total - headroom then return 'too_small' end
   if call('HEXISTS', P .. 'drained', device) == 1 then return 'drained' end
   if math.abs(now - seen) > SEEN_MS then return 'silent' end
+  if #running == 1 and running[1].alone then return 'exclusive' end
+  if not alone_there(want, #running, foreign, total) then return 'occupied' end
   if mem > available then return 'memory' end
   if slots <= 0 then return 'slots' end
   if holder and holder ~= id then
     local bytes, places = left_beside(device, capacity, all_slots, need, blockers)
-    if n > 1 or not ((mem <= bytes and places >= 1) or ends_before(limit_s, start, now)) then return 'kept' end
+    if n > 1 or not ((mem <= bytes and places >= 1 and not want.alone) or ends_before(limit_s, start, now)) then return 'kept' end
   end
   if job.st == 'queued' and (job.why or '') ~= '' then return 'not_yet' end
   return limit_in_the_way(job.u, job.sh, kind) and 'limit' or 'fits'
@@ -41,15 +47,16 @@ for _, host in ipairs(names) do
   local records, fitting, planned = call('HGETALL', key2('dev', host)), {}, {}
   for i = 1, #records, 2 do
     local device = records[i]
-    local available, pool, seen, slots, total, all_slots, kind, capacity = promise(host, device)
+    local available, pool, seen, slots, total, all_slots, kind, capacity, foreign = promise(host, device)
     if available then
       local holder, need, start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
       if holder and holder ~= id and reserved_in_vain(holder) then holder = nil end
       local _, headroom = parse_record(records[i + 1], device)
+      local running = runs_on(device, total)
       local why = obstacle(device, available, pool, seen, slots, total, kind, tonumber(headroom), capacity, all_slots,
-        holder, need, start, blockers)
+        holder, need, start, blockers, foreign, running)
       local row = {device, host, why, text(available), text(capacity), text(total), holder or ''}
-      for _, run in ipairs(runs_on(device, total)) do
+      for _, run in ipairs(running) do
         for _, value in ipairs({run.id, text(run.bytes), text(run.ends)}) do row[#row + 1] = value end
       end
       devices[#devices + 1] = row

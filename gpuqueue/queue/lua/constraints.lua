@@ -1,0 +1,80 @@
+-- What a job says of its devices beside kind, pool and memory. Goes before submit.lua, claim.lua, reserve.lua, why.lua.
+--
+-- It stands at the end of the job's shape, after the wish: flags:models:devices (see gpuqueue.placement.Placement).
+--   flags    x it wants each device for itself, w all of its memory as well; s it spreads, p it packs
+--   models   separated by '+'; each is words separated by '-', all of which a device's name must have
+--   devices  UUIDs, separated by commas
+local STRANGERS_SHARE = 16 -- as gpuqueue.placement: a part of the memory that a screen and the driver may take
+
+local function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
+
+local NOTHING = {alone = false, whole = false}
+local parsed = {[''] = NOTHING} -- text -> {alone, whole, order: s | p | nil, models: {{word, ...}, ...} | nil, devices | nil}
+local function constraints(text)
+  local found = parsed[text]
+  if found then return found end
+  local flags, models, devices = string.match(text, '^(%a*):?([^:]*):?(.*)$')
+  found = {alone = string.find(flags, 'x', 1, true) ~= nil, whole = string.find(flags, 'w', 1, true) ~= nil,
+    order = string.match(flags, '[sp]')}
+  if devices ~= '' then found.devices = devices end
+  if models ~= '' then
+    found.models = {}
+    for model in string.gmatch(models, '[^+]+') do
+      local words = {}
+      for word in string.gmatch(model, '[^-]+') do words[#words + 1] = word end
+      found.models[#found.models + 1] = words
+    end
+  end
+  parsed[text] = found
+  return found
+end
+
+local facts_known = {} -- device -> what its worker told of it; looked up once, and only where a job asks for it
+local function facts_of(device)
+  if not facts_known[device] then
+    local ok, facts = pcall(cjson.decode, call('HGET', P .. 'facts', device) or '')
+    facts_known[device] = ok and type(facts) == 'table' and facts or {}
+  end
+  return facts_known[device]
+end
+
+local words_known = {} -- device -> set of the words of its model's name
+local function words_of(device)
+  local words = words_known[device]
+  if not words then
+    local its = facts_of(device).device
+    local name = type(its) == 'table' and its.name
+    words = {}
+    for word in string.gmatch(string.lower(type(name) == 'string' and name or ''), '[a-z0-9.]+') do words[word] = true end
+    words_known[device] = words
+  end
+  return words
+end
+
+-- Is the device of one of these models? As gpuqueue.placement.fits_model.
+local function of_model(models, device)
+  if not models then return true end
+  local words = words_of(device)
+  for i = 1, #models do
+    local fits = true
+    for k = 1, #models[i] do fits = fits and words[models[i][k]] end
+    if fits then return true end
+  end
+  return false
+end
+
+local function is_named(devices, device) return not devices or within(devices, device) end
+
+-- May a job with this wish, pool and constraints ever run on the device?
+local function belongs(wanted_pool, wish, want, device, pool, kind)
+  if wanted_pool ~= '' and wanted_pool ~= pool or not suits(wish, kind) then return false end
+  return want == NOTHING or (is_named(want.devices, device) and of_model(want.models, device))
+end
+
+-- Could it be given to the job alone, were none of our runs there? Strangers do not go because we wish it.
+local function undisturbed(want, foreign, total) return not want.whole or foreign * STRANGERS_SHARE <= total end
+
+-- Would the job be alone there, if it wants to be?
+local function alone_there(want, runs, foreign, total)
+  return not want.alone or (runs == 0 and undisturbed(want, foreign, total))
+end
