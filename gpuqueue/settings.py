@@ -20,6 +20,7 @@ from typing import Any
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.limits import Limits
+from gpuqueue.placement import Preference
 from gpuqueue.preemption import parse_preempt
 from gpuqueue.shares import Shares
 from gpuqueue.units import parse_bytes, parse_duration
@@ -97,6 +98,8 @@ class Settings:
     limits: str = ""
     #: What jobs of a pool may ask for, and get if they do not say: ``big: max_time=2d default_time=4h``.
     pool_limits: str = ""
+    #: Where a job on one device goes if it does not say: to the one with the most free memory, or with the least.
+    placement: Preference = Preference.SPREAD
     #: Who may ask for the level urgent: users separated by commas, or ``*``.
     urgent: str = "*"
     #: How long a job waits before devices are kept for it, if it fits nowhere.
@@ -445,6 +448,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "groups": str,
     "limits": str,
     "pool_limits": str,
+    "placement": Preference.parse,
     "urgent": _users,
     "reserve_after_s": _duration_or_none,
     "reservations": _positive,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from gpuqueue.device import Device, DeviceKind
 from gpuqueue.errors import Unreachable
 from gpuqueue.job import JobState
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
-from gpuqueue.queue.lease import BrokenClaim, Claim
+from gpuqueue.queue.lease import BrokenClaim, Claim, Later
 from gpuqueue.run import Ending, RunDevice
 from gpuqueue.settings import Settings
 from workers.devices.backend import DeviceBackend
@@ -58,6 +59,8 @@ class Claimer:
         self._stopping = stopping
         self._said: str | None = None
         self._paused_until_s = 0.0
+        #: When to look again because a job was left to a better device, in seconds.
+        self._again_s = math.inf
         self.wake = SteadyEvent()
 
     def loop(self) -> None:
@@ -66,7 +69,7 @@ class Claimer:
             self.wake.clear()
             while not self._stopping.is_set() and self.claim_one():
                 pass
-            self.wake.wait(self._settings.poll_s)
+            self.wake.wait(min(self._settings.poll_s, self._again_s))
 
     def pause(self) -> None:
         """Claim nothing for a moment: a claim was given back, and its ring must not bring it back at once."""
@@ -74,6 +77,7 @@ class Claimer:
 
     def claim_one(self) -> bool:
         """Claim and hand over one job; return whether there was one."""
+        self._again_s = math.inf
         if len(self._runs) >= self._settings.slots or self._clock.monotonic_s() < self._paused_until_s:
             return False
         claim = self._claim()
@@ -99,7 +103,7 @@ class Claimer:
                 self._say(offer.trouble)
                 return None  # a job that was claimed all the same comes back when its lease ends
             try:
-                return self._queue.claim(
+                found = self._queue.seek(
                     offer,
                     worker=self._worker,
                     lease_s=self._settings.lease_s,
@@ -113,6 +117,11 @@ class Claimer:
                 log.warning("no claims for now: %s", error)
                 if self._stopping.wait(PAUSE_S):
                     return None  # if it was claimed all the same, the next worker of this device gives it up
+            else:
+                if isinstance(found, Later):
+                    self._again_s = found.after_s
+                    return None
+                return found
 
     def _refuse(self, broken: BrokenClaim) -> None:
         """End a job that nobody can run: given back, it would be claimed again at once, and for ever."""

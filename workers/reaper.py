@@ -50,6 +50,7 @@ class Reaper:
             half_life_s=settings.half_life_s,
             urgent=None if settings.urgent == "*" else settings.urgent.split(","),
             shares=Shares.parse(settings.shares, settings.groups).by_user(),
+            placement=settings.placement,
         )
         self._queue.set_limits(settings.site_limits())
         self._told_epoch = epoch

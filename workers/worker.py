@@ -286,7 +286,7 @@ class Worker:
                             self._cancel(ring.token)
                         elif ring.what == "preempt" and ring.token is not None:
                             self._ask_for_place(ring)
-                        else:
+                        elif ring.device in (None, self.device.uuid):
                             self._wake()
             except Unreachable as error:
                 log.warning("the doorbell is silent: %s", error)

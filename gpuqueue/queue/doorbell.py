@@ -8,6 +8,8 @@ from types import TracebackType
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 
+#: A ring on the bell that is for one device's worker begins so.
+FOR = "for:"
 #: Longest wait in one call, in seconds.
 MAX_WAIT_S = 10.0
 
@@ -16,7 +18,8 @@ MAX_WAIT_S = 10.0
 class Ring:
     """One ring: ``work`` (look at the queue), ``cancel`` or ``preempt`` (of *token*'s run) or ``end`` (of *job_id*).
 
-    A run that is preempted makes place for the job *by*, in *left_s*.
+    A run that is preempted makes place for the job *by*, in *left_s*. *device* is the one whose worker should look for
+    work; None means all.
     """
 
     what: str
@@ -24,6 +27,7 @@ class Ring:
     token: str | None = None
     by: int | None = None
     left_s: float | None = None
+    device: str | None = None
 
 
 def ring_of(channel: str, text: str) -> Ring:
@@ -37,6 +41,8 @@ def ring_of(channel: str, text: str) -> Ring:
         if channel == keys.CONTROL and words[0] == "preempt":
             token, by, left_ms = words[2].split(":")
             return Ring("preempt", job_id=int(words[1]), token=token, by=int(by), left_s=int(left_ms) / 1000)
+        if channel == keys.BELL and text.startswith(FOR):
+            return Ring("work", device=text.removeprefix(FOR))
     except (ValueError, IndexError):
         pass
     return Ring("work")

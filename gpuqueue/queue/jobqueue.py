@@ -21,7 +21,7 @@ from gpuqueue.queue import keys, replies, waiting
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.explanation import Explanation
 from gpuqueue.queue.fleet import Fleet
-from gpuqueue.queue.lease import NO_EVIDENCE, Again, Alive, Claim, Evidence, Found, Offer, Unknown, Verdicts
+from gpuqueue.queue.lease import NO_EVIDENCE, Again, Alive, Claim, Evidence, Found, Later, Offer, Unknown, Verdicts
 from gpuqueue.queue.matching import beyond_limit, kind_word, takers, use_of, why_impossible
 from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.recovery import Recovery
@@ -105,7 +105,15 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
 
     @answering
     def claim(self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False) -> Claim | None:
-        """Claim the job that should run next on the device of *offer*, or None.
+        """Claim the job that should run next on the device of *offer*, or None: as :meth:`seek`."""
+        found = self.seek(offer, worker=worker, lease_s=lease_s, nonce=nonce, gpus_here=gpus_here)
+        return found if isinstance(found, Claim) else None
+
+    @answering
+    def seek(
+        self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False
+    ) -> Claim | Later | None:
+        """Claim the job that should run next on the device of *offer*; say when to look again if one was left.
 
         The same *nonce* again gets the same answer. *gpus_here* is whether the host serves GPUs, be they announced
         yet or not: then its CPU leaves them the jobs that do not say.
@@ -127,7 +135,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
             int(gpus_here),
             *pairs,
         )
-        return replies.claim(reply) if reply else None
+        return replies.claim(reply)
 
     @answering
     def started(

@@ -36,6 +36,13 @@ class Claim:
         return str(self.member or self.job_id)
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Nothing was claimed, but a job was left to a better device: look again *after_s*, whatever became of that."""
+
+    after_s: float
+
+
 class BrokenClaim(Unreadable):
     """A job was claimed, and nobody can run it: its request cannot be read. Whoever claimed it must end it."""
 

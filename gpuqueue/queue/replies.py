@@ -24,6 +24,7 @@ from gpuqueue.queue.lease import (
     Claim,
     DeviceStatus,
     Holding,
+    Later,
     Lease,
     MakePlace,
     Reservation,
@@ -36,13 +37,17 @@ from gpuqueue.words import brief
 log = logging.getLogger(__name__)
 
 
-def claim(reply: Sequence[str]) -> Claim:
-    """Return the claim that claim.lua answered with.
+def claim(reply: Sequence[str]) -> Claim | Later | None:
+    """Return what claim.lua answered with.
 
     Raises:
         BrokenClaim: the job's request is gone, damaged or of a version that we do not know.
 
     """
+    if not reply:
+        return None
+    if len(reply) == 1:
+        return Later(int(reply[0]) / 1000)
     job_id, token, spec, attempt, lease_bytes, devices, claimed_ms, *whose = reply
     member = _member(*whose) if whose else None
     payload = with_owner(spec, member)

@@ -7,6 +7,7 @@ from typing import cast
 
 from gpuqueue.job import JobState, Level
 from gpuqueue.limits import Limits, Use
+from gpuqueue.placement import Preference
 from gpuqueue.preemption import MOST, words_of
 from gpuqueue.queue import keys, replies
 from gpuqueue.queue.connect import answering
@@ -52,12 +53,22 @@ class Ticks(Store):
         return {int(job_id): int(by) for job_id, by in zip(reply[::2], reply[1::2], strict=True)}
 
     @answering
-    def set_policy(self, *, half_life_s: float, urgent: Collection[str] | None, shares: Mapping[str, float]) -> bool:
-        """Count usage so from now on; return whether that is new. *urgent*: who may use that level, None anybody."""
+    def set_policy(
+        self,
+        *,
+        half_life_s: float,
+        urgent: Collection[str] | None,
+        shares: Mapping[str, float],
+        placement: Preference | None = None,
+    ) -> bool:
+        """Count usage so from now on; return whether that is new.
+
+        *urgent*: who may use that level, None anybody. *placement*: where jobs on one device go, None to whoever looks.
+        """
         others = {user: share for user, share in shares.items() if share != 1}
         pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
         who = "*" if urgent is None else ",".join(sorted(urgent))
-        return bool(self._scripts.run("policy", _ms(half_life_s), who, *pairs))
+        return bool(self._scripts.run("policy", _ms(half_life_s), who, placement.value if placement else "", *pairs))
 
     @answering
     def set_limits(self, limits: Limits) -> bool:

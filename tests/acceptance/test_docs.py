@@ -336,7 +336,7 @@ def test_every_state_ending_and_reason_is_described(head: str, words: type[JobSt
 
 def test_every_script_is_where_the_docs_say() -> None:
     """The path gpuqueue/queue/lua that the pages name holds the scripts."""
-    assert {*ACTS, "lib", "placement", "waits", "judge", "members", "limits", "constraints"} == {
+    assert {*ACTS, "lib", "placement", "waits", "judge", "members", "limits", "constraints", "elsewhere"} == {
         entry.name.removesuffix(".lua") for entry in (files("gpuqueue.queue") / "lua").iterdir()
     }
 

@@ -25,11 +25,12 @@ from gpuqueue.array import Array, Indexes
 from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.job import ENDS, JobSpec, JobState, Level, WaitReason
 from gpuqueue.limits import Limits
-from gpuqueue.placement import ANYWHERE, Placement
+from gpuqueue.placement import ANYWHERE, Placement, Preference
+from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
-from gpuqueue.queue.lease import Again, Alive, Claim, Found, Offer
+from gpuqueue.queue.lease import Again, Alive, Claim, Found, Later, Offer
 from gpuqueue.queue.matching import admits
 from gpuqueue.retries import Retries, RetryOn
 from gpuqueue.run import Ending, EndingKind
@@ -44,7 +45,8 @@ PLACEMENTS = (
     *([ANYWHERE] * 6),
     Placement(exclusive=True),
     Placement(exclusive=True, whole=True),
-    Placement(models=("H100",)),
+    Placement(models=("H100",), preference=Preference.SPREAD),
+    Placement(preference=Preference.PACK),
     Placement(devices=("GPU-0", "GPU-1", "GPU-3")),
     Placement(exclusive=True, models=("A100",)),
 )
@@ -95,6 +97,7 @@ class Site(RuleBasedStateMachine):
     def open(self, batch: list[dict[str, Any]], order: list[str]) -> Any:
         """Two hosts with four cards, and a morning's work."""
         self.queue.open(0)
+        self.queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=Preference.SPREAD)
         serve(self.queue, *(self.offer(uuid) for uuid in DEVICES))
         self._submit(batch)
         return multiple(*self._claims([*order, *order], again=False))
@@ -150,8 +153,8 @@ class Site(RuleBasedStateMachine):
         nonce = new_nonce()
         waiting = [job.id for job in self.queue.live() if job.reason is not WaitReason.ARRAY_LIMIT]
         fits = {job_id for job_id in waiting if self._fits(job_id, device)}
-        claimed = self.queue.claim(self.offer(device), worker=device, lease_s=300, nonce=nonce)
-        if again:
+        claimed = self._sought(device, nonce, fits)
+        if again and claimed is not None:
             assert claimed == self.queue.claim(self.offer(device), worker=device, lease_s=300, nonce=nonce)
         if claimed is None:
             assert not fits, f"nothing was claimed, and why says that {fits} fit"
@@ -166,6 +169,18 @@ class Site(RuleBasedStateMachine):
         assert claimed.attempt == self.attempts[claimed.job_id]
         assert all(admits(claimed.spec.placement, make_device(each, name=MODELS[each])) for each in claimed.devices)
         return claimed
+
+    def _sought(self, device: str, nonce: str, fits: set[int]) -> Claim | None:
+        """Look as a worker does; what was left to a better device is anybody's once its moment is over."""
+        found = self.queue.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
+        if isinstance(found, Later):
+            left = {job_id for job_id in fits if self.client.hexists(keys.job(job_id), "pl")}
+            assert left, "nothing was left, or something that does not fit"
+            for job_id in left:
+                self.client.hincrby(keys.job(job_id), "pl", -1000)
+            found = self.queue.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
+            assert isinstance(found, Claim), "it waits for the sake of its place"
+        return found
 
     def _fits(self, job_id: int, device: str) -> bool:
         found = self.queue.why(job_id)
@@ -258,6 +273,11 @@ class Site(RuleBasedStateMachine):
 
         with contextlib.suppress(BadRequest, Refused):
             self.queue.edit(job_id, change, level=told["level"], after=told["after"], begin=told["begin"])
+
+    @rule(placement=st.sampled_from([*Preference, None]))
+    def place(self, placement: Preference | None) -> None:
+        """The site says where jobs go."""
+        self.queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
 
     @rule(most=st.sampled_from([1, 2, 0]))
     def reserve(self, most: int) -> None:

@@ -143,7 +143,7 @@ GOOD: dict[str, list[Any]] = {
     "reserve": [0, 1],
     "age": [0, 100],
     "preempt": [0, 60_000, 5, 3, "01", 2, "0"],
-    "policy": [86_400_000, "ada,bob", "ada", 2000],
+    "policy": [86_400_000, "ada,bob", "spread", "ada", 2000],
     "restrict": ["user:*", "running_gpus=2 queued_jobs=9!", "member:bob", "lab", "members:lab", "bob,eve"],
     "uses": [],
     "why": [5],

@@ -2,11 +2,12 @@
 -- Order: level, then the least-served user, then that user's jobs as they came; what does not fit is passed over.
 -- How it came to its start: `immediate` it was first in that order, `backfill` it fitted where those before it did not,
 -- `reserved` the device was kept for it.
+-- A job that a better device should have is left to that one for a moment (see elsewhere.lua).
 -- arrow: queued -> starting
 -- ARGV: host  device  worker  lease_ms  foreign  nonce  1 if the host serves GPUs,
 --       then for each of the worker's runs: id  observed bytes here
--- returns {} | {id, token, spec, attempt, mem, devices (comma-separated), claimed ms, and of a member of an array: its
---   array, whose spec that is, and its index}
+-- returns {} | {ms until it should look again, since a job was left} | {id, token, spec, attempt, mem, devices
+--   (comma-separated), claimed ms, and of a member of an array: its array, whose spec that is, and its index}
 local wrong = misfit {'host', 'device', 'worker', 'ms', 'bytes', 'nonce', 'flag'}
 for i = 8, #ARGV, 2 do wrong = wrong or misfit({'id', 'bytes'}, i) end
 if wrong then return wrong end
@@ -131,10 +132,11 @@ end
 
 local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
 local function take(id, lv, user, shape, devices, how)
-  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix')
+  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix', 'pl')
   local array, index, left = j[7] or nil, j[8] or nil, nil
   if j[1] == 'queued' and j[6] then -- the rest of it stays where it is
     unreserve(id)
+    if j[9] then call('HDEL', job_key(id), 'pl') end
     array = id
     id, index, left = split(array, j[6], now)
     if not id then return nil end
@@ -158,7 +160,7 @@ local function take(id, lv, user, shape, devices, how)
     rate, mem = n, string.format('%.0f', free_on[device])
     for i = 2, n do mem = string.format('%.0f', math.min(tonumber(mem), free_on[devices[i]])) end
   end
-  if j[5] then call('HDEL', job_key(id), 'tr', 'said', 'pre', 'pd') end
+  if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
     'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'how', how, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
@@ -214,8 +216,25 @@ local function how_it_came(lv, user, shape) -- did it pass a job that comes befo
   return place > 0 and any_belongs(key3('us', lv, user), place) and 'backfill' or 'immediate'
 end
 
-local function take_head(lv, user, shape, id)
-  return take(string.format('%.0f', id), lv, user, shape, fits(shape), how_it_came(lv, user, shape))
+local this = {host = host, device = device, kind = kind, available = available, total = total}
+local function leave_elsewhere(id, shape) -- to a device that should rather have it
+  local colon = string.find(shape, ':', 1, true)
+  local asks = kind_of(shape, colon)
+  local order = asks.want.order or meta().order
+  if asks.n > 1 or asks.want.alone or order == '' then return false end
+  local better = better_device(this, tonumber(string.sub(shape, 1, colon - 1)), asks, order, now)
+  return better ~= nil and leave_to(better, id, now)
+end
+
+local left_lines = {} -- the lines whose first job was left: lv:user:shape
+local function is_left(lv, user, shape) return left_lines[queue_key(lv, user, shape)] end
+local function take_head(lv, user, shape, head)
+  local id = string.format('%.0f', head)
+  if leave_elsewhere(id, shape) then
+    left_lines[queue_key(lv, user, shape)] = true
+    return nil
+  end
+  return take(id, lv, user, shape, fits(shape), how_it_came(lv, user, shape))
 end
 
 local FEW = 8
@@ -224,8 +243,9 @@ local FEW = 8
 local function take_among_first(lv, user)
   local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
   for i = 1, #heads, 2 do
-    if fits(heads[i]) and not limit_in_the_way(user, heads[i], kind) then
-      return take_head(lv, user, heads[i], heads[i + 1]), true
+    if fits(heads[i]) and not is_left(lv, user, heads[i]) and not limit_in_the_way(user, heads[i], kind) then
+      local taken = take_head(lv, user, heads[i], heads[i + 1])
+      if taken or not is_left(lv, user, heads[i]) then return taken, true end
     end
   end
   return nil, #heads < 2 * FEW
@@ -239,12 +259,16 @@ local function take_fitting(lv, user, fitting)
     local heads = call('ZMSCORE', key3('us', lv, user), unpack(fitting, from, to))
     for i = 1, #heads do
       local id = heads[i] and tonumber(heads[i])
-      if id and (not first or id < first) and not limit_in_the_way(user, fitting[from + i - 1], kind) then
-        first, its_shape = id, fitting[from + i - 1]
+      local shape = fitting[from + i - 1]
+      if id and (not first or id < first) and not is_left(lv, user, shape) and not limit_in_the_way(user, shape, kind) then
+        first, its_shape = id, shape
       end
     end
   end
-  return first and take_head(lv, user, its_shape, first) or nil
+  if not first then return nil end
+  local taken = take_head(lv, user, its_shape, first)
+  if not taken and is_left(lv, user, its_shape) then return take_fitting(lv, user, fitting) end -- MOST_LEFT times at most
+  return taken
 end
 
 -- The CPU of a site takes only what asks for it, mostly nothing: the shapes of the GPUs' jobs are passed over by their
@@ -298,4 +322,4 @@ for _, lv in ipairs(LEVELS) do
     if taken then return taken end
   end
 end
-return {}
+return left > 0 and {LEAVE_MS} or {}

@@ -9,6 +9,7 @@
 --   pre the job that its run must make place for, pd until when (ms)    pn how often it made place
 --   pb 1 if its reservation is on room that others make
 --   ev outbox id of the event that ended it     lf how often it was lifted by a level     rv devices reserved for it
+--   pl since when it is left to a better device (see elsewhere.lua)
 local P = KEYS[1]
 local call = redis.call
 local LEVELS = {'3', '2', '1', '0'} -- high first
@@ -131,9 +132,9 @@ local T0_S, HALF_LIFE_S = 1735689600, 7 * 86400
 local kept -- of the site's figures; read once in a script
 local function meta()
   if kept then return kept end
-  local claims, fair, t0, half_life = unpack(call('HMGET', P .. 'meta', 'claims', 'fair', 't0', 'half_life'))
+  local claims, fair, t0, half_life, order = unpack(call('HMGET', P .. 'meta', 'claims', 'fair', 't0', 'half_life', 'order'))
   kept = {claims = tonumber(claims or '') or 0, fair = tonumber(fair or ''), t0_s = tonumber(t0 or '') or T0_S,
-    half_life_s = tonumber(half_life or '') or HALF_LIFE_S}
+    half_life_s = tonumber(half_life or '') or HALF_LIFE_S, order = order or ''}
   return kept
 end
 local function set_meta(...)
