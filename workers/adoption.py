@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gpuqueue.errors import Unreadable
 from gpuqueue.job import JobState
@@ -26,11 +26,14 @@ class Adoption:
     Whether a run is taken back the store decides, in one step (``adopt.lua``). So any run may be offered at any time.
     """
 
-    def __init__(self, settings: Settings, queue: JobQueue, runs: LiveRuns, *, worker: str) -> None:
+    def __init__(
+        self, settings: Settings, queue: JobQueue, runs: LiveRuns, *, worker: str, near: Mapping[str, int] | None = None
+    ) -> None:
         self._settings = settings
         self._queue = queue
         self._runs = runs
         self._worker = worker
+        self._near = near
         #: Gives a run to a thread that settles it once more.
         self.hand_over: Callable[[LiveRun], None] | None = None
 
@@ -41,7 +44,7 @@ class Adoption:
             Unreachable: it does not answer; say it all again.
 
         """
-        self._queue.announce(offer, worker=self._worker, pid=os.getpid(), boot_id=boot_id())
+        self._queue.announce(offer, worker=self._worker, pid=os.getpid(), boot_id=boot_id(), near=self._near)
         for run in self._runs.all():
             # A run that has not asked for its start yet will do so, and hear what has become of its claim.
             if run.directory.may_have_started():

@@ -26,6 +26,7 @@ from workers.adoption import Adoption
 from workers.beats import Beats
 from workers.claimer import Claimer
 from workers.devices.backend import DeviceBackend
+from workers.devices.near import near
 from workers.environment import TOKEN
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
@@ -70,7 +71,7 @@ class Worker:
         self._clock = clock
         self._gate = Gate(settings, backend, device, self.runs, clock)
         self._sampler = Sampler(backend, self.runs, clock, Watchdog(self._gate.promised_bytes), self._gate.look)
-        self._adoption = Adoption(settings, self.queue, self.runs, worker=self.name)
+        self._adoption = Adoption(settings, self.queue, self.runs, worker=self.name, near=near(backend, device))
         self._runner = Runner(settings, self.queue, self._gate, self._sampler, self.runs, clock, self._adoption)
         self._beats = Beats(settings, self.queue, self._gate, self.runs, clock, self._adoption)
         self._reaper = Reaper(settings, self.queue, clock)

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
 from typing import cast
 
@@ -32,11 +32,16 @@ class Fleet(Store):
         self._seen: dict[str, str] = {}
 
     @answering
-    def announce(self, offer: Offer, *, worker: str, pid: int, boot_id: str) -> None:
-        """Tell what *offer*'s device is and which worker serves it from now on, of which version and by which clock."""
+    def announce(
+        self, offer: Offer, *, worker: str, pid: int, boot_id: str, near: Mapping[str, int] | None = None
+    ) -> None:
+        """Tell what *offer*'s device is and which worker serves it from now on, of which version and by which clock.
+
+        *near* is how far it is to other devices of its host, by UUID, in the steps of NVML; unknown ones are left out.
+        """
         facts = {"device": device_to_plain(offer.device), "host": offer.host, "worker": worker, "pid": pid}
         clock_ahead_s = round(time.time() - self.now_ms() / 1000, 3)
-        more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s}
+        more = {"boot_id": boot_id, "version": VERSION, "clock_ahead_s": clock_ahead_s, "near": dict(near or {})}
         self._redis.hset(keys.FACTS, offer.device.uuid, json.dumps({**facts, **more}))
         self._seen.pop(offer.device.uuid, None)  # a store that must be told who we are knows nothing of that either
 

@@ -27,7 +27,8 @@ limits                 hash    who or what is limited -> the figures (see ``lua/
 run:<user>             hash    job id -> GPUs:bytes that its run holds on all its devices; there while its leases are
 hosts                  set     hosts that ever announced a device
 dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool:kind, bytes and a time
-facts                  hash    device -> JSON of what it is and where, which worker serves it, its version and clock
+facts                  hash    device -> JSON of what it is and where, which worker serves it, its version and clock,
+                               and how far it is to the other devices of its host
 drained                hash    device -> JSON of who keeps it from new jobs: origin -> why, by, at (see drains.py)
 deaths                 hash    device -> JSON of the row of jobs that died on it at once, with why; three drain it
 seen                   hash    device -> JSON of its strangers, and of the trouble it is in, as its worker last saw them

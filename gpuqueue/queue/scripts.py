@@ -15,7 +15,7 @@ from gpuqueue.queue.keys import PREFIX
 #: One script an act; ``lib.lua`` is the prelude of all, ``constraints.lua`` of those that match jobs with devices,
 #: ``placement.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``waits.lua`` and
 #: ``members.lua`` of those that queue a job or take it out, ``judge.lua`` of those that take a request,
-#: ``elsewhere.lua`` of the claim; they are no acts.
+#: ``together.lua`` and ``elsewhere.lua`` of the claim; they are no acts.
 ACTS = (
     "begin",
     "restore",
@@ -57,7 +57,7 @@ _FIRST = "do local why = refusal() if why then return why end end\n"
 
 #: What stands before an act beside ``lib.lua``.
 SHARED = {
-    "claim": ("constraints", "limits", "waits", "placement", "elsewhere", "members"),
+    "claim": ("constraints", "limits", "waits", "placement", "together", "elsewhere", "members"),
     **dict.fromkeys(("reserve", "age", "preempt", "why"), ("constraints", "limits", "placement")),
     "uses": ("limits",),
     **dict.fromkeys(

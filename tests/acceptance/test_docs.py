@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ from gpuqueue.job import TRANSITIONS, Job, JobState, Level, WaitReason
 from gpuqueue.limits import Bound, Limit, LimitsInUse, Measure, PoolLimits
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
-from gpuqueue.queue.scripts import ACTS, source
+from gpuqueue.queue.scripts import ACTS, SHARED, source
 from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.settings import _READERS, PREFIX, Settings
 from gpuqueue.submission import LEFT_OUT, OURS, OURS_THAT_TRAVEL
@@ -336,7 +337,7 @@ def test_every_state_ending_and_reason_is_described(head: str, words: type[JobSt
 
 def test_every_script_is_where_the_docs_say() -> None:
     """The path gpuqueue/queue/lua that the pages name holds the scripts."""
-    assert {*ACTS, "lib", "placement", "waits", "judge", "members", "limits", "constraints", "elsewhere"} == {
+    assert {*ACTS, "lib", *chain.from_iterable(SHARED.values())} == {
         entry.name.removesuffix(".lua") for entry in (files("gpuqueue.queue") / "lua").iterdir()
     }
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from itertools import groupby
@@ -12,6 +13,8 @@ from site_of_one import Site
 
 from gpuqueue.device import PeakSource
 from gpuqueue.job import JobState
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
 from gpuqueue.units import GIB
 
 TESTS = Path(__file__).parent.parent
@@ -273,3 +276,14 @@ def test_no_cap_lets_a_job_take_what_it_likes(gpu_site: Site, tmp_path: Path) ->
     gate.touch()
 
     assert JobState.SUCCEEDED is gpu_site.until_recorded(free).job.state
+
+
+def test_a_worker_tells_how_far_its_card_is_from_the_others(gpu_site: Site, fake: FakeGpus) -> None:
+    """As the driver has it at the worker's start: jobs on several devices are placed by that."""
+    fake.state.links[0][1] = 1
+    gpu_site.start_worker("0")
+
+    client = connect(gpu_site.settings.redis_url)
+    (facts,) = (json.loads(text) for text in client.hvals(keys.FACTS))
+    client.close()
+    assert {fake.uuid(1): 0} == facts["near"]

@@ -28,6 +28,7 @@ from fake_driver.far_backend import WELL, FarBackend
 
 from gpuqueue.device import Health, trouble_of
 from workers.devices.backend import DeviceTrouble
+from workers.devices.near import near
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,6 +144,7 @@ def test_a_lost_gpu_has_no_health_and_no_distance(fake: FakeGpus, start: Start) 
         backend.health(second)
     with pytest.raises(DeviceTrouble, match="lost"):
         backend.distance(first, second)
+    assert {} == near(backend, first)
     assert WELL == backend.health(first)
 
 
@@ -155,5 +157,7 @@ def test_distance_is_the_drivers_and_a_link_makes_neighbours(fake: FakeGpus, sta
     assert 20 == backend.distance(first, second)
     fake.state.links[0][1] = 1
     assert 0 == backend.distance(first, second)
+    assert {second.uuid: 0} == near(backend, first)
     fake.state.gpus[0].unsupported = TOPOLOGY
     assert backend.distance(first, second) is None
+    assert {} == near(backend, first)

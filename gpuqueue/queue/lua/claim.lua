@@ -83,19 +83,22 @@ local function neighbours() -- the host's other devices of this kind, the fulles
   return peers
 end
 
-local function gang(mem, asks, for_job) -- so many devices of this host, this one first; all or none
-  local devices = {device}
-  local n, want = asks.n, asks.want
-  if n == 1 then return devices end
+-- So many devices of this host, this one first, well connected; all or none. Where others without it are connected
+-- better, `elsewhere` is one of those.
+local function gang(mem, asks, for_job)
+  local names, want = {device}, asks.want
+  if asks.n == 1 then return names end
   if kind == 'mig' then return nil end -- a CUDA process can use one part of a card only
   for _, peer in ipairs(neighbours()) do
     if peer.free >= mem and belongs(asks.pool, asks.wish, want, peer.name, peer.pool, kind)
       and alone_there(want, peer.runs, peer.strangers, peer.total) and (not peer.reserved or peer.reserved == for_job) then
-      devices[#devices + 1] = peer.name
-      if #devices == n then return devices end
+      names[#names + 1] = peer.name
     end
   end
-  return nil
+  if #names < asks.n then return nil end
+  local devices, elsewhere = best_together(names, asks.n)
+  devices.elsewhere = elsewhere
+  return devices
 end
 
 local r_job, r_need, r_start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
@@ -118,7 +121,7 @@ local function kind_of(shape, colon)
   return kinds[rest]
 end
 
-local only_this = {device}
+local only_this, gangs = {device}, {} -- gangs: shape -> the devices for it | false
 local function fits(shape) -- -> the devices for it | false
   local colon = string.find(shape, ':', 1, true)
   local asks = colon and kind_of(shape, colon)
@@ -127,7 +130,9 @@ local function fits(shape) -- -> the devices for it | false
   if mem > available then return false end
   if r_job and not (asks.n == 1 and ((mem <= beside_bytes and beside_slots >= 1 and not asks.want.alone)
     or ends_before(asks.limit_s, r_start, now))) then return false end -- neither beside it nor gone before it starts
-  return asks.n == 1 and only_this or gang(mem, asks, nil) or false
+  if asks.n == 1 then return only_this end
+  if gangs[shape] == nil then gangs[shape] = gang(mem, asks, nil) or false end
+  return gangs[shape]
 end
 
 local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
@@ -220,8 +225,12 @@ local this = {host = host, device = device, kind = kind, available = available, 
 local function leave_elsewhere(id, shape) -- to a device that should rather have it
   local colon = string.find(shape, ':', 1, true)
   local asks = kind_of(shape, colon)
+  if asks.n > 1 then
+    local elsewhere = fits(shape).elsewhere
+    return elsewhere ~= nil and leave_to(elsewhere, id, now)
+  end
   local order = asks.want.order or meta().order
-  if asks.n > 1 or asks.want.alone or order == '' then return false end
+  if asks.want.alone or order == '' then return false end
   local better = better_device(this, tonumber(string.sub(shape, 1, colon - 1)), asks, order, now)
   return better ~= nil and leave_to(better, id, now)
 end

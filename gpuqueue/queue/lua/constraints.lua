@@ -30,12 +30,18 @@ local function constraints(text)
 end
 
 local facts_known = {} -- device -> what its worker told of it; looked up once, and only where a job asks for it
+local function keep_facts(device, text)
+  local ok, facts = pcall(cjson.decode, text or '')
+  facts_known[device] = ok and type(facts) == 'table' and facts or {}
+end
 local function facts_of(device)
-  if not facts_known[device] then
-    local ok, facts = pcall(cjson.decode, call('HGET', P .. 'facts', device) or '')
-    facts_known[device] = ok and type(facts) == 'table' and facts or {}
-  end
+  if not facts_known[device] then keep_facts(device, call('HGET', P .. 'facts', device)) end
   return facts_known[device]
+end
+
+local function know_facts(devices) -- of all of them at once
+  local texts = call('HMGET', P .. 'facts', unpack(devices))
+  for i = 1, #devices do keep_facts(devices[i], texts[i]) end
 end
 
 local words_known = {} -- device -> set of the words of its model's name
