@@ -17,12 +17,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from gpuqueue.device import DeviceWish
+from gpuqueue.device import Device, DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.limits import Limits
 from gpuqueue.placement import Preference
 from gpuqueue.preemption import parse_preempt
 from gpuqueue.shares import Shares
+from gpuqueue.slots import rules_of, slots_of
 from gpuqueue.units import parse_bytes, parse_duration
 from gpuqueue.words import brief
 
@@ -74,6 +75,8 @@ class Settings:
     headroom_bytes: int = 512 * 2**20
     #: Most jobs at a time on one device.
     slots: int = 8
+    #: The same for devices of some models, such as ``T4=2, 1g.5gb=1``; the first that fits a device counts.
+    slots_on: str = ""
     #: What a job asks for when ``submit`` is given no ``--mem``; None makes ``--mem`` obligatory.
     default_mem_bytes: int | None = None
     #: On what a job runs when ``submit`` is given no ``--device``; None: on a GPU wherever the queue knows of one.
@@ -129,6 +132,10 @@ class Settings:
     def shim_grace_s(self) -> float:
         """Return how long a shim keeps its job without a worker's beat: 0.7 of the lease, so always less."""
         return 0.7 * self.lease_s
+
+    def slots_for(self, device: Device) -> int:
+        """Return how many jobs may run on *device* at a time."""
+        return slots_of(device.name, self.slots_on, self.slots)
 
     @property
     def fence_grace_s(self) -> float:
@@ -368,6 +375,11 @@ def _positive(raw: str) -> int:
     return number
 
 
+def _slots_on(raw: str) -> str:
+    rules_of(raw)
+    return raw
+
+
 def _size_or_zero(raw: str) -> int:
     return 0 if raw == "0" else parse_bytes(raw)
 
@@ -436,6 +448,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "pool": _pool,
     "headroom_bytes": _size_or_zero,
     "slots": _positive,
+    "slots_on": _slots_on,
     "default_mem_bytes": parse_bytes,
     "default_device": DeviceWish.parse,
     "lease_s": parse_duration,

@@ -68,7 +68,7 @@ def serve(worker: Worker) -> int:
             "worker",
             *("--pool", "threads"),
             # Adopted runs come on top of those that this worker may claim.
-            *("--concurrency", str(worker.settings.slots + ADOPTED)),
+            *("--concurrency", str(worker.slots + ADOPTED)),
             *("--queues", f"gpu.{worker.device.uuid}"),
             *("--hostname", f"{worker.device.uuid}@{worker.settings.host}"),
             *("--loglevel", "INFO"),

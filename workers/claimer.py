@@ -57,6 +57,7 @@ class Claimer:
         self._worker = worker
         self._hand_over = hand_over
         self._stopping = stopping
+        self._slots = settings.slots_for(device)
         self._said: str | None = None
         self._paused_until_s = 0.0
         #: When to look again because a job was left to a better device, in seconds.
@@ -78,7 +79,7 @@ class Claimer:
     def claim_one(self) -> bool:
         """Claim and hand over one job; return whether there was one."""
         self._again_s = math.inf
-        if len(self._runs) >= self._settings.slots or self._clock.monotonic_s() < self._paused_until_s:
+        if len(self._runs) >= self._slots or self._clock.monotonic_s() < self._paused_until_s:
             return False
         claim = self._claim()
         if claim is None:

@@ -93,7 +93,7 @@ class Gate:
             host=self._settings.host,
             headroom_bytes=self._headroom_bytes,
             foreign_bytes=self._foreign_bytes(self._device, reading, here, pids, strangers),
-            slots=self._settings.slots,
+            slots=self._settings.slots_for(self._device),
             pool=self._settings.pool,
             observed=observed,
             strangers=described,

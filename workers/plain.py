@@ -12,7 +12,7 @@ from workers.worker import ADOPTED, Worker
 def serve(worker: Worker, stopping: threading.Event) -> None:
     """Serve until *stopping* is set, then leave the runs to their shims."""
     # Adopted runs come on top of those that this worker may claim.
-    with ThreadPoolExecutor(max_workers=worker.settings.slots + ADOPTED, thread_name_prefix="gpuqueue-run") as pool:
+    with ThreadPoolExecutor(max_workers=worker.slots + ADOPTED, thread_name_prefix="gpuqueue-run") as pool:
 
         def hand_over(run: LiveRun) -> None:
             pool.submit(worker.work, run.held.token)

@@ -63,6 +63,8 @@ class Worker:
     def __init__(self, settings: Settings, backend: DeviceBackend, device: Device, clock: Clock) -> None:
         self.settings = settings
         self.device = device
+        #: How many jobs may run there at a time.
+        self.slots = settings.slots_for(device)
         # A fresh incarnation for each process: a restarted worker must never pass for its predecessor.
         self.name = f"{settings.host}/{device.uuid}/{secrets.token_hex(4)}"
         self.queue = JobQueue(settings.redis_url)

@@ -268,13 +268,14 @@ def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
             format_bytes(each.promised_bytes),
             format_bytes(each.foreign_bytes),
             format_bytes(each.free_bytes),
+            f"{len(each.jobs)}/{each.slots}",
             " ".join(str(job_id) for job_id in each.jobs) or "-",
             _condition(each, settings),
         )
         for each in found
     ]
-    head = ("HOST", "DEVICE", "NAME", "TOTAL", "PROMISED", "STRANGERS", "FREE", "JOBS", "STATE")
-    return "\n".join((render.table(head, rows, right=(1, 3, 4, 5, 6)), *drain_lines(found)))
+    head = ("HOST", "DEVICE", "NAME", "TOTAL", "PROMISED", "STRANGERS", "FREE", "SLOTS", "JOBS", "STATE")
+    return "\n".join((render.table(head, rows, right=(1, 3, 4, 5, 6, 7)), *drain_lines(found)))
 
 
 def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ SLEEP = ("--", "sleep", "60")
 @pytest.fixture
 def cards(store_url: str, tmp_path: Path) -> Iterator[Site]:
     """Two cards of 4G and one of 8G, each with its worker."""
-    site = Site(tmp_path / "cards", store_url, GPUQUEUE_DEVICES="sim:2x4G+8G")
+    site = Site(tmp_path / "cards", store_url, GPUQUEUE_DEVICES="sim:2x4G+8G", GPUQUEUE_SLOTS_ON="8G=1")
     site.start_recorder()
     for index in range(3):
         site.start_worker(str(index))
@@ -49,6 +50,10 @@ def test_jobs_run_where_they_were_put(cards: Site) -> None:
     assert [1] == place_of(cards, submitted(cards, "--mem", "1G", "--device", "1"))
     alone = submitted(cards, "--exclusive", "--device", f"{host}:0")
     assert [0] == place_of(cards, alone)
+
+    third = submitted(cards, "--mem", "1M", "--device", "2")
+    assert "it runs as many jobs as it may: 1" in cards.cli("why", str(third)).stdout
+    assert "1/1" in cards.cli("gpus").stdout
 
     waiting = submitted(cards, "--mem", "1M", "--device", f"sim-{host}-0")
     said = cards.cli("why", str(waiting)).stdout
@@ -91,3 +96,20 @@ def test_what_could_never_be_is_said_in_one_line(cards: Site) -> None:
         assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
         assert said in done.stderr
     assert [] == cards.queue.live()
+
+
+def test_a_worker_that_hangs_keeps_no_job_waiting(store_url: str, tmp_path: Path) -> None:
+    """The device that left it the job looks again by itself, long before its next look by the clock."""
+    site = Site(tmp_path / "hung", store_url, GPUQUEUE_DEVICES="sim:4G+8G", GPUQUEUE_POLL="120s")
+    try:
+        site.start_recorder()
+        site.start_worker("0")
+        hung = site.start_worker("1")
+        hung.send_signal(signal.SIGSTOP)
+        job_id = submitted(site, "--mem", "1G")
+        assert [0] == place_of(site, job_id)
+        hung.send_signal(signal.SIGCONT)
+        site.cli("cancel", str(job_id))
+        site.until_state(job_id, JobState.CANCELLED)
+    finally:
+        site.stop()
