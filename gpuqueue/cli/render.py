@@ -94,6 +94,15 @@ def size_of(spec: JobSpec) -> str:
     return "all" if spec.placement.whole else format_bytes(spec.mem_bytes)
 
 
+def wants_of(spec: JobSpec) -> str:
+    """Return in a word or two on what a job wants to run: its kind or type, named devices, one alone."""
+    if spec.placement.devices:
+        words = ["named"]
+    else:
+        words = [short("|".join(spec.placement.models), 16)] if spec.placement.models else [str(spec.device or "")]
+    return " ".join([*words, "alone"] if spec.placement.exclusive else words).strip()
+
+
 def put_of(placement: Placement) -> str:
     """Return what a job says of its devices beside their kind, to stand after that: ``, alone there, of type A100``."""
     words = ["alone there"] if placement.exclusive else []
@@ -144,7 +153,7 @@ def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
                 short(job.spec.account.name, 12),
                 state(replace(job, state=stands)),
                 waits_for(job, now) if stands is job.state else "",
-                str(job.spec.device or ""),
+                wants_of(job.spec),
                 asked_of(job),
                 format_duration(max(0.0, (now - since).total_seconds())),  # a clock may have been set
             )

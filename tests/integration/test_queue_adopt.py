@@ -13,6 +13,7 @@ from gpuqueue.codec import decode_started, encode_spec
 from gpuqueue.device import DeviceKind
 from gpuqueue.event import Act, Event
 from gpuqueue.job import JobSpec, JobState
+from gpuqueue.placement import Placement
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, Claim, Stray
@@ -260,3 +261,20 @@ def test_how_an_earlier_run_came_to_its_start_is_not_told_of_a_later_one(queue: 
     assert record is not None
     assert record.last_run is not None
     assert ("2.abc", None) == (record.last_run.token, record.last_run.start_kind)
+
+
+def test_a_run_that_was_alone_on_its_card_is_alone_again(rebuilt: JobQueue) -> None:
+    """The store that takes it back lets nobody join it; the book hears that it holds all that the card can give."""
+    alone = make_spec(placement=Placement(exclusive=True, models=("test",)))
+    assert JobState.RUNNING is rebuilt.adopt(stray(50, spec=alone), lease_s=300)
+    adopted = last_event(rebuilt)
+
+    assert str(24 * GIB) == adopted.fields["lease"]
+    (status,) = rebuilt.devices()
+    assert (True, 24 * GIB, 0) == (status.exclusive, status.promised_bytes, status.free_bytes)
+    rebuilt.submit(make_spec())
+    assert claim(rebuilt) is None
+    rebuilt.beat(make_offer(), [Alive(job_id=50, token="1.abc", observed={"GPU-0": 1})], lease_s=300)
+    assert claim(rebuilt) is None
+    assert finish(rebuilt, "1.abc", 50)
+    assert claim(rebuilt) is not None

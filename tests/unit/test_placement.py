@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from factories import make_device, make_spec
 
+from gpuqueue.cli.render import put_of, wants_of
 from gpuqueue.client.placing import placed
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest
@@ -131,3 +132,29 @@ def test_who_may_take_a_job_by_name_and_type() -> None:
     assert ["GPU-H100"] == found(models=("h100", "L4"))
     assert ["GPU-A100"] == found(devices=("GPU-A100",))
     assert [] == found(models=("H100",), devices=("GPU-A100",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "wants", "put"),
+    [
+        ({}, "", ""),
+        ({"device": DeviceWish.CPU}, "cpu", ""),
+        ({"placement": Placement(models=("A100", "H100"))}, "A100|H100", ", of type A100 or H100"),
+        ({"placement": Placement(devices=("a", "b"))}, "named", ", among a, b"),
+        (
+            {"placement": Placement(exclusive=True, preference=Preference.PACK)},
+            "alone",
+            ", alone there, placed by pack",
+        ),
+        (
+            {"placement": Placement(models=("\x1b[31m",), exclusive=True)},
+            "\N{REPLACEMENT CHARACTER}[31m alone",
+            ", alone there, of type \N{REPLACEMENT CHARACTER}[31m",
+        ),
+    ],
+)
+def test_what_is_shown_of_a_placement(changes: dict[str, Any], wants: str, put: str) -> None:
+    """A word in the list, all in the story; nothing that a terminal obeys."""
+    spec = make_spec(**changes)
+
+    assert (wants, put) == (wants_of(spec), put_of(spec.placement))
