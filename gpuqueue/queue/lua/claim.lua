@@ -16,22 +16,17 @@ if gpus_here == '1' then heard_of_gpus = true end -- also while their own worker
 local now = now_ms()
 local stamp = string.format('%.0f', now)
 
--- What a run that is alone on its devices was promised on each of them.
-local function least_lease(id, devices)
-  local least
-  for name in string.gmatch(devices, '[^,]+') do
-    local bytes = tonumber(string.match(call('HGET', key2('dl', name), id) or '', '^%d+') or 0)
-    least = math.min(least or bytes, bytes)
-  end
-  return string.format('%.0f', least)
-end
-
 -- A claim sent twice because the reply was lost gets the same answer twice, unless somebody else has the job by now.
 local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', '^(%w+):(%d+)$')
 if last_nonce == nonce then
   local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
   if j[1] == 'starting' and j[2] == (j[3] or '') .. '.' .. nonce then
-    local mem = wants_alone(j[9] or '') and least_lease(last_id, j[5]) or j[4]
+    local mem, least = j[4], nil
+    for name in string.gmatch(wants_alone(j[9] or '') and j[5] or '', '[^,]+') do -- what it was promised on each of them
+      local bytes = tonumber(string.match(call('HGET', key2('dl', name), last_id) or '', '^%d+') or 0)
+      least = math.min(least or bytes, bytes)
+      mem = string.format('%.0f', least)
+    end
     return {last_id, j[2], spec_of(last_id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
   end
   return {}

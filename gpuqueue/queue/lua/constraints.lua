@@ -30,37 +30,27 @@ local function constraints(text)
 end
 
 local facts_known = {} -- device -> what its worker told of it; looked up once, and only where a job asks for it
-local function keep_facts(device, text)
-  local ok, facts = pcall(cjson.decode, text or '')
-  facts_known[device] = ok and type(facts) == 'table' and facts or {}
-end
-local function facts_of(device)
-  if not facts_known[device] then keep_facts(device, call('HGET', P .. 'facts', device)) end
-  return facts_known[device]
-end
-
 local function know_facts(devices) -- of all of them at once
   local texts = call('HMGET', P .. 'facts', unpack(devices))
-  for i = 1, #devices do keep_facts(devices[i], texts[i]) end
-end
-
-local words_known = {} -- device -> set of the words of its model's name
-local function words_of(device)
-  local words = words_known[device]
-  if not words then
-    local its = facts_of(device).device
-    local name = type(its) == 'table' and its.name
-    words = {}
-    for word in string.gmatch(string.lower(type(name) == 'string' and name or ''), '[a-z0-9.]+') do words[word] = true end
-    words_known[device] = words
+  for i = 1, #devices do
+    local ok, facts = pcall(cjson.decode, texts[i] or '')
+    facts_known[devices[i]] = ok and type(facts) == 'table' and facts or {}
   end
-  return words
 end
 
 -- Is the device of one of these models? As gpuqueue.placement.fits_model.
+local words_known = {} -- device -> set of the words of its model's name
 local function of_model(models, device)
   if not models then return true end
-  local words = words_of(device)
+  local words = words_known[device]
+  if not words then
+    words = {}
+    if not facts_known[device] then know_facts({device}) end
+    local its = facts_known[device].device
+    local name = type(its) == 'table' and its.name
+    for word in string.gmatch(string.lower(type(name) == 'string' and name or ''), '[a-z0-9.]+') do words[word] = true end
+    words_known[device] = words
+  end
   for i = 1, #models do
     local fits = true
     for k = 1, #models[i] do fits = fits and words[models[i][k]] end

@@ -8,50 +8,51 @@ local MOST_LEASES = 32 -- the leases of so many other devices are read at most; 
 local TIE = 1 / 64 -- of this device's memory: nobody is made to wait for less
 
 local site -- this site's other devices of this kind that take jobs now: {name, host, pool, record, room, available}
-local function others(host, device, kind, now)
-  if site then return site end
-  site = {}
-  local hosts, drained, kept = call('SMEMBERS', P .. 'hosts'), {}, {}
-  table.sort(hosts, function(a, b) return a ~= b and (a == host or (b ~= host and a < b)) end)
-  for h = 1, #hosts do
-    local records, here = call('HGETALL', key2('dev', hosts[h])), {}
-    for i = 1, #records, 2 do
-      local total, headroom, foreign, seen, slots, pool, its = parse_record(records[i + 1], records[i])
-      if total and records[i] ~= device and its == kind and tonumber(slots) > 0 and math.abs(now - seen) < SEEN_MS then
-        here[#here + 1] = {name = records[i], host = hosts[h], pool = pool, record = records[i + 1],
-          room = total - headroom - foreign}
-      end
-    end
-    table.sort(here, function(a, b) return a.name < b.name end)
-    for i = 1, #here do site[#site + 1] = here[i] end
-  end
-  if #site == 0 then return site end
-  for _, name in ipairs(call('HKEYS', P .. 'drained')) do drained[name] = true end
-  for _, name in ipairs(call('HKEYS', P .. 'rsv')) do kept[name] = true end
-  local open = {}
-  for i = 1, #site do
-    if not drained[site[i].name] and not kept[site[i].name] then open[#open + 1] = site[i] end
-  end
-  site = open
-  return site
-end
-
 local leases_read = 0
-local function available_on(other) -- -> bytes, 0 where it has no slot or was not looked at
-  if not other.available then
-    other.available = 0
-    if leases_read < MOST_LEASES then
-      leases_read = leases_read + 1
-      local free, _, _, slots = promise(other.host, other.name, other.record)
-      if slots > 0 then other.available = free end
-    end
-  end
-  return other.available
-end
 
 -- The device of the site that a job of this shape should have in place of `here`, by the order s (spread) or p (pack);
 -- nil where none is better by more than a tie. here: {host, device, kind, available, total}
 local function better_device(here, mem, asks, order, now)
+  local function others(host, device, kind, now)
+    if site then return site end
+    site = {}
+    local hosts, drained, kept = call('SMEMBERS', P .. 'hosts'), {}, {}
+    table.sort(hosts, function(a, b) return a ~= b and (a == host or (b ~= host and a < b)) end)
+    for h = 1, #hosts do
+      local records, here = call('HGETALL', key2('dev', hosts[h])), {}
+      for i = 1, #records, 2 do
+        local total, headroom, foreign, seen, slots, pool, its = parse_record(records[i + 1], records[i])
+        if total and records[i] ~= device and its == kind and tonumber(slots) > 0 and math.abs(now - seen) < SEEN_MS then
+          here[#here + 1] = {name = records[i], host = hosts[h], pool = pool, record = records[i + 1],
+            room = total - headroom - foreign}
+        end
+      end
+      table.sort(here, function(a, b) return a.name < b.name end)
+      for i = 1, #here do site[#site + 1] = here[i] end
+    end
+    if #site == 0 then return site end
+    for _, name in ipairs(call('HKEYS', P .. 'drained')) do drained[name] = true end
+    for _, name in ipairs(call('HKEYS', P .. 'rsv')) do kept[name] = true end
+    local open = {}
+    for i = 1, #site do
+      if not drained[site[i].name] and not kept[site[i].name] then open[#open + 1] = site[i] end
+    end
+    site = open
+    return site
+  end
+
+  local function available_on(other) -- -> bytes, 0 where it has no slot or was not looked at
+    if not other.available then
+      other.available = 0
+      if leases_read < MOST_LEASES then
+        leases_read = leases_read + 1
+        local free, _, _, slots = promise(other.host, other.name, other.record)
+        if slots > 0 then other.available = free end
+      end
+    end
+    return other.available
+  end
+
   local tie, best, most = here.total * TIE, nil, nil
   for _, other in ipairs(others(here.host, here.device, here.kind, now)) do
     local worth = order == 'p' or other.room > here.available + tie -- what it could give at most, before its leases are read

@@ -8,63 +8,64 @@
 -- of them it takes at most p * n * p steps, and n * n * n * (p - n) for the mending: six thousand for eight of sixteen.
 local UNTOLD = 50
 
-local function near_of(device)
-  local near = facts_of(device).near
-  return type(near) == 'table' and near or {}
-end
-
-local function distance(a, b) return tonumber(near_of(a)[b]) or tonumber(near_of(b)[a]) or UNTOLD end
-
--- The set that grows from the device at `start`, as places in `apart`; of equally near ones it takes the first.
-local function grow(apart, start, n)
-  local set, inside, to_set = {start}, {[start] = true}, {unpack(apart[start])}
-  while #set < n do
-    local next
-    for i = 1, #apart do
-      if not inside[i] and (not next or to_set[i] < to_set[next]) then next = i end
-    end
-    set[#set + 1], inside[next] = next, true
-    for i = 1, #apart do to_set[i] = to_set[i] + apart[next][i] end
-  end
-  return set
-end
-
-local function sum_to(apart, set, place, without) -- from one place to the members of a set
-  local sum = 0
-  for i = 1, #set do
-    if set[i] ~= without then sum = sum + apart[place][set[i]] end
-  end
-  return sum
-end
-
-local function sum_of(apart, set)
-  local sum = 0
-  for i = 1, #set do sum = sum + sum_to(apart, set, set[i]) end
-  return sum / 2
-end
-
--- Swap a member of the set for a better one, as long as there is one; the device at `fixed` stays.
-local function mend(apart, set, fixed)
-  for _ = 1, #set do
-    local inside, at, by, most = {}, nil, nil, 0
-    for i = 1, #set do inside[set[i]] = true end
-    for i = 1, #set do
-      local far = set[i] ~= fixed and sum_to(apart, set, set[i])
-      for k = 1, far and #apart or 0 do
-        local gain = not inside[k] and far - sum_to(apart, set, k, set[i]) or 0
-        if gain > most then at, by, most = i, k, gain end
-      end
-    end
-    if not at then break end
-    set[at] = by
-  end
-  return set, sum_of(apart, set)
-end
-
 -- names: the devices that fit, the one that asks first -> the best set with it first, and where there is a better one
 -- without it, a device of that.
 local function best_together(names, n)
   if #names == n then return names, nil end
+
+  local function near_of(device)
+    local near = facts_known[device].near
+    return type(near) == 'table' and near or {}
+  end
+
+  local function distance(a, b) return tonumber(near_of(a)[b]) or tonumber(near_of(b)[a]) or UNTOLD end
+
+  -- The set that grows from the device at `start`, as places in `apart`; of equally near ones it takes the first.
+  local function grow(apart, start, n)
+    local set, inside, to_set = {start}, {[start] = true}, {unpack(apart[start])}
+    while #set < n do
+      local next
+      for i = 1, #apart do
+        if not inside[i] and (not next or to_set[i] < to_set[next]) then next = i end
+      end
+      set[#set + 1], inside[next] = next, true
+      for i = 1, #apart do to_set[i] = to_set[i] + apart[next][i] end
+    end
+    return set
+  end
+
+  local function sum_to(apart, set, place, without) -- from one place to the members of a set
+    local sum = 0
+    for i = 1, #set do
+      if set[i] ~= without then sum = sum + apart[place][set[i]] end
+    end
+    return sum
+  end
+
+  local function sum_of(apart, set)
+    local sum = 0
+    for i = 1, #set do sum = sum + sum_to(apart, set, set[i]) end
+    return sum / 2
+  end
+
+  -- Swap a member of the set for a better one, as long as there is one; the device at `fixed` stays.
+  local function mend(apart, set, fixed)
+    for _ = 1, #set do
+      local inside, at, by, most = {}, nil, nil, 0
+      for i = 1, #set do inside[set[i]] = true end
+      for i = 1, #set do
+        local far = set[i] ~= fixed and sum_to(apart, set, set[i])
+        for k = 1, far and #apart or 0 do
+          local gain = not inside[k] and far - sum_to(apart, set, k, set[i]) or 0
+          if gain > most then at, by, most = i, k, gain end
+        end
+      end
+      if not at then break end
+      set[at] = by
+    end
+    return set, sum_of(apart, set)
+  end
+
   know_facts(names)
   local apart, told = {}, false
   for i = 1, #names do
