@@ -175,6 +175,21 @@ def test_an_end_that_the_queue_has_forgotten_is_judged_when_the_job_is_submitted
     assert is_whole(queue)
 
 
+def test_a_dependant_that_is_cancelled_leaves_nothing_behind(queue: JobQueue) -> None:
+    """Neither where it waited for others, nor for its time; its own dependants do not wait for ever."""
+    serve(queue)
+    first = submit(queue)
+    second = submit(queue, waits=after(first, begin_at=begin().begin_at))
+    third = submit(queue, waits=begin())
+    fourth = submit(queue, waits=after(second))
+
+    assert [JobState.CANCELLED] * 2 == [queue.cancel(second), queue.cancel(third)]
+
+    assert is_whole(queue)
+    assert f"dependency {second} failed" == job_of(queue, fourth).because
+    assert first == must_claim(queue).job_id
+
+
 def test_a_held_dependant_hears_of_the_end_as_well(queue: JobQueue) -> None:
     """Released later it waits for nothing; and released earlier still for the job."""
     serve(queue)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ from gpuqueue.device import Activity, DeviceKind, DeviceWish, Peak, PeakSource, 
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Level
 from gpuqueue.placement import ANYWHERE, Placement, Preference
+from gpuqueue.retries import NO_RETRIES, Retries, RetryOn
 from gpuqueue.run import Ended, Ending, EndingKind, RunDevice
 from gpuqueue.units import GIB
+from gpuqueue.waits import NO_WAITS, Condition, Dependency, Waits
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -167,3 +170,14 @@ def test_a_job_of_before_there_were_early_signals_has_none() -> None:
 def test_there_are_golden_payloads() -> None:
     """The test above has something to load."""
     assert list(GOLDEN.glob("spec-*.json"))
+
+
+def test_a_spec_of_an_older_version_waits_for_nothing() -> None:
+    """Nor is it tried again; what newer ones say of both comes back."""
+    old = decode_spec((GOLDEN / "spec-v1.json").read_text())
+    assert (NO_WAITS, NO_RETRIES) == (old.waits, old.retries)
+    new = decode_spec((GOLDEN / "spec-v1-waits.json").read_text())
+    after = (Dependency(12), Dependency(13, Condition.ANY))
+    begin_at = datetime(2026, 11, 1, 9, tzinfo=timezone.utc)
+    assert Waits(after=after, begin_at=begin_at, dedupe="nightly") == new.waits
+    assert Retries(times=3, on=(RetryOn.FAILED, RetryOn.OUT_OF_MEMORY)) == new.retries

@@ -118,7 +118,7 @@ def job_row(job: Job, snapshot: Snapshot) -> tuple[str, ...]:
     limit_s = job.spec.time_limit_s
     took = format_duration(_since_s(job, snapshot.at))
     progress = snapshot.progress.get(job.id)
-    reason = str(job.reason).replace("_", " ") if job.reason else ""
+    reason = render.waits_for(job, snapshot.at)
     return (
         label(job),
         short(job.spec.name, 14),
