@@ -13,9 +13,9 @@ from datetime import datetime
 from enum import Enum
 from typing import TypeVar
 
-from gpuqueue.array import JobName
 from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest, JobNotFound
+from gpuqueue.jobname import JobName
 from gpuqueue.units import MAX_BYTES, parse_bytes, parse_duration
 from gpuqueue.words import brief
 

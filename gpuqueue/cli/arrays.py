@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gpuqueue.array import JobName
 from gpuqueue.cli.ended import code_of
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Job, JobState
+from gpuqueue.jobname import JobName
 from gpuqueue.words import plain, short
 
 if TYPE_CHECKING:

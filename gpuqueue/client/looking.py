@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from gpuqueue import checks
-from gpuqueue.array import JobName, Member
+from gpuqueue.array import Member
 from gpuqueue.client.connection import Connection
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import (
@@ -18,6 +18,7 @@ from gpuqueue.errors import (
     Unreadable,
 )
 from gpuqueue.job import Job, JobState, WaitReason
+from gpuqueue.jobname import JobName
 from gpuqueue.limits import LimitsInUse
 from gpuqueue.run import Record
 from gpuqueue.why import Usual, Why, named_by, usual_of

@@ -109,6 +109,9 @@ class Waiting(Looking):
         return path
 
     def _log_path_of(self, record: Record) -> Path | None:
+        if record.job.spec.array is not None:
+            one = f"{record.job.id}_{next(iter(record.job.spec.array.indexes))}"
+            raise Refused(f"array {record.job.id} has no log of its own: name a member, such as {one}")
         run = next((run for run in reversed(record.runs) if run.log_path), None)
         if run is None or run.log_path is None:
             return None

@@ -91,6 +91,8 @@ def test_members_are_known_before_and_after(site: Site) -> None:
     assert JobState.CANCELLED is client.wait(f"{array}_5", timeout_s=5).job.state
     with pytest.raises(JobNotFound, match="no job 1_10"):
         client.get(f"{array}_10")
+    with pytest.raises(Refused, match=f"name a member, such as {array}_0"):
+        client.log_path(array)
     with pytest.raises(Refused, match="has no log yet"):
         client.log_path(f"{array}_1")
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuqueue.array import MOST_MEMBERS, Array, Axis, Indexes, JobName, Member
+from gpuqueue.array import MOST_MEMBERS, Array, Axis, Indexes, Member
 from gpuqueue.errors import BadRequest
+from gpuqueue.jobname import JobName
 
 
 @pytest.mark.parametrize(
