@@ -150,9 +150,13 @@ def seconds_or_none(what: str, value: object) -> float | None:
     """
     if value is None:
         return None
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or math.isnan(value):
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or _is_nan(value):
         raise BadRequest(f"{what} must be a number of seconds, not {brief(value)}")
     return value
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, float) and math.isnan(value)  # of a whole number beyond all floats it cannot be asked
 
 
 def time_limit(value: object) -> float | None:

@@ -26,6 +26,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "submit": (
         *("-m", "-g", "-t", "-n", "-e", "-C", "-p", "--pool", "--no-requeue", "--no-cap", "--python"),
         *("--device", "--device-type", "--exclusive", "--spread", "--pack"),
+        *("--array", "--sweep", "--at-once"),
     ),
     "queue": ("-u", "-l", "--json"),
     "show": ("--json", "--plot"),
@@ -38,7 +39,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "history": (
         *("-u", "-n", "-s", "--since", "--until", "-d", "-l", "--before", "--json", "--csv", "--sort", "--columns"),
         *("--ending", "--exit-code", "--model", "--host", "--min-peak", "--min-duration", "--max-duration", "-c"),
-        *("--after", "-r"),
+        *("--after", "-r", "--array"),
     ),
     "stats": ("--by", "--since", "--until", "-u", "--json", "--csv"),
     "gpus": ("--json",),
@@ -109,7 +110,7 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
         (["submit", "--mem", "1G", "-n", "x" * 1_000_000, "--", "true"], 2, "1 to 128 characters"),
         (["submit", "--mem", "9" * 1_000_000, "--", "true"], 2, "is not a size"),
         (["--\x1b[31m"], 2, "No such option"),
-        (["show", "1\n2"], 2, "is not a valid integer"),
+        (["show", "1\n2"], 2, "is no job: write 17"),
         (["history", "--user", "\udcff"], 2, "user cannot be"),
         (["history", "--since", "\x1b"], 2, "is no time"),
         (["cancel", "9007199254740992"], 3, "there is no job"),
