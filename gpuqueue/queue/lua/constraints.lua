@@ -4,13 +4,15 @@
 --   flags    x it wants each device for itself, w all of its memory as well; s it spreads, p it packs
 --   models   separated by '+'; each is words separated by '-', all of which a device's name must have
 --   devices  UUIDs, separated by commas
+local within, constraints, facts_known, know_facts, of_model, is_named, belongs, undisturbed, alone_there
+do
 local STRANGERS_SHARE = 16 -- as gpuqueue.placement: a part of the memory that a screen and the driver may take
 
-local function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
+function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
 
 local NOTHING = {alone = false, whole = false}
 local parsed = {[''] = NOTHING} -- text -> {alone, whole, order: s | p | nil, models: {{word, ...}, ...} | nil, devices | nil}
-local function constraints(text)
+function constraints(text)
   local found = parsed[text]
   if found then return found end
   local flags, models, devices = string.match(text, '^(%a*):?([^:]*):?(.*)$')
@@ -29,8 +31,8 @@ local function constraints(text)
   return found
 end
 
-local facts_known = {} -- device -> what its worker told of it; looked up once, and only where a job asks for it
-local function know_facts(devices) -- of all of them at once
+facts_known = {} -- device -> what its worker told of it; looked up once, and only where a job asks for it
+function know_facts(devices) -- of all of them at once
   local texts = call('HMGET', P .. 'facts', unpack(devices))
   for i = 1, #devices do
     local ok, facts = pcall(cjson.decode, texts[i] or '')
@@ -40,7 +42,7 @@ end
 
 -- Is the device of one of these models? As gpuqueue.placement.fits_model.
 local words_known = {} -- device -> set of the words of its model's name
-local function of_model(models, device)
+function of_model(models, device)
   if not models then return true end
   local words = words_known[device]
   if not words then
@@ -59,18 +61,19 @@ local function of_model(models, device)
   return false
 end
 
-local function is_named(devices, device) return not devices or within(devices, device) end
+function is_named(devices, device) return not devices or within(devices, device) end
 
 -- May a job with this wish, pool and constraints ever run on the device?
-local function belongs(wanted_pool, wish, want, device, pool, kind)
+function belongs(wanted_pool, wish, want, device, pool, kind)
   if wanted_pool ~= '' and wanted_pool ~= pool or not suits(wish, kind) then return false end
   return want == NOTHING or (is_named(want.devices, device) and of_model(want.models, device))
 end
 
 -- Could it be given to the job alone, were none of our runs there? Strangers do not go because we wish it.
-local function undisturbed(want, foreign, total) return not want.whole or foreign * STRANGERS_SHARE <= total end
+function undisturbed(want, foreign, total) return not want.whole or foreign * STRANGERS_SHARE <= total end
 
 -- Would the job be alone there, if it wants to be?
-local function alone_there(want, runs, foreign, total)
+function alone_there(want, runs, foreign, total)
   return not want.alone or (runs == 0 and undisturbed(want, foreign, total))
+end
 end

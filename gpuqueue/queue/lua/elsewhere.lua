@@ -3,7 +3,9 @@
 -- Workers claim by themselves, and the first that looks need not be the one that should have the job. So a device may
 -- leave a job to a better one: it rings for that one, and notes at the job (pl) since when it is left. Once that is
 -- LEAVE_MS ago anybody takes it: no job waits longer for the sake of its place, whatever became of the better device.
-local LEAVE_MS, MOST_LEFT = 200, 8 -- so many are left in one claim: each costs three calls
+local LEAVE_MS, MOST_LEFT, better_device, leave_to, left
+do
+LEAVE_MS, MOST_LEFT = 200, 8 -- so many are left in one claim: each costs three calls
 local MOST_LEASES = 32 -- the leases of so many other devices are read at most; this host's come first
 local TIE = 1 / 64 -- of this device's memory: nobody is made to wait for less
 
@@ -12,7 +14,7 @@ local leases_read = 0
 
 -- The device of the site that a job of this shape should have in place of `here`, by the order s (spread) or p (pack);
 -- nil where none is better by more than a tie. here: {host, device, kind, available, total}
-local function better_device(here, mem, asks, order, now)
+function better_device(here, mem, asks, order, now)
   local function others(host, device, kind, now)
     if site then return site end
     site = {}
@@ -66,8 +68,8 @@ local function better_device(here, mem, asks, order, now)
 end
 
 -- Leave a job to another device, if it has not been left for long enough. -> was it left?
-local left = 0 -- how many were, in this claim
-local function leave_to(device, id, now)
+left = 0 -- how many were, in this claim
+function leave_to(device, id, now)
   if left == MOST_LEFT then return false end
   local since = tonumber(call('HGET', job_key(id), 'pl') or '')
   if since and (now - since >= LEAVE_MS or now < since) then return false end -- or the clock was set
@@ -75,4 +77,5 @@ local function leave_to(device, id, now)
   ring('for:' .. device)
   left = left + 1
   return true
+end
 end

@@ -4,10 +4,12 @@
 -- beyond is refused at submit; member:<user> -> group; members:<group> -> users, comma-separated; pool:<name>, pool:*
 -- (of jobs whose pool is not named) -> figure=number, times in ms. What is used is what lies in run:<user>, which is
 -- written and removed together with the leases.
+local listed, held_by, waiting_of, limits_set, limit_in_the_way, time_of, beyond_a_limit, default_time_ms
+do
 local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'}
 
 local limits_are_set
-local function limits_set() -- most sites have none: they pay for one look
+function limits_set() -- most sites have none: they pay for one look
   if limits_are_set == nil then limits_are_set = call('EXISTS', P .. 'limits') == 1 end
   return limits_are_set
 end
@@ -20,7 +22,7 @@ local function figures_of(text)
   return found
 end
 
-local function listed(text)
+function listed(text)
   local found = {}
   for word in string.gmatch(text or '', '[^,]+') do found[#found + 1] = word end
   return found
@@ -28,7 +30,7 @@ end
 
 -- What the runs of these users hold, and the ids of the first hundred. With `surely` a run that has no lease does not count: there can be
 -- one only where an entry was damaged.
-local function held_by(users, surely)
+function held_by(users, surely)
   local held, ids = {running_jobs = 0, running_gpus = 0, running_mem = 0}, {}
   for _, user in ipairs(users) do
     local runs = call('HGETALL', key2('run', user))
@@ -45,7 +47,7 @@ local function held_by(users, surely)
   return held, ids
 end
 
-local function waiting_of(user) -- how many jobs of a user wait
+function waiting_of(user) -- how many jobs of a user wait
   local count = 0
   for _, lv in ipairs(LEVELS) do
     for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
@@ -71,7 +73,7 @@ end
 
 -- The first limit that leaves a user no room for a run of this shape: {whose, measure, used, most, asked, ids of the
 -- runs}; nil if none does. `kind` is that of the device, nil where it is not known yet: a CPU is no GPU.
-local function limit_in_the_way(user, shape, kind)
+function limit_in_the_way(user, shape, kind)
   if not limits_set() then return nil end
   local mem, _, n, _, wish = parse_shape(shape)
   local asked = {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n, running_mem = n * mem}
@@ -95,7 +97,7 @@ local function limit_in_the_way(user, shape, kind)
 end
 
 -- A job's time limit in ms, exactly; the shape's is rounded up (see claim.lua). nil where it has none.
-local function time_of(spec)
+function time_of(spec)
   local seconds = tonumber(string.match(spec, '"time_limit_s":([%d.]+)') or '')
   return seconds and seconds * 1000
 end
@@ -126,7 +128,7 @@ local function refused_by_limit(user, shape, mem, time_ms, waits)
 end
 
 -- The answer to a request that a limit refuses; nil where none does.
-local function beyond_a_limit(user, shape, mem, time_ms, waits)
+function beyond_a_limit(user, shape, mem, time_ms, waits)
   local beyond = refused_by_limit(user, shape, mem, time_ms or math.huge, waits)
   if not beyond then return nil end
   local figures = {beyond.used, beyond.most, beyond.asked == math.huge and 0 or beyond.asked}
@@ -135,9 +137,10 @@ local function beyond_a_limit(user, shape, mem, time_ms, waits)
 end
 
 -- The time limit in ms that a job of this pool gets if it does not say; nil if none.
-local function default_time_ms(pool)
+function default_time_ms(pool)
   if not limits_set() then return nil end
   local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
   local figure = figures_of(texts[1] or texts[2]).default_time
   return figure and figure.most
+end
 end

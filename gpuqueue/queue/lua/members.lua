@@ -25,14 +25,17 @@
 -- arrow: cancelling -> succeeded
 -- arrow: cancelling -> failed
 -- arrow: cancelling -> cancelled
-local MOST_INDEX = 999999
+local MOST_INDEX, COUNTERS, parse_ranges, judged, count_of, cut, join, array_of, begin_array, read_array, reckon,
+  split, spec_of, is_spec_of, still_left, rejoin, bring_back
+do
+MOST_INDEX = 999999
 local OURS = {array_limit = true, dependency = true, begin = true, retry = true} -- judged anew each time
-local COUNTERS = {succeeded = 'es', failed = 'ef', cancelled = 'ec', lost = 'el'}
+COUNTERS = {succeeded = 'es', failed = 'ef', cancelled = 'ec', lost = 'el'}
 
 local function member_id(array, index) return whole(tonumber(array) + 1 + index) end
 
 -- text -> {{first, last, step}, ...}
-local function parse_ranges(text)
+function parse_ranges(text)
   local ranges = {}
   for first, last, step in string.gmatch(text or '', '(%d+)%-?(%d*):?(%d*)') do
     first = tonumber(first)
@@ -53,7 +56,7 @@ local function write_ranges(ranges)
 end
 
 -- What a text names, if it is written as we would write it ourselves; nil else.
-local function judged(text)
+function judged(text)
   local ranges = parse_ranges(text)
   for _, range in ipairs(ranges) do
     if range[1] > range[2] or range[2] > MOST_INDEX or range[3] < 1 then return nil end
@@ -61,7 +64,7 @@ local function judged(text)
   return write_ranges(ranges) == text and ranges or nil
 end
 
-local function count_of(ranges)
+function count_of(ranges)
   local count = 0
   for _, range in ipairs(ranges) do count = count + math.floor((range[2] - range[1]) / range[3]) + 1 end
   return count
@@ -101,7 +104,7 @@ local function cut_one(ranges, from, to)
 end
 
 -- Take all that lies in some parts (ranges without steps) out of a text of indexes. -> text of what is left, what was taken
-local function cut(text, parts)
+function cut(text, parts)
   local left, gone = parse_ranges(text), {}
   for _, part in ipairs(parts) do
     local taken
@@ -112,7 +115,7 @@ local function cut(text, parts)
 end
 
 -- Put ranges back among others. -> text, in the order of the indexes
-local function join(text, more)
+function join(text, more)
   local ranges, joined = parse_ranges(text), {}
   for _, range in ipairs(more) do ranges[#ranges + 1] = range end
   table.sort(ranges, function(a, b) return a[1] < b[1] end)
@@ -126,7 +129,7 @@ end
 
 -- What a spec says of an array. -> text of its indexes, their ranges, most at once or nil; nil where it is of one job;
 -- false where it makes no sense. (A quote within a text of the spec has a backslash before it: this is no text.)
-local function array_of(spec)
+function array_of(spec)
   if not string.find(spec, '"array":{', 1, true) then return nil end
   local text, cap = string.match(spec, '"array":{"indexes":"([%d,:-]+)","at_once":(%w+),')
   if not text or #text > 4096 then return false end
@@ -139,7 +142,7 @@ local function array_of(spec)
 end
 
 -- A new array: its members' ids are its own from now on.
-local function begin_array(id, spec, held)
+function begin_array(id, spec, held)
   local text, ranges, cap = array_of(spec)
   if not text then return end
   call('INCRBY', P .. 'seq', ranges[#ranges][2] + 1)
@@ -148,7 +151,7 @@ local function begin_array(id, spec, held)
 end
 
 local ARRAY = {'st', 'u', 'lv', 'sh', 'rm', 'hd', 'cap', 'cx', 'why', 'es', 'ef', 'ec', 'el', 'af', 'nb', 'nw'}
-local function read_array(id)
+function read_array(id)
   local values, array = call('HMGET', job_key(id), unpack(ARRAY)), {}
   for i = 1, #ARRAY do array[ARRAY[i]] = values[i] or nil end
   array.cap, array.hd = tonumber(array.cap or ''), array.hd or ''
@@ -166,7 +169,7 @@ end
 
 -- Let an array stand where its members have come to: in the queue while one may be taken, at its end once all have
 -- ended. The book hears of it where the state is a new one, or with the act that led here. -> state
-local function reckon(id, now, act, ...)
+function reckon(id, now, act, ...)
   local array = read_array(id)
   if not array.rm or not array.st or COUNTERS[array.st] then return array.st end
   local open = call('SCARD', key2('am', id))
@@ -186,7 +189,7 @@ end
 
 -- Take the first member that is left: from now on it is a job of its own. `rm` is what is left of the array.
 -- -> its id, its index, what is left then; nil where none may be taken, and the array is out of the way
-local function split(id, rm, now)
+function split(id, rm, now)
   local key = job_key(id)
   local u, lv, sh, mem, rq, ts, cap, tw, rt, ro =
     unpack(call('HMGET', key, 'u', 'lv', 'sh', 'mem', 'rq', 'ts', 'cap', 'tw', 'rt', 'ro'))
@@ -221,7 +224,7 @@ after_close = function(id, state, now)
 end
 
 -- The spec of a job; a member's is its array's, unless that was lost.
-local function spec_of(id, array)
+function spec_of(id, array)
   return call('GET', key2('s', id)) or (array and call('GET', key2('s', array))) or false
 end
 
@@ -233,7 +236,7 @@ local function owner_in(spec)
 end
 
 -- Is this the spec of a job, as somebody kept it?
-local function is_spec_of(spec, id)
+function is_spec_of(spec, id)
   local array, index = owner_in(spec)
   if not array then return spec == call('GET', key2('s', id)) end
   local j = call('HMGET', job_key(id), 'ar', 'ix')
@@ -241,7 +244,7 @@ local function is_spec_of(spec, id)
 end
 
 -- Does an array of this store still wait to give out this member? nil where it has no such array.
-local function still_left(spec)
+function still_left(spec)
   local array, index = owner_in(spec)
   local waiting = array and call('HMGET', job_key(array), 'rm', 'hd')
   if not waiting or not waiting[1] then return nil end
@@ -253,7 +256,7 @@ local function still_left(spec)
 end
 
 -- A job is back in this store: if it is a member its array knows it again, and gives it to nobody else.
-local function rejoin(id, spec, now)
+function rejoin(id, spec, now)
   local array, index = owner_in(spec)
   if not array then return end
   call('HSET', job_key(id), 'ar', array, 'ix', index)
@@ -269,11 +272,12 @@ local function rejoin(id, spec, now)
 end
 
 -- A job of the book is back: it is a member of an array, an array, or neither.
-local function bring_back(id, spec, now)
+function bring_back(id, spec, now)
   if owner_in(spec) then return rejoin(id, spec, now) end
   local text, ranges, cap = array_of(spec)
   if not text then return end
   -- Held, until gather.lua says how far it had come: what has run must not run again.
   call('HSET', job_key(id), 'rm', '', 'hd', text, 'n', count_of(ranges))
   if cap then call('HSET', job_key(id), 'cap', cap) end
+end
 end

@@ -3,17 +3,20 @@
 --
 -- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
 -- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.
-local SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
+local SEEN_MS, parse_reservation, runs_on, left_beside, reserved_in_vain, ends_before, picture, sooner, plan,
+  last_id_before
+do
+SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
 local GRACE_MS = 5000 -- a run at its limit still needs a moment to go
 
 -- -> job, bytes, start, blockers; or nil
-local function parse_reservation(text)
+function parse_reservation(text)
   local id, need, start, blockers = string.match(text or '', '^(%d+):(%d+):(%d+):?([%d,]*)$')
   return id, tonumber(need), tonumber(start), blockers
 end
 
 -- The runs on a device: {id, bytes that they count for, when they must have ended (0: no limit), alone there by right}.
-local function runs_on(device, total)
+function runs_on(device, total)
   local runs, leases = {}, call('HGETALL', key2('dl', device))
   for i = 1, #leases, 2 do
     local lease, observed, ends, alone = string.match(leases[i + 1], '^(%d+):(%d+):?(%d*):?(x?)')
@@ -26,7 +29,7 @@ end
 -- What the reserved job will not need even at its start, in bytes and slots: there others may run without a limit.
 -- ("Extra nodes" of EASY backfill: Lifka, The ANL/IBM SP Scheduling System, 1995; with no limits known at all it is the
 -- gap rule: what the job could not use even if all runs of today were gone.)
-local function left_beside(device, capacity, slots, need, blockers)
+function left_beside(device, capacity, slots, need, blockers)
   local bytes, places = capacity - need, slots - 1
   for _, run in ipairs(runs_on(device, capacity)) do
     if not within(blockers, run.id) then bytes, places = bytes - run.bytes, places - 1 end
@@ -35,17 +38,17 @@ local function left_beside(device, capacity, slots, need, blockers)
 end
 
 -- Is a device kept for a job that a limit of its user keeps from it?
-local function reserved_in_vain(id)
+function reserved_in_vain(id)
   if not limits_set() then return false end
   local j = call('HMGET', job_key(id), 'u', 'sh')
   return j[1] and j[2] and parse_shape(j[2]) and limit_in_the_way(j[1], j[2]) ~= nil
 end
 
 -- Gone before the reserved job starts?
-local function ends_before(limit_s, start, now) return limit_s > 0 and start > 0 and now + limit_s * 1000 + GRACE_MS <= start end
+function ends_before(limit_s, start, now) return limit_s > 0 and start > 0 and now + limit_s * 1000 + GRACE_MS <= start end
 
 -- A device as it can be planned with; nil if nobody serves it now.
-local function picture(host, device, record, now)
+function picture(host, device, record, now)
   local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
   if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
   local seen_so = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots),
@@ -82,11 +85,11 @@ local function room_on(device, mem, now, want)
 end
 
 -- Is one start (0: nobody can say) sooner than another?
-local function sooner(a, b) return a ~= b and a ~= 0 and (b == 0 or a < b) end
+function sooner(a, b) return a ~= b and a ~= 0 and (b == 0 or a < b) end
 
 -- Where on these devices of one host will a job of this shape start first? All its devices are of one kind.
 -- -> {start, free, {{name, start, blockers, all: its bytes where the job wants it for itself}, ...}} | nil
-local function plan(devices, shape, now)
+function plan(devices, shape, now)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   local want, by_kind, best = constraints(more), {}, nil
   for _, device in ipairs(devices) do
@@ -116,7 +119,7 @@ end
 
 -- A bound on the ids of the jobs that were submitted at least so long ago, for ids grow with time. (Where an entry is
 -- damaged it may be too high: whoever uses it looks at each job's own time as well.)
-local function last_id_before(moment)
+function last_id_before(moment)
   local low, high, found = 0, call('ZCARD', P .. 'live') - 1, 0
   while low <= high do
     local middle = math.floor((low + high) / 2)
@@ -125,4 +128,5 @@ local function last_id_before(moment)
     if submitted <= moment then found, low = tonumber(id), middle + 1 else high = middle - 1 end
   end
   return found
+end
 end

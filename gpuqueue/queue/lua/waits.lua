@@ -6,12 +6,15 @@
 --   af what it still waits for: job:ok|any|fail, comma-separated      dk its dedupe key     bc why it was cancelled
 --   rt retries that it may have, ro after which endings, rn retries so far     qn how often its runs asked to be requeued
 --   pt, pe token of the run that ended last and whose job was queued again, and the outbox id of that event
+local whole, waits_of, dependencies, keep_waits, same_key, ends_of, depend, depend_no_more, stand, leave, let_in,
+  let_in_if_due, queue_again, after_failure, lose, moment
+do
 local LET_IN = 25 -- jobs that one script lets into the queue or ends: the rest is for the next one
 local REQUEUES, REQUEUE_MS, EX_TEMPFAIL = 5, 5000, 75 -- sysexits.h
 local RETRY_MS, LONGEST_MS = 10000, 3600000 -- the pause before the first retry; it doubles
 
-local function moment(text) return tonumber(string.match(text or '', '^%d+$') and #text < 16 and text or 0) end
-local function whole(number) return string.format('%.0f', number) end
+function moment(text) return tonumber(string.match(text or '', '^%d+$') and #text < 16 and text or 0) end
+function whole(number) return string.format('%.0f', number) end
 
 -- What a request says of waiting, as one argument: words such as after=12:ok begin=1700000000000 (see ../waiting.py).
 -- -> a table, or nil and the error
@@ -21,7 +24,7 @@ local WORDS = {
 }
 local ENDED = {succeeded = 'ok', failed = 'fail', cancelled = 'fail', lost = 'fail'} -- as others wait for it
 local CONDITIONS = {ok = true, any = true, fail = true}
-local function waits_of(place)
+function waits_of(place)
   local found, wrong = {}, redis.error_reply('BADARGS argument ' .. place .. ' is no way to wait')
   local text = ARGV[place] or ''
   if #text > 65536 then return nil, wrong end
@@ -40,7 +43,7 @@ local function waits_of(place)
   return found
 end
 
-local function dependencies(text) -- -> {{id, condition, how it ended as far as the caller knows, else ''}, ...}
+function dependencies(text) -- -> {{id, condition, how it ended as far as the caller knows, else ''}, ...}
   local found = {}
   for id, condition, how in string.gmatch(text or '', '(%d+):(%l+):?(%l*)') do
     found[#found + 1] = {id = id, condition = condition, how = how}
@@ -51,7 +54,7 @@ end
 local function met(condition, how) return condition == 'any' or condition == how end
 
 -- Keep what a request says of waiting in the job's entry, and in `job`.
-local function keep_waits(id, job, waits)
+function keep_waits(id, job, waits)
   local why = waits.begin and (counted(waits.retries) > 0 and 'retry' or 'begin')
   local kept = {nb = waits.begin, nw = why, dk = waits.key, rt = waits.times, ro = waits.on, rn = waits.retries,
     qn = waits.requeues}
@@ -64,14 +67,14 @@ local function keep_waits(id, job, waits)
 end
 
 -- The job of this user with this dedupe key that waits or runs, or nil.
-local function same_key(user, key)
+function same_key(user, key)
   local id = call('HGET', P .. 'keys', user .. ' ' .. key)
   local state = id and call('HGET', job_key(id), 'st')
   return state and not ENDED[state] and id or nil
 end
 
 -- What is asked to be waited for, without what has happened already. -> {dependency, ...} | nil, the answer to give
-local function ends_of(text)
+function ends_of(text)
   local wanted, unknown = {}, {'unknown'}
   for _, each in ipairs(dependencies(text)) do
     local state, how = call('HGET', job_key(each.id), 'st'), each.how
@@ -85,7 +88,7 @@ local function ends_of(text)
 end
 
 -- From now on the job waits for these.
-local function depend(id, job, wanted)
+function depend(id, job, wanted)
   local left = {}
   for _, each in ipairs(wanted) do
     left[#left + 1] = each.id .. ':' .. each.condition
@@ -99,14 +102,14 @@ local function depend(id, job, wanted)
 end
 
 -- The job waits for nobody any more.
-local function depend_no_more(id, job)
+function depend_no_more(id, job)
   for _, each in ipairs(dependencies(job.af)) do call('ZREM', key2('dep', each.id), id) end
   if job.af then call('HDEL', job_key(id), 'af') end
   job.af = nil
 end
 
 -- Queue a job where it may stand now. -> its reason: '' in the queue, else why it stands aside
-local function stand(id, job, now)
+function stand(id, job, now)
   if (job.af or '') ~= '' then return 'dependency' end
   if moment(job.nb) > now then
     call('ZADD', P .. 'timers', job.nb, id)
@@ -121,7 +124,7 @@ local function stand(id, job, now)
 end
 
 -- Take a waiting job from wherever it stands. For good: it waits for nothing and nobody any more.
-local function leave(id, job, for_good)
+function leave(id, job, for_good)
   if job.nb then call('ZREM', P .. 'timers', id) end
   dequeue(id, job.lv, job.u, job.sh)
   if not for_good then return end
@@ -155,7 +158,7 @@ end
 
 -- Let in what is due: whose time has come, or whose jobs have ended. A bounded piece of it: one job may keep thousands
 -- waiting, and one script keeps everybody waiting.
-local function let_in(now)
+function let_in(now)
   local left = LET_IN
   while left > 0 do
     local due = call('ZRANGE', P .. 'timers', '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, 1)[1]
@@ -184,7 +187,7 @@ local function let_in(now)
 end
 
 -- The same for a claim, to which it must cost nothing.
-local function let_in_if_due(now)
+function let_in_if_due(now)
   local first = call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')
   if first[2] and tonumber(first[2]) <= now then let_in(now) end
 end
@@ -192,7 +195,7 @@ end
 -- A run has ended, and its job waits again: it keeps its attempts and counts as no loss. `later_ms` from now at the
 -- earliest, for that reason; held, it waits for a person. The book must have the run's end before its worker forgets
 -- it: hence pt and pe.
-local function queue_again(id, job, now, state, reason, later_ms, ended)
+function queue_again(id, job, now, state, reason, later_ms, ended)
   job.nb, job.nw, job.why = nil, nil, nil
   if later_ms > 0 then
     job.nb, job.nw = whole(now + later_ms), reason
@@ -217,7 +220,7 @@ local function retry_after(job, ending)
 end
 
 -- What becomes of a job whose run failed, by how it ended? -> queued, why, after how many ms | held, why, 0 | failed
-local function after_failure(job, ending)
+function after_failure(job, ending)
   local kind, code = ending.kind, ending.exit_code
   if kind == 'exited' and code == EX_TEMPFAIL and job.rq == '1' and queueable(job) then
     if counted(job.qn) >= REQUEUES then return 'held', 'requeued_too_often', 0 end
@@ -230,7 +233,7 @@ local function after_failure(job, ending)
 end
 
 -- A run is over and nobody knows how: run again, hold, or end. Used by lose.lua and reap.lua.
-local function lose(id, job, now, loss_limit, detail)
+function lose(id, job, now, loss_limit, detail)
   local losses = job.ls + 1
   free_devices(id, job, now)
   local state, reason, later_ms = 'queued', '', nil
@@ -252,4 +255,5 @@ local function lose(id, job, now, loss_limit, detail)
   if state == 'cancelled' or state == 'lost' then close(id, state, now, event) end
   ring('room')
   return state
+end
 end
