@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 
 import pytest
 from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
@@ -131,6 +132,31 @@ def test_jobs_come_back_where_they_stood(
     record()
     assert [Act.RESTORE, Act.FINISH] == [event.act for event in book.events(running)][-2:]
     assert Act.RESTORE in [event.act for event in book.events(held)]
+
+
+def test_an_old_claim_does_not_start_beside_a_newer_run(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """A worker stalls with a claim; the job is taken back and runs elsewhere, of which the book hears nothing.
+
+    The store comes back with the old claim, and its worker wakes up. The newer run may live until the pause is over.
+    """
+    serve(queue)
+    job_id = queue.submit(make_spec()).id
+    old = must_claim(queue)
+    record()
+    assert queue.lose(job_id, old.token, loss_limit=3, detail="it stalled") is JobState.QUEUED
+    start(queue, job_id)
+    lose_data(store_url)
+    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    serve(queue)
+
+    started = partial(queue.started, job_id, old.token, lease_s=LEASE_S, log_path="/l", devices=())
+
+    assert started() is None
+    assert stand(queue, job_id).state is JobState.STARTING
+    end_pause(store_url)
+    assert started() is JobState.RUNNING
 
 
 def test_what_waits_keeps_its_order(queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]) -> None:

@@ -1,0 +1,76 @@
+"""Goes through every state that a model can reach, breadth first: what it finds is the shortest way there."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+S = TypeVar("S", bound=Hashable)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explored(Generic[S]):
+    """What came out: how many states and steps there are, and, if a promise broke, which and the way there."""
+
+    states: int
+    steps: int
+    depth: int
+    broken: str | None = None
+    trace: tuple[str, ...] = ()
+    last: S | None = None
+
+
+def explore(
+    first: S,
+    steps: Callable[[S], Iterable[tuple[str, S]]],
+    broken: Callable[[S], str | None],
+    *,
+    most: int = 2_000_000,
+) -> Explored[S]:
+    """Take every step from every state; stop at the first state of which *broken* tells a broken promise.
+
+    Raises:
+        RuntimeError: there are more than *most* states: nothing was proved.
+
+    """
+    gc.disable()  # nothing here is ever garbage, and looking for it takes longer than all else
+    try:
+        return _explore(first, steps, broken, most)
+    finally:
+        gc.enable()
+
+
+def _explore(
+    first: S, steps: Callable[[S], Iterable[tuple[str, S]]], broken: Callable[[S], str | None], most: int
+) -> Explored[S]:
+    came: dict[S, tuple[S, str] | None] = {first: None}
+    front, taken, depth = [first], 0, 0
+    while front:
+        following: list[S] = []
+        for state in front:
+            words = broken(state)
+            if words is not None:
+                trace = _way(came, state)
+                return Explored(states=len(came), steps=taken, depth=depth, broken=words, trace=trace, last=state)
+            for label, after in steps(state):
+                taken += 1
+                if after not in came:
+                    came[after] = (state, label)
+                    following.append(after)
+        if len(came) > most:
+            raise RuntimeError(f"more than {most} states: make the model smaller")
+        front = following
+        depth += bool(front)
+    return Explored(states=len(came), steps=taken, depth=depth)
+
+
+def _way(came: dict[S, tuple[S, str] | None], state: S) -> tuple[str, ...]:
+    labels: list[str] = []
+    step = came[state]
+    while step is not None:
+        state, label = step
+        labels.append(label)
+        step = came[state]
+    return tuple(reversed(labels))
