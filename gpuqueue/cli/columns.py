@@ -113,6 +113,8 @@ COLUMNS: dict[str, Column] = {
     "because": _text("BECAUSE", lambda record: record.job.because, 40),
     "array_id": _number("ARRAY", lambda record: record.job.member.array_id if record.job.member else None),
     "array_index": _number("INDEX", lambda record: record.job.member.index if record.job.member else None),
+    "time_limit_s": _duration("LIMIT", lambda record: record.job.spec.time_limit_s),
+    "level": _text("LEVEL", lambda record: str(record.job.spec.level)),
 }
 #: What the table shows if nobody says. ``id`` is what all other commands take.
 USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")

@@ -26,6 +26,7 @@ COMMANDS = {
     "history": ("gpuqueue.cli.history", "Who ran what, where, how long, with how much memory."),
     "stats": ("gpuqueue.cli.stats", "GPU-hours, asked against used, waits, failures; by user, device, host or day."),
     "top": ("gpuqueue.cli.top", "Devices and jobs, live, on the whole screen."),
+    "simulate": ("gpuqueue.cli.simulate", "Replay a trace of jobs on any devices, and compare policies."),
     "gpus": ("gpuqueue.cli.machine", "List the devices and what is promised on them."),
     "limits": ("gpuqueue.cli.limits", "What users, groups and pools may have, and what is used of it."),
     "drain": ("gpuqueue.cli.drain", "Let devices take no new job; what runs goes on."),

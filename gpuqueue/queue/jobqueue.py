@@ -149,17 +149,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
     @answering
     def beat(self, offer: Offer, alive: Sequence[Alive], *, lease_s: float) -> Verdicts:
         """Tell that a device and its runs are alive; renew the leases and hear what became of each run."""
-        args: list[str | int] = [
-            offer.host,
-            offer.device.uuid,
-            offer.device.total_bytes,
-            offer.headroom_bytes,
-            offer.counted_bytes,
-            offer.slots,
-            offer.pool,
-            kind_word(offer.device),
-            _ms(lease_s),
-        ]
+        args = device_words(offer, lease_s=lease_s)
         for run in alive:
             args += [run.job_id, run.token, len(run.observed)]
             for device, observed in run.observed.items():
@@ -384,6 +374,21 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
     def anybody(self) -> bool:
         """Return whether any worker ever announced a device that was not withdrawn."""
         return bool(self._redis.hlen(keys.FACTS))
+
+
+def device_words(offer: Offer, *, lease_s: float) -> list[str | int]:
+    """Return what a beat says of the device itself: the first arguments of ``beat.lua``."""
+    return [
+        offer.host,
+        offer.device.uuid,
+        offer.device.total_bytes,
+        offer.headroom_bytes,
+        offer.counted_bytes,
+        offer.slots,
+        offer.pool,
+        kind_word(offer.device),
+        _ms(lease_s),
+    ]
 
 
 def _ms(duration_s: float) -> int:

@@ -86,10 +86,13 @@ def load_all() -> None:
         whole(act)
 
 
-def whole(act: str) -> str:
-    """Return the text of one script with everything that stands before it."""
+def whole(act: str, clock: str = "") -> str:
+    """Return the text of one script with everything that stands before it.
+
+    *clock* goes right behind the prelude, to give a simulation another ``now_ms`` (see simulated.py).
+    """
     first = "" if act in OPENING else _FIRST
-    return "".join((source("lib"), first, *map(source, SHARED.get(act, ())), source(act)))
+    return "".join((source("lib"), clock, first, *map(source, SHARED.get(act, ())), source(act)))
 
 
 class Scripts:
@@ -101,7 +104,7 @@ class Scripts:
 
     def run(self, act: str, *args: str | float) -> Any:
         """Run the script *act* in one atomic step and return its reply."""
-        return self._script(act)(keys=[PREFIX], args=args)
+        return self._script(act)(keys=self._keys(), args=args)
 
     def run_each(self, act: str, many: Iterable[Sequence[str | float]]) -> list[Any]:
         """Run the script *act* once for each of *many*, each in a step of its own.
@@ -111,12 +114,18 @@ class Scripts:
         script = self._script(act)
         pipe = self._client.pipeline(transaction=False)
         for args in many:
-            script(keys=[PREFIX], args=args, client=pipe)
+            script(keys=self._keys(), args=args, client=pipe)
         return pipe.execute(raise_on_error=False)
+
+    def _keys(self) -> list[str]:
+        return [PREFIX]
+
+    def _text(self, act: str) -> str:
+        return whole(act)
 
     def _script(self, act: str) -> Script:
         script = self._registered.get(act)
         if script is None:
-            script = self._client.register_script(whole(act))
+            script = self._client.register_script(self._text(act))
             self._registered[act] = script
         return script

@@ -42,6 +42,8 @@ from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, SHARED, source
 from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.settings import _READERS, PREFIX, Settings
+from gpuqueue.simulator.made import EXAMPLE
+from gpuqueue.simulator.trace import COLUMNS as TRACE_COLUMNS
 from gpuqueue.submission import LEFT_OUT, OURS, OURS_THAT_TRAVEL
 from gpuqueue.why import Why
 from workers.cli import worker_commands
@@ -238,6 +240,8 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
     limited: dict[str, Any] = limits_to_plain(LimitsInUse(bounds=(bound,), pools={"big": PoolLimits()}))
     moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
     statistics = Statistics(by=By.USER, since=moment, until=moment, groups=(), total=Figures())
+    words = ["simulate", "-", "--devices", "24G", "--json"]
+    simulated = json.loads(CliRunner().invoke(commands, words, input=EXAMPLE).stdout)
     expected = {
         "A job": list(record),
         "An array": list(codec.array_to_plain(replace(record_of.job, spec=make_spec(array=Array.parse("0-1")))) or ()),
@@ -261,12 +265,23 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         "A finding": list(to_plain(ok("as it should be"))),
         "Statistics": list(statistics_to_plain(statistics)),
         "Figures": list(figures_to_plain(Figures())),
+        "A simulation": list(simulated),
+        "A policy's figures": list(simulated["policies"][0]),
+        "A user's figures": list(simulated["policies"][0]["users"]["ann"]),
         "CSV": list(CSV_COLUMNS),
     }
 
     described = {head: first_words(text) for head, text in sections(REFERENCE / "json.md").items()}
 
     assert expected == described
+
+
+def test_every_column_of_a_trace_is_described() -> None:
+    """docs/reference/commands.md names each column that is read."""
+    table = sections(REFERENCE / "commands.md")["gpuqueue simulate"].split("column of a trace")[1]
+    described = re.findall(r"`(\w+)`", " ".join(row.split("|")[1] for row in table.splitlines() if row.startswith("|")))
+
+    assert {*TRACE_COLUMNS, "mem", "duration", "time_limit"} == set(described)
 
 
 def test_every_check_and_grade_of_doctor_is_described() -> None:

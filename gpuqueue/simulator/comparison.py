@@ -1,0 +1,67 @@
+"""One trace, one site, four policies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuqueue.embedded.scratch import scratch_store
+from gpuqueue.errors import BadRequest
+from gpuqueue.simulator.figures import Outcome
+from gpuqueue.simulator.ours import Knobs, Ours
+from gpuqueue.simulator.replay import Placement, Policy, replay
+from gpuqueue.simulator.rivals import Backfill, ExclusiveFifo, FirstFit
+from gpuqueue.simulator.site import Site
+from gpuqueue.simulator.trace import Request
+
+OURS = "ours"
+#: The rivals in the order of the table; docs/reference/json.md names them.
+RIVALS: Mapping[str, Callable[[Site], Policy]] = {
+    "exclusive": ExclusiveFifo,
+    "backfill": Backfill,
+    "first-fit": FirstFit,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """What became of a trace under each policy. ``too_large`` jobs fit no device of the site and were left out."""
+
+    outcomes: tuple[Outcome, ...]
+    placements: Mapping[str, Sequence[Placement]] = field(repr=False)
+    site: Site = field(repr=False)
+    too_large: int
+    took_s: float
+
+
+def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int = 0) -> Comparison:
+    """Replay *requests* at *site* under each policy. ``took_s`` is the time that ours took.
+
+    Raises:
+        BadRequest: none of them fits a device of the site.
+        GpuQueueError: there is no store to compute with.
+
+    """
+    fitting = [request for request in requests if site.could_run(request)]
+    if not fitting:
+        raise BadRequest("no job of the trace fits these devices: give more or larger ones with --devices")
+    with scratch_store() as url:
+        ours = Ours(url, site, knobs, seed=seed)
+        began_s = time.perf_counter()
+        try:
+            placements = {OURS: replay(fitting, ours)}
+        finally:
+            ours.close()
+        took_s = time.perf_counter() - began_s
+    for name, rival in RIVALS.items():
+        placements[name] = replay(fitting, rival(site))
+    return Comparison(
+        outcomes=tuple(
+            Outcome.of(name, placed, site, ours.starts if name == OURS else {}) for name, placed in placements.items()
+        ),
+        placements=placements,
+        site=site,
+        too_large=len(requests) - len(fitting),
+        took_s=took_s,
+    )

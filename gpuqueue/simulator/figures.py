@@ -1,0 +1,128 @@
+"""What a replay was like, in figures. Pure.
+
+- **Wait**: from the arrival to the start. Percentiles are by the nearest rank: one of the waits, no mean of two.
+- **Bounded slowdown**: max(1, (wait + run) / max(run, 10 s)): how many times longer a job took than it runs, without
+  those of a second dwarfing all others (Feitelson and Rudolph, "Metrics and Benchmarking for Parallel Job Scheduling",
+  1998). Its mean.
+- **Memory**: promised bytes, of all that the devices can promise, from the first arrival to the last end.
+- **Fairness**: Jain's index, (sum x)^2 / (n sum x^2), of the users' mean bounded slowdowns: 1 where all are served
+  alike, 1/n where one bears it all (Jain, Chiu and Hawe, "A Quantitative Measure of Fairness", 1984). Not of usage:
+  who asked for little has used little, and was not wronged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gpuqueue.simulator.replay import Placement
+from gpuqueue.simulator.site import Site
+
+#: Runs that are shorter count as of this length in a slowdown, in seconds.
+BOUND_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Served:
+    """How some jobs were served: all, or a user's."""
+
+    jobs: int
+    gpu_s: float
+    wait_mean_s: float
+    wait_median_s: float
+    wait_p90_s: float
+    wait_max_s: float
+    slowdown: float
+
+    @classmethod
+    def of(cls, placements: Sequence[Placement]) -> Served:
+        """Return the figures of *placements*, of which there is one at least."""
+        waits = sorted(each.wait_s for each in placements)
+        return cls(
+            jobs=len(waits),
+            gpu_s=sum(each.request.gpus * each.request.run_s for each in placements),
+            wait_mean_s=sum(waits) / len(waits),
+            wait_median_s=percentile(waits, 0.5),
+            wait_p90_s=percentile(waits, 0.9),
+            wait_max_s=waits[-1],
+            slowdown=sum(map(bounded_slowdown, placements)) / len(waits),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """How one policy did. ``starts`` counts how runs came to their start, where the policy tells."""
+
+    policy: str
+    all: Served
+    users: Mapping[str, Served]
+    memory: float
+    makespan_s: float
+    fairness: float
+    starts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, policy: str, placements: Sequence[Placement], site: Site, starts: Mapping[str, int]) -> Outcome:
+        """Return the figures of a replay at *site*."""
+        by_user: dict[str, list[Placement]] = {}
+        for each in placements:
+            by_user.setdefault(each.request.user, []).append(each)
+        users = {user: Served.of(theirs) for user, theirs in sorted(by_user.items())}
+        makespan_s = max(each.end_s for each in placements) - min(each.request.arrival_s for each in placements)
+        held = sum(each.request.mem_bytes * len(each.cards) * each.request.run_s for each in placements)
+        return cls(
+            policy=policy,
+            all=Served.of(placements),
+            users=users,
+            memory=held / (site.usable_bytes * makespan_s),
+            makespan_s=makespan_s,
+            fairness=jain([user.slowdown for user in users.values()]),
+            starts=dict(starts),
+        )
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Return the value that *share* of the *ordered* ones do not exceed (nearest rank)."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def bounded_slowdown(placement: Placement) -> float:
+    """Return how many times longer a job took than it runs; see above."""
+    run_s = placement.request.run_s
+    return max(1.0, (placement.wait_s + run_s) / max(run_s, BOUND_S))
+
+
+def jain(values: Sequence[float]) -> float:
+    """Return Jain's index of *values*, none of which is negative."""
+    squares = sum(value * value for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
+
+
+def course(placements: Sequence[Placement], site: Site) -> tuple[list[float], list[float]]:
+    """Return how full of promises the site was over time: moments in seconds, and the share from each on."""
+    changes: dict[float, int] = {}
+    for each in placements:
+        held = each.request.mem_bytes * len(each.cards)
+        changes[each.start_s] = changes.get(each.start_s, 0) + held
+        changes[each.end_s] = changes.get(each.end_s, 0) - held
+    moments, shares, now = [], [], 0
+    for moment_s in sorted(changes):
+        now += changes[moment_s]
+        moments.append(moment_s)
+        shares.append(now / site.usable_bytes)
+    return moments, shares
+
+
+def outcome_to_plain(outcome: Outcome) -> dict[str, Any]:
+    """Return the JSON form: docs/reference/json.md."""
+    return {
+        "policy": outcome.policy,
+        **asdict(outcome.all),
+        "memory": outcome.memory,
+        "makespan_s": outcome.makespan_s,
+        "fairness": outcome.fairness,
+        "starts": dict(outcome.starts),
+        "users": {user: asdict(served) for user, served in outcome.users.items()},
+    }

@@ -1,0 +1,221 @@
+"""A trace: who asked for what, when, and how long it ran. Read from CSV, or from ``gpuqueue history --csv``. Pure."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import TypeVar
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.job import Level
+from gpuqueue.units import GIB, MAX_BYTES, MAX_S, MIB, parse_bytes, parse_duration
+from gpuqueue.words import brief
+
+T = TypeVar("T")
+
+#: The columns of a trace of one's own, as it is written.
+COLUMNS = ("arrival_s", "user", "mem_bytes", "gpus", "duration_s", "time_limit_s", "level", "group", "name")
+#: Other names of a column: those in which people type units.
+_ALSO = {"mem_bytes": "mem", "duration_s": "duration", "time_limit_s": "time_limit"}
+_USER = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
+_NUMBER = re.compile(r"\d{1,16}(?:\.\d{1,9})?", re.ASCII)
+#: Most jobs of a trace; and least time of a run: the clock of the queue counts milliseconds.
+MOST_JOBS, LEAST_S = 200_000, 0.001
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One job of a trace. ``duration_s`` is how long it takes if nobody ends it; memory is asked on each GPU."""
+
+    number: int
+    arrival_s: float
+    user: str
+    mem_bytes: int
+    gpus: int = 1
+    duration_s: float
+    time_limit_s: float | None = None
+    level: Level = Level.NORMAL
+    group: str = ""
+    name: str = ""
+
+    @property
+    def run_s(self) -> float:
+        """Return how long it holds its devices: to its end or to its limit."""
+        return self.duration_s if self.time_limit_s is None else min(self.duration_s, self.time_limit_s)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trace:
+    """Requests in the order of their arrival, the first at 0, and how many lines of the history were no such run."""
+
+    requests: tuple[Request, ...]
+    never_ran: int = 0
+    on_cpu: int = 0
+
+    @property
+    def groups(self) -> str:
+        """Return who is in which group, as the setting ``groups`` has it."""
+        members: dict[str, dict[str, None]] = {}
+        for request in self.requests:
+            if request.group:
+                members.setdefault(request.group, {})[request.user] = None
+        return "; ".join(f"{group}: {' '.join(names)}" for group, names in members.items())
+
+
+def read(lines: Iterable[str], name: str) -> Trace:
+    """Return the trace that *lines* of CSV hold; *name* is what messages call it.
+
+    Columns are found by their names, in any order; unknown ones are ignored. ``arrival_s`` may be ``submitted_at``
+    (ISO 8601), as in the history: then lines of jobs that never ran, and of jobs on a CPU, are left out and counted.
+
+    Raises:
+        BadRequest: it holds no trace; the message names the line and the column.
+
+    """
+    rows = csv.reader(lines, strict=True)
+    try:
+        head = [word.strip().lstrip("\N{ZERO WIDTH NO-BREAK SPACE}").lower() for word in next(rows, [])]
+        _judge(head, name)
+        found: list[Request] = []
+        never_ran, on_cpu = 0, 0
+        for cells in rows:
+            if not any(map(str.strip, cells)):
+                continue
+            line = _Line(dict(zip(head, map(str.strip, cells), strict=False)), f"{name} line {rows.line_num}")
+            if line.is_history and not line.text("duration_s"):
+                never_ran += 1
+            elif line.text("devices").startswith("cpu-"):
+                on_cpu += 1
+            else:
+                found.append(_request(line, len(found)))
+            if len(found) > MOST_JOBS:
+                raise BadRequest(f"{name} has more than {MOST_JOBS} jobs: simulate a part of it")
+    except csv.Error as error:
+        raise BadRequest(f"{name} line {rows.line_num} is no CSV: {error}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"{name} is no text in UTF-8") from None
+    if not found:
+        raise BadRequest(f"{name} has no job that ran: see gpuqueue simulate --example")
+    return Trace(requests=_from_zero(found), never_ran=never_ran, on_cpu=on_cpu)
+
+
+def _judge(head: list[str], name: str) -> None:
+    has = {*head, *(column for column, other in _ALSO.items() if other in head)}
+    if "submitted_at" in has:
+        has.add("arrival_s")
+    missing = [column for column in ("arrival_s", "user", "mem_bytes", "duration_s") if column not in has]
+    if missing:
+        raise BadRequest(f"{name} has no column {missing[0]}: its first line must name the columns, see --example")
+    twice = next((column for column in head if column and head.count(column) > 1), None)
+    if twice:
+        raise BadRequest(f"{name} has the column {brief(twice)} twice")
+
+
+def _from_zero(found: list[Request]) -> tuple[Request, ...]:
+    found.sort(key=lambda request: (request.arrival_s, request.number))
+    first_s = found[0].arrival_s
+    return tuple(
+        replace(request, number=number, arrival_s=round(request.arrival_s - first_s, 3))
+        for number, request in enumerate(found)
+    )
+
+
+class _Line:
+    """The cells of one line by column, and what to call them when they make no sense."""
+
+    def __init__(self, cells: Mapping[str, str], where: str) -> None:
+        self._cells = cells
+        self._where = where
+
+    @property
+    def is_history(self) -> bool:
+        return "submitted_at" in self._cells
+
+    def text(self, column: str) -> str:
+        return self._cells.get(column) or self._cells.get(_ALSO.get(column, ""), "")
+
+    def read(self, column: str, reader: Callable[[str], T], default: T | None = None) -> T:
+        text = self.text(column)
+        if not text and default is not None:
+            return default
+        if not text:
+            raise BadRequest(f"{self._where}, column {column}: nothing stands there")
+        try:
+            return reader(text)
+        except BadRequest as error:
+            raise BadRequest(f"{self._where}, column {column}: {error}") from None
+
+
+def _request(line: _Line, number: int) -> Request:
+    arrival_s = line.read("submitted_at", _moment) if line.is_history else line.read("arrival_s", _seconds)
+    return Request(
+        number=number,
+        arrival_s=arrival_s,
+        user=line.read("user", _user),
+        mem_bytes=line.read("mem_bytes", _size),
+        gpus=line.read("gpus", _gpus, 1),
+        duration_s=max(LEAST_S, round(line.read("duration_s", _seconds), 3)),
+        time_limit_s=max(LEAST_S, line.read("time_limit_s", _seconds)) if line.text("time_limit_s") else None,
+        level=line.read("level", _level, Level.NORMAL),
+        group=line.read("group", _user) if line.text("group") else "",
+        name=line.text("name"),
+    )
+
+
+def _moment(text: str) -> float:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadRequest(f"{brief(text)} is no time: write it like 2026-11-01T09:00:00+00:00") from None
+    return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _seconds(text: str) -> float:
+    """Return a bare number of seconds, as programs write it, or a duration as people do."""
+    found = float(text) if _NUMBER.fullmatch(text) else parse_duration(text)
+    if not math.isfinite(found) or found > MAX_S:
+        raise BadRequest(f"{brief(text)} is longer than ten years")
+    return found
+
+
+def _size(text: str) -> int:
+    """Return bytes, rounded up to whole MiB: so jobs are matched with devices (:class:`gpuqueue.job.Shape`)."""
+    size = int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else parse_bytes(text)
+    if not 0 < size <= MAX_BYTES:
+        raise BadRequest(f"{brief(text)} is not a usable size: it must be above 0 and at most 1024T")
+    return -(-size // MIB) * MIB
+
+
+def _gpus(text: str) -> int:
+    found = int(text) if re.fullmatch(r"\d{1,3}", text, re.ASCII) else 0
+    if not 1 <= found <= 64:  # noqa: PLR2004 - as a job's
+        raise BadRequest(f"{brief(text)} is no number of GPUs: give one from 1 to 64")
+    return found
+
+
+def _user(text: str) -> str:
+    word = text.removeprefix("'")  # history --csv keeps a spreadsheet from taking it for a formula
+    if not _USER.fullmatch(word):
+        raise BadRequest(f"{brief(text)} is no usable name: letters, digits and _ . @ + - only")
+    return word
+
+
+def _level(text: str) -> Level:
+    try:
+        return Level[text.upper()]
+    except KeyError:
+        raise BadRequest(f"{brief(text)} is no level: say {', '.join(map(str, Level))}") from None
+
+
+def write(requests: Iterable[Request]) -> Iterable[str]:
+    """Yield the lines of a trace, without their ends."""
+    yield ",".join(COLUMNS)
+    for each in requests:
+        limit = "" if each.time_limit_s is None else f"{each.time_limit_s:g}"
+        mem = f"{each.mem_bytes // GIB}G" if each.mem_bytes % GIB == 0 else str(each.mem_bytes)
+        cells = (f"{each.arrival_s:.0f}", each.user, mem, str(each.gpus), f"{each.duration_s:.0f}")
+        yield ",".join((*cells, limit, str(each.level), each.group, each.name))

@@ -1,0 +1,395 @@
+"""The simulator: the real scripts under a clock of its own, and the command that shows what they did."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+from click.testing import CliRunner, Result
+
+from gpuqueue.cli.main import commands
+from gpuqueue.embedded.scratch import scratch_store
+from gpuqueue.errors import StoreUnreachable
+from gpuqueue.job import Level
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.scripts import ACTS, Scripts, whole
+from gpuqueue.queue.simulated import CLOCK, SimulatedClock, SimulatedQueue
+from gpuqueue.simulator.made import EXAMPLE, made
+from gpuqueue.simulator.ours import EPOCH_MS, Knobs, Ours
+from gpuqueue.simulator.replay import Placement, replay
+from gpuqueue.simulator.site import Site
+from gpuqueue.simulator.trace import Request
+from gpuqueue.units import GIB, MIB
+
+DAY_S = 86400.0
+
+
+def job(number: int, arrival_s: float, mem: int, duration_s: float, **more: Any) -> Request:
+    """Return a request for so many GiB."""
+    words = {"user": "ann", **more}
+    return Request(number=number, arrival_s=arrival_s, mem_bytes=mem * GIB, duration_s=duration_s, **words)
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[str]:
+    """Return the address of a store as simulations have it."""
+    with scratch_store() as url:
+        yield url
+
+
+@pytest.fixture
+def run(scratch: str) -> Any:
+    """Replay requests under our policy, each time in an empty store."""
+
+    def replayed(requests: list[Request], site: Site, knobs: Knobs | None = None, **more: Any) -> list[Placement]:
+        client = connect(scratch)
+        client.flushall()
+        client.close()
+        ours = more.pop("kind", Ours)(scratch, site, knobs or Knobs(), **more)
+        try:
+            placed = replay(requests, ours)
+        finally:
+            ours.close()
+        assert sum(ours.starts.values()) == len(requests), "each start was told once"
+        return sorted(placed, key=lambda each: each.request.number)
+
+    return replayed
+
+
+def starts(placed: list[Placement]) -> list[float]:
+    """Return when each started."""
+    return [each.start_s for each in placed]
+
+
+# ---- the clock ---------------------------------------------------------------------------------------------------
+
+
+def test_no_script_of_a_real_queue_takes_the_time_from_a_caller(store_url: str) -> None:
+    """Neither the text nor the call has a place where a time could be put in."""
+    client = connect(store_url)
+    scripts = Scripts(client)
+    for act in ACTS:
+        assert "KEYS[2]" not in whole(act), act
+        assert scripts._text(act) == whole(act), act
+        assert whole(act).count("now_ms =") == 0, act
+        assert whole(act, CLOCK).replace(CLOCK, "") == whole(act), "all else is the same"
+    assert len(scripts._keys()) == 1
+    client.close()
+
+
+def test_time_passes_as_the_simulation_says(store_url: str) -> None:
+    """Not only in the acts themselves: in all of the prelude that asks for it. And nothing of it stays in the store."""
+    clock = SimulatedClock(EPOCH_MS)
+    queue = SimulatedQueue(store_url, clock)
+    queue.open(0, pause_s=5.0)
+    assert queue.pause_left_s() == 5.0
+    clock.now_ms += 86_400_000
+    assert queue.pause_left_s() == 0.0
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    client = connect(store_url)
+    assert client.hget("{gq}:meta", "reap") == str(EPOCH_MS + 86_400_000)
+    real = JobQueue(store_url)
+    real.reap(loss_limit=3, lease_s=300, tick_s=10)
+    assert int(client.hget("{gq}:meta", "reap") or 0) == pytest.approx(real.now_ms(), abs=60_000)
+    for each in (queue, real, client):
+        each.close()
+
+
+# ---- our policy --------------------------------------------------------------------------------------------------
+
+
+def test_jobs_share_a_card_and_pass_what_does_not_fit(run: Any) -> None:
+    """Two on the card at once; the large one waits for both, and the small one that came last passes it."""
+    placed = run(
+        [job(0, 0, 12, 100), job(1, 0, 10, 50), job(2, 1, 24, 10), job(3, 2, 2, 30)], Site.parse("24G", slots=8)
+    )
+
+    assert starts(placed) == [0, 0, 100, 2]
+
+
+def test_room_is_kept_for_who_has_waited_long(run: Any) -> None:
+    """Small jobs without a limit come one after the other for two hours; from the tenth minute on they queue up."""
+    small = [job(number, 240 * number, 12, 600, user="bob") for number in range(30)]
+    large = job(30, 1, 24, 60)
+    requests = sorted([*small, large], key=lambda each: each.arrival_s)
+    site = Site.parse("24G", slots=8)
+
+    kept = starts(run(requests, site))[30]
+    not_kept = starts(run(requests, site, Knobs(reserve_after_s=None)))[30]
+
+    assert kept <= 601 + 10 + 600, "after ten minutes, the next tick, and what ran then"
+    assert not_kept > 7000
+
+
+def test_who_has_used_less_goes_first_and_old_usage_fades(run: Any) -> None:
+    """Ann used an hour, Bob two hours but ten half-lives ago: for each clock of its own, Bob would wait."""
+    knobs = Knobs(half_life_s=DAY_S)
+    site = Site.parse("24G", slots=8)
+    now_s = 10 * DAY_S
+    past = [job(0, 0, 24, 7200, user="bob"), job(1, now_s - 3600, 24, 3600, user="ann")]
+    busy = job(2, now_s, 24, 100, user="eve")
+    both = [job(3, now_s + 1, 24, 10, user="ann"), job(4, now_s + 2, 24, 10, user="bob")]
+
+    assert starts(run([*past, busy, *both], site, knobs))[3:] == [now_s + 110, now_s + 100]
+    slow = Knobs(half_life_s=1000 * DAY_S)
+    assert starts(run([*past, busy, *both], site, slow))[3:] == [now_s + 100, now_s + 110]
+
+
+def test_shares_decide_who_goes_first(run: Any) -> None:
+    """Ann used twice what Bob did: with three times his share she still goes first."""
+    site = Site.parse("24G", slots=8)
+    past = [job(0, 0, 24, 2000, user="ann"), job(1, 2000, 24, 1000, user="bob"), job(2, 3000, 24, 50, user="eve")]
+    both = [job(3, 3001, 24, 10, user="bob"), job(4, 3002, 24, 10, user="ann")]
+
+    assert starts(run([*past, *both], site))[3:] == [3050, 3060]
+    assert starts(run([*past, *both], site, Knobs(shares={"ann": 3.0})))[3:] == [3060, 3050]
+
+
+def test_a_job_that_waits_a_day_is_lifted(run: Any) -> None:
+    """A low one beside normal ones that never end; nothing is kept for anybody here."""
+    normal = [job(number, 3600 * number, 24, 3600, user="bob") for number in range(60)]
+    low = job(60, 1, 24, 60, level=Level.LOW)
+    requests = sorted([*normal, low], key=lambda each: each.arrival_s)
+
+    lifted = Knobs(reserve_after_s=None)
+    assert starts(run(requests, Site.parse("24G", slots=8), lifted))[60] == pytest.approx(25 * 3600, abs=3600)
+    never = Knobs(reserve_after_s=None, age_after_s=None)
+    assert starts(run(requests, Site.parse("24G", slots=8), never))[60] == 60 * 3600
+
+
+def test_several_devices_are_taken_together_on_one_host(run: Any) -> None:
+    """Long after anybody beat, and between two ticks: whoever asks first must count on the others already."""
+    late_s = 3 * DAY_S + 3
+    requests = [job(0, 0, 2, 5 * DAY_S), job(1, late_s, 20, 60, gpus=2), job(2, late_s, 10, 60)]
+
+    placed = run(requests, Site.parse("24G/2x24G", slots=8))
+    beside = run([requests[1], requests[2]], Site.parse("2x24G", slots=8))
+
+    assert (placed[1].start_s, set(placed[1].cards)) == (late_s, {1, 2})
+    assert starts(beside) == [late_s, late_s + 60]
+
+
+class EveryTick(Ours):
+    """Ticks every ten seconds, and asks every device every time, as real workers do."""
+
+    def alarm_s(self) -> float | None:
+        """Return the next tick, while anybody waits."""
+        self._changed = True
+        return self._next_tick_s(self._ticked_s) if self._waiting else None
+
+
+SITE = Site.parse("2x24G,12G/24G", slots=3, headroom_bytes=512 * MIB)
+#: A day's work that is pressed into hours, so that there is much to wait for.
+BUSY = [
+    Request(
+        number=each.number,
+        arrival_s=round(each.arrival_s / 12),
+        user=each.user,
+        mem_bytes=each.mem_bytes,
+        gpus=min(each.gpus, 2),
+        duration_s=min(each.duration_s, 1200.0),
+        time_limit_s=each.time_limit_s,
+        level=each.level,
+    )
+    for each in made(50, 3)
+]
+
+
+def test_what_is_left_out_changes_nothing(run: Any) -> None:
+    """No tick that could change anything is missed, and no device that would have got a job."""
+    knobs = Knobs(reserve_after_s=120.0, age_after_s=1800.0, tick_s=30.0)
+
+    quick = run(BUSY, SITE, knobs)
+
+    assert quick == run(BUSY, SITE, knobs, kind=EveryTick, skip=False)
+    assert len({each.start_s for each in quick}) > 30
+    assert max(each.wait_s for each in quick) > 1800.0
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_device_is_promised_more_than_it_has(run: Any, seed: int) -> None:
+    """In bytes and in slots, at every moment of a busy day; and every job ran once, where it fits."""
+    placed = run(BUSY, SITE, seed=seed)
+
+    assert [each.request for each in placed] == BUSY
+    for place, card in enumerate(SITE.cards):
+        here = [each for each in placed if place in each.cards]
+        for moment_s in {each.start_s for each in here}:
+            there = [each for each in here if each.start_s <= moment_s < each.end_s]
+            assert sum(each.request.mem_bytes for each in there) <= card.usable_bytes
+            assert len(there) <= SITE.slots
+    for each in placed:
+        assert len(each.cards) == each.request.gpus
+        assert len({SITE.cards[place].host for place in each.cards}) == 1
+        assert each.start_s >= each.request.arrival_s
+
+
+def test_the_same_chance_gives_the_same_replay(run: Any) -> None:
+    """Another seed is another race of the workers for the bell."""
+    assert run(BUSY, SITE) == run(BUSY, SITE)
+    assert run(BUSY, SITE) != run(BUSY, SITE, seed=1)
+
+
+# ---- the store to compute with -------------------------------------------------------------------------------------
+
+
+def test_a_scratch_store_is_gone_with_its_directory() -> None:
+    """Nothing is left of it."""
+    with scratch_store() as url:
+        directory = Path(url.removeprefix("unix://")).parent
+        assert JobQueue(url).epoch() is None
+        assert directory.exists()
+    assert not directory.exists()
+    with pytest.raises(StoreUnreachable):
+        JobQueue(url).epoch()
+
+
+def test_a_scratch_store_dies_with_who_started_it() -> None:
+    """Also where that was killed, and could end nothing."""
+    text = (
+        "import sys, time; from gpuqueue.embedded.scratch import scratch_store\n"
+        "with scratch_store() as url: print(url, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        url = owner.stdout.readline().strip()
+        assert JobQueue(url).epoch() is None
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait(30)
+
+    def gone() -> bool:
+        try:
+            JobQueue(url).epoch()
+        except StoreUnreachable:
+            return True
+        return False
+
+    until(gone, what="the end of the store")
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def command(*words: str, given: str | None = None) -> Result:
+    """Run ``gpuqueue simulate``."""
+    return CliRunner().invoke(commands, ["simulate", *words], input=given)
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> str:
+    """Return a file with the example."""
+    path = tmp_path / "trace.csv"
+    path.write_text(command("--example").stdout)
+    return str(path)
+
+
+def test_the_example_is_a_trace_and_a_table(example: str) -> None:
+    """Of four policies and three users, in 80 columns."""
+    assert Path(example).read_text() == EXAMPLE
+
+    shown = command(example, "--devices", "2x24G")
+
+    assert shown.exit_code == 0, shown.output
+    assert shown.stderr == ""
+    lines = shown.stdout.splitlines()
+    assert [line.split()[0] for line in lines[3:7]] == ["ours", "exclusive", "backfill", "first-fit"]
+    assert {"ann", "bob", "eve"} <= {line.split()[0] for line in lines if line}
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_table_keeps_to_80_columns_where_waits_are_long() -> None:
+    """Days of waiting, users with long names, and more of them than have a line."""
+    rows = [f"0,user-with-a-long-name-{number},20G,{400000 + number}" for number in range(25)]
+    shown = command("-", "--devices", "1x24G", given="\n".join(["arrival_s,user,mem,duration", *rows]))
+
+    assert shown.exit_code == 0, shown.output
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    assert "and 5 more" in shown.stdout
+
+
+def test_json_tells_the_same_in_full(example: str) -> None:
+    """Every policy, every user; and the same again with the same seed."""
+    first = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
+    again = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
+
+    assert first.pop("jobs_per_s") > 0
+    again.pop("jobs_per_s")
+    assert first == again
+    assert first["jobs"] == 8
+    assert math.isclose(first["gpu_s"], 7200 + 3 * 1800 + 2400 + 300 + 2 * 5400 + 3600)
+    assert [each["policy"] for each in first["policies"]] == ["ours", "exclusive", "backfill", "first-fit"]
+    for each in first["policies"]:
+        assert sum(user["jobs"] for user in each["users"].values()) == 8
+
+
+def test_what_no_device_could_run_is_left_out_and_said() -> None:
+    """For all policies alike."""
+    given = "arrival_s,user,mem,duration\n0,ann,4G,10\n0,ann,40G,10\n"
+
+    shown = command("-", "--devices", "24G", "--json", given=given)
+
+    assert shown.stderr == "1 job left out: fit no device of this site\n"
+    told = json.loads(shown.stdout)
+    assert (told["too_large"], told["jobs"]) == (1, 1)
+
+
+def test_knobs_are_those_of_the_settings_unless_an_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One slot makes two small jobs wait for each other."""
+    given = "arrival_s,user,mem,duration\n0,ann,1G,1000\n0,ann,1G,1000\n"
+
+    def longest(*words: str) -> float:
+        told = json.loads(command("-", "--devices", "24G", "--json", *words, given=given).stdout)
+        return float(told["policies"][0]["wait_max_s"])
+
+    assert longest() == 0
+    assert longest("--slots", "1") == 1000
+    monkeypatch.setenv("GPUQUEUE_SLOTS", "1")
+    assert longest() == 1000
+    assert longest("--slots", "2") == 0
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "html"])
+def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None:
+    """Whole, and nothing beside them."""
+    path = tmp_path / f"picture.{kind}"
+
+    shown = command(example, "--devices", "2x24G", "--plot", str(path))
+
+    assert shown.exit_code == 0, shown.output
+    assert path.stat().st_size > 5000
+    assert {"trace.csv", path.name} == {each.name for each in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "name a trace and the devices"),
+        (("t.csv",), "name a trace and the devices"),
+        (("--example", "--make", "5"), "choose one"),
+        (("t.csv", "--devices", "24G"), "cannot read 't.csv': No such file"),
+        (("-", "--devices", "24"), "say the unit: 24M or 24G"),
+        (("-", "--devices", "24G", "--slots", "0"), "setting slots"),
+        (("-", "--devices", "24G", "--half-life", "1s"), "too short"),
+        (("-", "--devices", "24G", "--shares", "@x=1"), "name them in groups"),
+        (("-", "--devices", "24G", "--json", "--plot", "x.png"), "exclude each other"),
+        (("-", "--devices", "24G", "--plot", "x.pdf"), "--plot cannot write"),
+        (("-", "--devices", "1G"), "no job of the trace fits these devices"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], said: str) -> None:
+    """Before a store is started."""
+    shown = CliRunner().invoke(commands, ["simulate", *words], input=EXAMPLE)
+
+    assert said in str(shown.exception)
+    assert shown.stdout == ""
