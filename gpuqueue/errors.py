@@ -14,6 +14,8 @@
     │   └── BookUnreachable    the SQL database
     ├── Refused             understood, but not allowed in this state     exit 5
     ├── Unreadable          what is kept somewhere makes no sense         exit 1
+    ├── DryRunFailed        an estimate could not be made                 exit 1
+    ├── DryRunTimeout       a dry run made no step in the time given      exit 124
     └── WaitTimeout         the job has not ended in the time given       exit 124
 
 The message says what is wrong and what to do next, in one line.
@@ -88,6 +90,21 @@ class Refused(GpuQueueError):
 
 class Unreadable(GpuQueueError):
     """What a store, a book or a file holds is damaged, or of a version that this one does not know."""
+
+
+class DryRunFailed(GpuQueueError):
+    """A script failed in its dry run, or there was nothing to count."""
+
+    def __init__(self, what: str, trace: str = "") -> None:
+        super().__init__(what)
+        #: The end of what the script said of its own failure, in several lines; empty where it said nothing.
+        self.trace = trace
+
+
+class DryRunTimeout(GpuQueueError):
+    """A dry run made no step within the time given; the script was ended."""
+
+    exit_code = 124
 
 
 class WaitTimeout(GpuQueueError):

@@ -24,6 +24,7 @@ COMMANDS = {
     "release": ("gpuqueue.cli.jobs", "Let held jobs be started again."),
     "edit": ("gpuqueue.cli.edit", "Change what a waiting job asks for."),
     "history": ("gpuqueue.cli.history", "Who ran what, where, how long, with how much memory."),
+    "estimate": ("gpuqueue.cli.estimate", "Tell how much memory a script will need, before it runs."),
     "stats": ("gpuqueue.cli.stats", "GPU-hours, asked against used, waits, failures; by user, device, host or day."),
     "top": ("gpuqueue.cli.top", "Devices and jobs, live, on the whole screen."),
     "simulate": ("gpuqueue.cli.simulate", "Replay a trace of jobs on any devices, and compare policies."),

@@ -12,13 +12,13 @@ when they are first needed: a submit never touches SQL.
 
 from __future__ import annotations
 
-from gpuqueue.client.asking import Asking
 from gpuqueue.client.changing import Changing
+from gpuqueue.client.estimating import Estimating
 from gpuqueue.client.submitting import Submitting
 from gpuqueue.client.watching import Watching
 
 __all__ = ["Client"]
 
 
-class Client(Submitting, Watching, Changing, Asking):
+class Client(Submitting, Watching, Changing, Estimating):
     """One user's view of one queue. Every method may raise StoreUnreachable or BookUnreachable."""

@@ -1,0 +1,138 @@
+"""What a script will need, before it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuqueue import checks
+from gpuqueue.client.asking import Asking
+from gpuqueue.errors import BadRequest, BookUnreachable
+from gpuqueue.submission import command_of, current_account, travelling, working_directory
+
+if TYPE_CHECKING:
+    from gpuqueue.estimate.figures import Estimate
+    from gpuqueue.estimate.past import Past, Script
+
+#: How many jobs are looked at, and how far back where they are anybody's: a search in commands reads until then.
+OWN_JOBS, ANYBODYS_JOBS, ANYBODYS = 200, 200, timedelta(days=90)
+#: Most steps and most batch sizes that make sense.
+MOST_STEPS, MOST_BATCHES = 1000, 20
+
+
+class Estimating(Asking):
+    """Asks the history, and a dry run, what a script needs."""
+
+    def estimate(  # noqa: PLR0913 - each is one thing that a person may say about it
+        self,
+        script: str,
+        args: Sequence[str] = (),
+        *,
+        history: bool = True,
+        dry_run: bool | None = None,
+        steps: int = 3,
+        timeout: str | float = 600.0,
+        ram: str | int | None = None,
+        batch_sizes: Sequence[int] = (),
+        batch_option: str = "--batch-size",
+        python: str | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+    ) -> Estimate:
+        """Return what the ``.py`` file *script* needs on a GPU: by earlier runs, else by a dry run on this CPU.
+
+        Args:
+            script: The script's path.
+            args: The script's arguments.
+            history: Whether earlier runs are looked at.
+            dry_run: Whether it is run for a few steps: always, never, or (None) where the history does not answer.
+            steps: Optimizer steps to make; of a script without an optimizer, passes of its model.
+            timeout: Seconds, or a duration such as ``"10m"``, for each dry run.
+            ram: The most memory of this machine that the script may take; four fifths of what is free by default.
+            batch_sizes: Make a dry run for each of these too, with *batch_option* and the size as last arguments.
+            batch_option: What the script calls its batch size.
+            python: The interpreter; that of the active environment by default, as in :meth:`submit`.
+            cwd: Where it runs; the current directory by default.
+
+        Raises:
+            BadRequest: something is malformed, or there is no such script.
+            DryRunFailed: the script failed, or could not be counted.
+            DryRunTimeout: no step was made in the time given.
+            BookUnreachable: the history does not answer, and no dry run was to be made.
+
+        """
+        from gpuqueue.estimate import dry_run as dry  # noqa: PLC0415 - a submit estimates nothing
+        from gpuqueue.estimate.figures import Batch, DryRun, Estimate  # noqa: PLC0415 - as above
+        from gpuqueue.estimate.past import Script  # noqa: PLC0415 - as above
+
+        directory = working_directory(checks.path_or_none("cwd", cwd))
+        words = checks.words("args", args)
+        chosen = checks.path_or_none("python", python)
+        _, _, interpreter = command_of(script, words, cwd=directory, python=chosen)
+        if interpreter is None:
+            raise BadRequest(f"{script} is no .py file: only a Python script can be estimated")
+        if not 1 <= checks.count("steps", steps) <= MOST_STEPS:
+            raise BadRequest(f"steps must be from 1 to {MOST_STEPS}, not {steps}")
+        sizes = _sizes(batch_sizes)
+        limit_s, ram_bytes = checks.duration_or_none("timeout", timeout), checks.size_or_none("ram", ram)
+        if limit_s is None or limit_s <= 0:
+            raise BadRequest("the timeout must be above 0")
+        found = Estimate(script=script, args=words)
+        if history:
+            path = str(directory / script)
+            asked = Script(path=path, args=words, account=current_account(self.settings.host))
+            found = self._with_past(found, asked, needed=dry_run is False)
+        if dry_run is False or (dry_run is None and not sizes and found.past is not None and found.past.suffices):
+            return found
+
+        def run(*more: str) -> DryRun:
+            return dry.dry_run(
+                dry.Request(
+                    interpreter=interpreter,
+                    script=script,
+                    args=(*words, *more),
+                    cwd=str(directory),
+                    env=travelling(os.environ),
+                    steps=steps,
+                    timeout_s=limit_s,
+                    ram_bytes=dry.usual_ram_bytes() if ram_bytes is None else ram_bytes,
+                )
+            )
+
+        counted = run()
+        batches = tuple(Batch(size=size, dry_run=run(batch_option, str(size))) for size in sizes)
+        return Estimate(script=script, args=words, past=found.past, dry_run=counted, batches=batches, notes=found.notes)
+
+    def _with_past(self, estimate: Estimate, asked: Script, *, needed: bool) -> Estimate:
+        """Return *estimate* with what the history says, or with why it says nothing."""
+        from dataclasses import replace  # noqa: PLC0415 - as above
+
+        try:
+            past = self._past(asked)
+        except BookUnreachable as error:
+            if needed:
+                raise
+            return estimate.noted(f"the history could not be asked: {error}")
+        if past is None:
+            return estimate.noted("the history knows no run of this script whose peak can be trusted")
+        return replace(estimate, past=past)
+
+    def _past(self, asked: Script) -> Past | None:
+        from gpuqueue.estimate.past import past_of  # noqa: PLC0415 - as above
+
+        now = datetime.now(timezone.utc)
+        name = Path(asked.path).name
+        own = past_of(asked, self.history(user=asked.account.name, text=name, limit=OWN_JOBS), now)
+        if own is not None and own.suffices:
+            return own
+        anybodys = self.history(text=name, since=now - ANYBODYS, limit=ANYBODYS_JOBS)
+        return past_of(asked, anybodys, now) or own
+
+
+def _sizes(value: Sequence[int]) -> tuple[int, ...]:
+    sizes = tuple(checks.count("batch_sizes", each) for each in value)
+    if len(sizes) > MOST_BATCHES or any(each < 1 for each in sizes):
+        raise BadRequest(f"batch_sizes must be at most {MOST_BATCHES} numbers from 1 up")
+    return sizes

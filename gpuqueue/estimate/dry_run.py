@@ -1,0 +1,176 @@
+"""Starts a dry run, waits for it within bounds, and reads what it counted.
+
+The script runs in its own Python, in a session of its own, so that whatever it starts ends with it. What it prints
+goes to a file; its temporary files lie in a directory that is removed. It runs in its own working directory, because a
+script needs that: what it writes there in its first steps is written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpuqueue.errors import DryRunFailed, DryRunTimeout
+from gpuqueue.estimate.figures import DryRun, Part
+from gpuqueue.units import KIB, format_bytes, format_duration
+
+#: What is put in front of the script.
+BEGIN = Path(__file__).with_name("inside") / "begin.py"
+#: Seconds between two looks at the memory that a dry run takes.
+LOOK_S = 0.2
+#: The share of the host's available memory that a dry run may take if nobody says how much.
+RAM_SHARE = 0.8
+#: Lines of what a script wrote last that are shown if it failed without a traceback.
+TAIL = 12
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """What to run: *interpreter*, *script* and *args* as submit would, in *cwd*, with *env*; and within which bounds.
+
+    ``ram_bytes`` is the most host memory that the script's process may take.
+    """
+
+    interpreter: str
+    script: str
+    args: tuple[str, ...]
+    cwd: str
+    env: Mapping[str, str] = field(repr=False)
+    steps: int
+    timeout_s: float
+    ram_bytes: int
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Return how much memory the kernel says is to be had without swapping; None where it does not say."""
+    try:
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * KIB for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, ValueError, IndexError, StopIteration):
+        return None
+
+
+def usual_ram_bytes() -> int:
+    """Return how much host memory a dry run may take if nobody says."""
+    there = available_bytes()
+    return 2**62 if there is None else math.floor(there * RAM_SHARE)
+
+
+def dry_run(request: Request) -> DryRun:
+    """Run the script of *request* for a few steps on the CPU and return what was counted.
+
+    Raises:
+        DryRunFailed: the script failed, there is no torch that we know in its Python, it put nothing on a GPU, or it
+            took more host memory than it may.
+        DryRunTimeout: no step was made in the time given.
+
+    """
+    with tempfile.TemporaryDirectory(prefix="gpuqueue-estimate-", ignore_cleanup_errors=True) as scratch:
+        report, output = Path(scratch, "report.json"), Path(scratch, "output")
+        temporary = Path(scratch, "tmp")
+        temporary.mkdir()
+        began_s = time.monotonic()
+        over = _run(request, report, output, temporary)
+        return _read(request, report, output, over, time.monotonic() - began_s)
+
+
+def _run(request: Request, report: Path, output: Path, temporary: Path) -> str:
+    """Run it to its end, and return which bound it went over: ``time``, ``ram``, or none."""
+    argv = [request.interpreter, str(BEGIN), str(report), str(request.steps), request.script, *request.args]
+    # No GPU of this machine is touched, even if something of the pretence should leak.
+    env = {**request.env, "TMPDIR": str(temporary), "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    with output.open("wb") as file:
+        process = subprocess.Popen(
+            argv, cwd=request.cwd, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+        )
+    try:
+        return _watch(process, request)
+    finally:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # the workers of a loader, and whatever else it has started
+        process.wait()
+
+
+def _watch(process: subprocess.Popen[bytes], request: Request) -> str:
+    until_s = time.monotonic() + request.timeout_s
+    while time.monotonic() < until_s:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=min(LOOK_S, max(0.0, until_s - time.monotonic())))
+            return ""
+        if _resident_bytes(process.pid) > request.ram_bytes:
+            return "ram"
+    return "time"
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _read(request: Request, report: Path, output: Path, over: str, took_s: float) -> DryRun:
+    told = _told(report)
+    script = Path(request.script).name
+    if over == "ram":
+        raise DryRunFailed(
+            f"the dry run of {script} took more than {format_bytes(request.ram_bytes)} of this machine's memory: "
+            "run it where there is more, allow more with --ram, or give the script a smaller batch"
+        )
+    if over == "time" and not told.get("steps"):
+        raise DryRunTimeout(
+            f"{script} made no step of an optimizer within {format_duration(request.timeout_s)}: "
+            "give it more time with --timeout, or less to do"
+        )
+    ended = "timed_out" if over == "time" else told.get("ended")
+    if ended == "no torch":
+        raise DryRunFailed(
+            f"the dry run needs torch 2.1 or newer in {request.interpreter} ({told.get('trace')}): "
+            "name another Python with --python"
+        )
+    if ended not in {"enough", "finished", "timed_out"}:
+        trace = told.get("trace") or _tail(output)
+        raise DryRunFailed(f"{script} failed in the dry run; it is not counted", trace=trace)
+    if not told["peak_bytes"]:
+        raise DryRunFailed(
+            f"{script} ended and put nothing on a GPU with torch: there is nothing to count "
+            "(a script that starts others is not followed)"
+        )
+    return DryRun(
+        parts=tuple(Part(name=name, **sizes) for name, sizes in told["parts"].items()),
+        peak_bytes=told["peak_bytes"],
+        steps=told["steps"],
+        forwards=told["forwards"],
+        optimizers=tuple(told["optimizers"]),
+        dtypes=tuple(told["dtypes"]),
+        torch=told["torch"],
+        ended=ended,
+        took_s=round(took_s, 3),
+    )
+
+
+def _told(report: Path) -> dict[str, Any]:
+    """Return the report; nothing where none was written: the process was killed before its first step."""
+    try:
+        plain = json.loads(report.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return plain if isinstance(plain, dict) else {}
+
+
+def _tail(output: Path) -> str:
+    with suppress(OSError):
+        lines: Sequence[str] = output.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(lines[-TAIL:])
+    return ""

@@ -1,0 +1,184 @@
+"""What an estimate tells: the parts of a dry run, what is added, what to ask for. Pure.
+
+What a dry run cannot see is added as one allowance of 10 %: fragmentation and rounding of the caching allocator, and
+the workspaces of cuDNN and cuBLAS. The CUDA context and the libraries' kernels take 250 to 600 MiB of a card before
+the first tensor; 500 MiB is taken (docs/explanation/peak-memory.md counts the same).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpuqueue.estimate.past import Past
+from gpuqueue.units import GIB, MIB
+
+ALLOWANCE = 0.10
+CONTEXT_BYTES = 500 * MIB
+
+#: What no dry run can tell; printed below each, in two lines.
+LIMITS = (
+    "An estimate. It sees no workspace of cuDNN or cuBLAS and no fragmentation: 10 % stand for them.",
+    "Counted in the first steps, on one GPU: what comes later, such as validation or longer inputs, may need more.",
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """What one kind of tensors takes: ``largest_bytes`` at its own peak, ``at_peak_bytes`` at the peak of all."""
+
+    name: str
+    largest_bytes: int
+    at_peak_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DryRun:
+    """What a few steps of a script on the CPU would have held on a GPU.
+
+    ``steps`` counts optimizer steps; of a script without an optimizer ``forwards`` counts the passes of its model.
+    ``ended`` is ``enough``, ``finished`` (the script ended before) or ``timed_out`` (after at least one step).
+    """
+
+    parts: tuple[Part, ...]
+    peak_bytes: int
+    steps: int
+    forwards: int
+    optimizers: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    torch: str
+    ended: str
+    took_s: float
+
+    def largest(self, name: str) -> int:
+        """Return the most that there was of one part."""
+        return next(part.largest_bytes for part in self.parts if part.name == name)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Return what does not depend on the batch: parameters, gradients, states of the optimizer."""
+        return sum(self.largest(name) for name in ("parameters", "gradients", "optimizer_states"))
+
+    @property
+    def multiple(self) -> float | None:
+        """Return ``fixed_bytes`` as a multiple of the parameters: 4 for Adam; None without parameters."""
+        parameters = self.largest("parameters")
+        return self.fixed_bytes / parameters if parameters else None
+
+    @property
+    def need_bytes(self) -> int:
+        """Return what the driver would show: the peak, what is allowed for the unseen, the CUDA context."""
+        return self.peak_bytes + self.allowance_bytes + CONTEXT_BYTES
+
+    @property
+    def allowance_bytes(self) -> int:
+        """Return what stands for fragmentation and workspaces."""
+        return math.ceil(self.peak_bytes * ALLOWANCE)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """A dry run with one batch size."""
+
+    size: int
+    dry_run: DryRun
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Estimate:
+    """What a script needs on each device, and how one knows. ``notes`` are for people."""
+
+    script: str
+    args: tuple[str, ...]
+    past: Past | None = None
+    dry_run: DryRun | None = None
+    batches: tuple[Batch, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def need_bytes(self) -> int | None:
+        """Return what is needed: what the past says if that suffices, else the larger of both; None is not known."""
+        if self.past is not None and self.past.suffices:
+            return self.past.need_bytes
+        found = [each.need_bytes for each in (self.past, self.dry_run) if each is not None]
+        return max(found, default=None)
+
+    @property
+    def mem_bytes(self) -> int | None:
+        """Return what to ask for: the need, rounded up."""
+        return None if self.need_bytes is None else rounded_up(self.need_bytes)
+
+    def noted(self, *notes: str) -> Estimate:
+        """Return the same with more to say."""
+        return replace(self, notes=(*self.notes, *notes))
+
+
+def rounded_up(size_bytes: int) -> int:
+    """Return *size_bytes* as one would ask for it: in steps of 64 MiB below 2 GiB, else of half a GiB."""
+    step = 64 * MIB if size_bytes < 2 * GIB else GIB // 2
+    return -(-size_bytes // step) * step
+
+
+def as_option(mem_bytes: int) -> str:
+    """Return a size that was rounded up as ``--mem`` takes it, without loss: ``960M``, ``6G``, ``6.5G``."""
+    if mem_bytes % (GIB // 2) == 0:
+        return f"{mem_bytes / GIB:g}G"
+    return f"{-(-mem_bytes // MIB)}M"
+
+
+def estimate_to_plain(estimate: Estimate) -> dict[str, Any]:
+    """Return *estimate* as JSON knows it, in the order that docs/reference/json.md describes."""
+    return {
+        "script": estimate.script,
+        "args": list(estimate.args),
+        "mem_bytes": estimate.mem_bytes,
+        "need_bytes": estimate.need_bytes,
+        "past": None if estimate.past is None else past_to_plain(estimate.past),
+        "dry_run": None if estimate.dry_run is None else dry_run_to_plain(estimate.dry_run),
+        "batches": [
+            {"size": each.size, "need_bytes": each.dry_run.need_bytes, "peak_bytes": each.dry_run.peak_bytes}
+            for each in estimate.batches
+        ],
+        "notes": list(estimate.notes),
+    }
+
+
+def past_to_plain(past: Past) -> dict[str, Any]:
+    """Return what the history says, as JSON knows it."""
+    return {
+        "whose": past.whose.value,
+        "rule": past.rule.value,
+        "need_bytes": past.need_bytes,
+        "runs": [
+            {
+                "job_id": run.job_id,
+                "ended_at": run.ended_at.isoformat(timespec="milliseconds"),
+                "bytes": run.bytes,
+                "same_args": run.same_args,
+                "out_of_memory": run.out_of_memory,
+            }
+            for run in past.runs
+        ],
+    }
+
+
+def dry_run_to_plain(run: DryRun) -> dict[str, Any]:
+    """Return a dry run as JSON knows it."""
+    return {
+        "ended": run.ended,
+        "steps": run.steps,
+        "forwards": run.forwards,
+        "optimizers": list(run.optimizers),
+        "dtypes": list(run.dtypes),
+        "torch": run.torch,
+        "took_s": run.took_s,
+        "parts": [
+            {"name": part.name, "largest_bytes": part.largest_bytes, "at_peak_bytes": part.at_peak_bytes}
+            for part in run.parts
+        ],
+        "peak_bytes": run.peak_bytes,
+        "allowance_bytes": run.allowance_bytes,
+        "context_bytes": CONTEXT_BYTES,
+        "need_bytes": run.need_bytes,
+    }

@@ -1,0 +1,122 @@
+"""Counts the memory that would lie on the GPU: which tensors, how large, alive from when until when.
+
+Every storage that is counted gets a number. The journal is a list of (number, bytes): plus when it came, minus when it
+was freed. What a storage was (a parameter, a gradient) is often known only later, so that the journal is read at
+the end, with all labels known.
+"""
+
+import weakref
+from typing import Any, Callable, Dict, Iterable, List, Tuple
+
+#: The caching allocator of torch hands out memory in multiples of this: kMinBlockSize in CUDACachingAllocator.cpp.
+BLOCK_BYTES = 512
+
+PARAMETERS = "parameters"
+GRADIENTS = "gradients"
+STATES = "optimizer_states"
+BUFFERS = "buffers"
+SENT = "sent"
+REST = "activations"
+#: In the order in which people read them.
+LABELS = (PARAMETERS, GRADIENTS, STATES, BUFFERS, SENT, REST)
+
+
+def rounded(size: int) -> int:
+    """Return what the allocator takes for *size* bytes."""
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+
+
+class Ledger:
+    """What lies on the GPU that is not there. ``paused``: what is made now lies in host memory."""
+
+    def __init__(self) -> None:
+        self.paused = 0
+        self.live_bytes = 0
+        self.peak_bytes = 0
+        self._next = 0
+        self._known: Dict[int, Tuple[int, int, Any]] = {}
+        self._journal: List[Tuple[int, int]] = []
+        self._labels: Dict[int, str] = {}
+
+    def add(self, tensor: Any, label: str) -> None:
+        """Count the storage of *tensor* from now on; one that is counted already may have got another size."""
+        storage = storage_of(tensor)
+        if storage is None:
+            return
+        key, size = storage._cdata, storage.nbytes()
+        known = self._known.get(key)
+        if known is not None and known[1] == size:
+            return
+        if known is not None:
+            self._change(known[0], size - known[1], rounded(size) - rounded(known[1]))
+            self._known[key] = (known[0], size, known[2])
+            return
+        self._next += 1
+        self._labels[self._next] = label
+        self._known[key] = (self._next, size, weakref.ref(storage, self._freed(key)))
+        self._change(self._next, size, rounded(size))
+
+    def has(self, tensor: Any) -> bool:
+        """Return whether *tensor* lies on the GPU."""
+        if not self._known:
+            return False
+        storage = storage_of(tensor)
+        return storage is not None and storage._cdata in self._known
+
+    def label(self, tensors: Iterable[Any], label: str) -> None:
+        """Tell what these are, if they are counted."""
+        for tensor in tensors:
+            storage = storage_of(tensor)
+            known = None if storage is None else self._known.get(storage._cdata)
+            if known is not None:
+                self._labels[known[0]] = label
+
+    def forget(self) -> None:
+        """Count no more from now on, as in the fork of a process that is not the one which trains."""
+        self.paused += 1
+        self._known.clear()
+
+    def parts(self) -> Dict[str, Dict[str, int]]:
+        """Return of each label the most that there was of it, and how much of it there was at the peak of all.
+
+        Sizes are those of the tensors, before rounding; ``rounding`` is what rounding added at the peak.
+        """
+        now = dict.fromkeys(LABELS, 0)
+        largest = dict(now)
+        at_peak = dict(now)
+        sizes: Dict[int, int] = {}
+        total = peak = 0
+        for number, change in self._journal:
+            label = self._labels[number]
+            before = sizes.get(number, 0)
+            sizes[number] = before + change
+            now[label] += change
+            largest[label] = max(largest[label], now[label])
+            total += rounded(before + change) - rounded(before)
+            if total > peak:
+                peak, at_peak = total, dict(now)
+        parts = {each: {"largest_bytes": largest[each], "at_peak_bytes": at_peak[each]} for each in LABELS}
+        lost = peak - sum(at_peak.values())
+        parts["rounding"] = {"largest_bytes": lost, "at_peak_bytes": lost}
+        return parts
+
+    def _freed(self, key: int) -> Callable[[Any], None]:
+        def freed(_: Any) -> None:
+            known = self._known.pop(key, None)
+            if known is not None:
+                self._change(known[0], -known[1], -rounded(known[1]))
+
+        return freed
+
+    def _change(self, number: int, change: int, taken: int) -> None:
+        self._journal.append((number, change))
+        self.live_bytes += taken
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
+
+
+def storage_of(tensor: Any) -> Any:
+    """Return where the numbers of *tensor* lie; None for what has no storage of its own, such as a sparse tensor."""
+    try:
+        return tensor.untyped_storage()
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None

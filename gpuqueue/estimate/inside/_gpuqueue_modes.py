@@ -1,0 +1,179 @@
+"""The two modes of torch through which everything goes that a script does with tensors.
+
+The outer one is asked before each function of torch: it takes "cuda" out of the arguments, and tells the script that
+a tensor lies on "cuda:0" where the ledger says so. The inner one sees each operation that is computed, those of the
+backward pass as well, and counts what comes out of tensors that lie on the GPU.
+"""
+
+import importlib
+import re
+from typing import Any, Callable, Dict, Iterator
+
+torch: Any = importlib.import_module("torch")
+overrides: Any = importlib.import_module("torch.overrides")
+python_dispatch: Any = importlib.import_module("torch.utils._python_dispatch")
+FunctionMode: Any = overrides.TorchFunctionMode
+DispatchMode: Any = python_dispatch.TorchDispatchMode
+
+#: Words for a GPU.
+CUDA = re.compile(r"cuda(:\d+)?")
+HOST = torch.device("cpu")
+GPU = torch.device("cuda", 0)
+
+
+def is_gpu(value: Any) -> bool:
+    """Return whether *value* names a GPU."""
+    if isinstance(value, torch.device):
+        return bool(value.type == "cuda")
+    return isinstance(value, str) and CUDA.fullmatch(value) is not None
+
+
+def is_host(value: Any) -> bool:
+    """Return whether *value* names the host's memory."""
+    return bool(value == HOST) if isinstance(value, torch.device) else isinstance(value, str) and value == "cpu"
+
+
+def tensors_in(value: Any) -> Iterator[Any]:
+    """Yield every tensor in *value*, which may be nested."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_in(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from tensors_in(each)
+
+
+class Counting(DispatchMode):  # type: ignore[misc] # torch has no types here
+    """Counts what is computed from tensors on the GPU."""
+
+    def __init__(self, ledger: Any, label: str) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.label = label
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation. What it gives lies where its arguments lie, unless it wrote into one of the host's."""
+        kwargs = kwargs or {}
+        if self.ledger.paused:
+            return func(*args, **kwargs)
+        given = [each for each in tensors_in((args, kwargs))]  # noqa: C416 - read twice
+        on_gpu = any(self.ledger.has(each) for each in given)
+        out = func(*args, **kwargs)
+        if on_gpu:
+            hosts = {key(each) for each in given if not self.ledger.has(each)}
+            for each in tensors_in(out):
+                if key(each) not in hosts:
+                    self.ledger.add(each, self.label)
+        return out
+
+
+def key(tensor: Any) -> Any:
+    """Return what tells one storage from another; None for what has none."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return None
+
+
+class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
+    """Lets a script send tensors to a GPU that is not there."""
+
+    def __init__(self, ledger: Any, sent: str, made: str) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.sent = sent
+        self.made = made
+        tensor = torch.Tensor
+        self._special: Dict[Any, Callable[..., Any]] = {
+            torch.device: _device,
+            torch._C._nn._parse_to: _parsed,
+            tensor.to: self._to,
+            tensor.cuda: self._cuda,
+            tensor.cpu: self._cpu,
+            tensor.backward: self._backward,
+            tensor.pin_memory: lambda this, *_, **__: this,
+            tensor.record_stream: lambda *_, **__: None,
+            tensor.device.__get__: lambda this, *_: GPU if self.ledger.has(this) else this.device,
+            tensor.is_cuda.__get__: lambda this, *_: self.ledger.has(this),
+            tensor.is_cpu.__get__: lambda this, *_: this.is_cpu and not self.ledger.has(this),
+            tensor.get_device: lambda this, *_: 0 if self.ledger.has(this) else -1,
+        }
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call one function of torch, as a machine with a GPU would."""
+        kwargs = kwargs or {}
+        special = self._special.get(func)
+        if special is not None:
+            return special(*args, **kwargs)
+        words = [*args, *kwargs.values()]
+        if any(is_gpu(each) for each in words):
+            out = func(*[_here(each) for each in args], **{name: _here(value) for name, value in kwargs.items()})
+            for each in tensors_in(out):
+                self.ledger.add(each, self.made)
+            return out
+        if any(is_host(each) for each in words):
+            return self._on_host(func, *args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _on_host(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.ledger.paused += 1
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self.ledger.paused -= 1
+
+    def _to(self, this: Any, *args: Any, **kwargs: Any) -> Any:
+        """Move a tensor, or change its type, or both. A move is a copy, as it is between host and GPU."""
+        if args and isinstance(args[0], int) and not isinstance(args[0], bool):
+            args = (GPU, *args[1:])  # a bare number is a GPU's
+        words = [*args, *kwargs.values()]
+        like = args[0] if args and isinstance(args[0], torch.Tensor) else kwargs.get("other")
+        to_gpu = any(is_gpu(each) for each in words) or (like is not None and self.ledger.has(like))
+        to_host = any(is_host(each) for each in words) or (like is not None and not self.ledger.has(like))
+        most = 3 if like is None else 2  # behind it stands what we say ourselves: whether to copy
+        args = tuple(_here(each) for each in args[:most])
+        kwargs = {name: _here(value) for name, value in kwargs.items()}
+        there = self.ledger.has(this)
+        if to_gpu and not there:
+            return self._sent(this.to(*args, **{**kwargs, "copy": True}))
+        if to_host and there:
+            return self._on_host(this.to, *args, **{**kwargs, "copy": True})
+        return this.to(*args, **kwargs)
+
+    def _cuda(self, this: Any, *_: Any, **kwargs: Any) -> Any:
+        if self.ledger.has(this):
+            return this
+        return self._sent(this.clone(memory_format=kwargs.get("memory_format", torch.preserve_format)))
+
+    def _cpu(self, this: Any, *_: Any, **__: Any) -> Any:
+        return self._on_host(this.clone) if self.ledger.has(this) else this
+
+    def _sent(self, copy: Any) -> Any:
+        self.ledger.add(copy, self.sent)
+        return copy
+
+    def _backward(self, this: Any, *args: Any, **kwargs: Any) -> None:
+        """Go backward inside this mode: what runs there (checkpoints, a function of the script's own) sends as well."""
+        kwargs.update(zip(("gradient", "retain_graph", "create_graph", "inputs"), args))  # noqa: B905 - strict is of 3.10
+        with self:
+            torch.autograd.backward(this, kwargs.pop("gradient", None), **kwargs)
+
+
+def _device(*args: Any, **kwargs: Any) -> Any:
+    """Return the device that the script means: it may compare it and print it; a bare number is a GPU's."""
+    if args and isinstance(args[0], int):
+        return torch.device("cuda", args[0])
+    return torch.device(*args, **kwargs)
+
+
+def _parsed(*args: Any, **kwargs: Any) -> Any:
+    """Return what ``Module.to`` was asked for, with the device that was meant."""
+    if args and isinstance(args[0], int):
+        args = (torch.device("cuda", args[0]), *args[1:])
+    return torch._C._nn._parse_to(*args, **kwargs)
+
+
+def _here(value: Any) -> Any:
+    return HOST if is_gpu(value) else value

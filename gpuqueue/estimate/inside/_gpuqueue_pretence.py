@@ -1,0 +1,207 @@
+"""Makes torch say that there is one GPU, as far as a script asks. Nothing of CUDA is ever started."""
+
+import contextlib
+import importlib
+import types
+from typing import Any, Callable, Dict
+
+torch: Any = importlib.import_module("torch")
+
+#: What the GPU that is not there says of itself. So large that no script makes itself smaller for it.
+NAME = "gpuqueue dry run"
+TOTAL_BYTES = 80 * 2**30
+CAPABILITY = (9, 0)
+#: Of torch.cuda: what does nothing and returns nothing, and what is made and used without any effect.
+SILENT = (
+    "init",
+    "_lazy_init",
+    "set_device",
+    "synchronize",
+    "empty_cache",
+    "ipc_collect",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "reset_peak_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_accumulated_memory_stats",
+    "set_per_process_memory_fraction",
+    "set_stream",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_sync_debug_mode",
+)
+EMPTY = (
+    "Stream",
+    "Event",
+    "StreamContext",
+    "ExternalStream",
+    "device",
+    "device_of",
+    "stream",
+    "current_stream",
+    "default_stream",
+)
+
+
+class _Nothing:
+    """Stands for a stream, an event, a context: takes whatever is asked of it, and does nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __enter__(self) -> "_Nothing":  # noqa: PYI034 - Self is of 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+    def query(self) -> bool:
+        """Return that all is done."""
+        return True
+
+    def elapsed_time(self, _: Any) -> float:
+        """Return the milliseconds between two events: there are none."""
+        return 0.0
+
+
+def install(ledger: Any) -> None:
+    """Put the pretence into the torch that is there."""
+    properties = types.SimpleNamespace(
+        name=NAME,
+        total_memory=TOTAL_BYTES,
+        major=CAPABILITY[0],
+        minor=CAPABILITY[1],
+        multi_processor_count=132,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+    )
+    answers: Dict[str, Any] = {
+        "is_available": True,
+        "is_initialized": True,
+        "device_count": 1,
+        "current_device": 0,
+        "get_device_name": NAME,
+        "get_device_properties": properties,
+        "get_device_capability": CAPABILITY,
+        "get_arch_list": ["sm_90"],
+        "is_bf16_supported": True,
+        "is_tf32_supported": True,
+        "is_current_stream_capturing": False,
+        "memory_summary": "",
+        "utilization": 0,
+    }
+    for name, answer in answers.items():
+        _put(torch.cuda, name, _always(answer))
+    for name in SILENT:
+        _put(torch.cuda, name, _always(None))
+    for name in EMPTY:
+        _put(torch.cuda, name, _Nothing)
+    _put(torch.cuda, "get_rng_state", lambda *_, **__: torch.get_rng_state())
+    _put(torch.cuda, "get_rng_state_all", lambda *_, **__: [torch.get_rng_state()])
+    _put(torch.cuda, "mem_get_info", lambda *_, **__: (TOTAL_BYTES - ledger.live_bytes, TOTAL_BYTES))
+    for name in ("memory_allocated", "memory_reserved", "memory_cached"):
+        _put(torch.cuda, name, lambda *_, **__: ledger.live_bytes)
+        _put(torch.cuda, "max_" + name, lambda *_, **__: ledger.peak_bytes)
+    _put(torch.cuda, "memory_stats", lambda *_, **__: {"allocated_bytes.all.current": ledger.live_bytes})
+    _accelerator()
+    _tensors()
+    _autocast()
+    _modules()
+    _harmless()
+
+
+def _put(where: Any, name: str, value: Any) -> None:
+    """Replace what is there; what this version of torch does not have, no script asks for."""
+    if hasattr(where, name):
+        setattr(where, name, value)
+
+
+def _always(answer: Any) -> Callable[..., Any]:
+    return lambda *_, **__: answer
+
+
+def _accelerator() -> None:
+    there = getattr(torch, "accelerator", None)
+    if there is None:  # older than 2.6
+        return
+    for name, answer in (
+        ("is_available", True),
+        ("device_count", 1),
+        ("current_accelerator", torch.device("cuda")),
+        ("current_device_index", 0),
+        ("current_device_idx", 0),
+        ("set_device_index", None),
+        ("set_device_idx", None),
+        ("synchronize", None),
+        ("empty_cache", None),
+    ):
+        _put(there, name, _always(answer))
+    _put(there, "current_stream", _Nothing)
+
+
+def _tensors() -> None:
+    """Cover what the modes do not see: other threads, and classes that are made with a device."""
+    torch.Tensor.pin_memory = lambda this, *_, **__: this
+    torch.Tensor.is_pinned = _always(True)
+    torch.backends.cudnn.is_acceptable = _always(False)
+
+    class Generator(torch.Generator):  # type: ignore[misc] # torch has no types here
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return super().__new__(cls, "cpu" if str(device).startswith("cuda") else device)
+
+    torch.Generator = Generator
+
+
+def _autocast() -> None:
+    """Let autocast for a GPU be that of the CPU, in bfloat16: as large as float16, and known to all its kernels."""
+    autocast = torch.amp.autocast_mode.autocast
+    begin = autocast.__init__
+
+    def begun(self: Any, device_type: str = "cuda", dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        if str(device_type).startswith("cuda"):
+            device_type, dtype = "cpu", torch.bfloat16
+        begin(self, device_type, dtype, *args, **kwargs)
+
+    autocast.__init__ = begun
+
+
+def _modules() -> None:
+    """Let a compiled model be the plain one, and one replica do without being sent anywhere."""
+
+    def compiled(model: Any = None, **_: Any) -> Any:
+        return model if model is not None else lambda each: each
+
+    torch.compile = compiled
+    _put(torch.nn.Module, "compile", _always(None))
+    torch.nn.DataParallel.forward = lambda this, *args, **kwargs: this.module(*args, **kwargs)
+
+
+def _harmless() -> None:
+    """Keep what the script keeps: torch.save writes nothing, and torch.load brings everything to the host."""
+    load = torch.load
+
+    def load_here(*args: Any, **kwargs: Any) -> Any:
+        args, where = (args[:1], args[1]) if len(args) > 1 else (args, kwargs.get("map_location"))
+        kwargs["map_location"] = "cpu"
+        loaded = load(*args, **kwargs)
+        return _sent(loaded) if where is not None and str(where).startswith("cuda") else loaded
+
+    def _sent(loaded: Any) -> Any:
+        if isinstance(loaded, torch.Tensor):
+            return loaded.to("cuda")
+        if isinstance(loaded, dict):
+            for name in loaded:
+                with contextlib.suppress(TypeError):
+                    loaded[name] = _sent(loaded[name])
+        return loaded
+
+    torch.load = load_here
+    torch.save = _always(None)
