@@ -28,6 +28,8 @@ from gpuqueue.units import KIB, format_bytes, format_duration
 BEGIN = Path(__file__).with_name("inside") / "begin.py"
 #: Seconds between two looks at the memory that a dry run takes.
 LOOK_S = 0.2
+#: Seconds within which killed processes are gone; where nobody collects orphans, they stay as zombies.
+GONE_S = 3.0
 #: The share of the host's available memory that a dry run may take if nobody says how much.
 RAM_SHARE = 0.8
 #: Lines of what a script wrote last that are shown if it failed without a traceback.
@@ -75,20 +77,19 @@ def dry_run(request: Request) -> DryRun:
         DryRunTimeout: no step was made in the time given.
 
     """
-    with tempfile.TemporaryDirectory(prefix="gpuqueue-estimate-", ignore_cleanup_errors=True) as scratch:
-        report, output = Path(scratch, "report.json"), Path(scratch, "output")
-        temporary = Path(scratch, "tmp")
-        temporary.mkdir()
+    # A short name: the sockets of multiprocessing lie below it, and no path of a socket has more than 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="gq-", ignore_cleanup_errors=True) as scratch:
+        report, output = Path(scratch, "report"), Path(scratch, "output")
         began_s = time.monotonic()
-        over = _run(request, report, output, temporary)
+        over = _run(request, report, output, scratch)
         return _read(request, report, output, over, time.monotonic() - began_s)
 
 
-def _run(request: Request, report: Path, output: Path, temporary: Path) -> str:
+def _run(request: Request, report: Path, output: Path, scratch: str) -> str:
     """Run it to its end, and return which bound it went over: ``time``, ``ram``, or none."""
     argv = [request.interpreter, str(BEGIN), str(report), str(request.steps), request.script, *request.args]
     # No GPU of this machine is touched, even if something of the pretence should leak.
-    env = {**request.env, "TMPDIR": str(temporary), "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**request.env, "TMPDIR": scratch, "CUDA_VISIBLE_DEVICES": "", "PYTHONDONTWRITEBYTECODE": "1"}
     with output.open("wb") as file:
         process = subprocess.Popen(
             argv, cwd=request.cwd, env=env, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
@@ -99,6 +100,16 @@ def _run(request: Request, report: Path, output: Path, temporary: Path) -> str:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)  # the workers of a loader, and whatever else it has started
         process.wait()
+        _await_all(process.pid)
+
+
+def _await_all(group: int) -> None:
+    """Wait until the last process of a group is gone, which takes the kernel a moment after it was killed."""
+    until_s = time.monotonic() + GONE_S
+    with suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < until_s:
+            os.killpg(group, 0)
+            time.sleep(0.01)
 
 
 def _watch(process: subprocess.Popen[bytes], request: Request) -> str:

@@ -122,7 +122,7 @@ def rounded_up(size_bytes: int) -> int:
 
 def as_option(mem_bytes: int) -> str:
     """Return a size that was rounded up as ``--mem`` takes it, without loss: ``960M``, ``6G``, ``6.5G``."""
-    if mem_bytes % (GIB // 2) == 0:
+    if mem_bytes >= GIB and mem_bytes % (GIB // 2) == 0:
         return f"{mem_bytes / GIB:g}G"
     return f"{-(-mem_bytes // MIB)}M"
 

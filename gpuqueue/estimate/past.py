@@ -184,13 +184,16 @@ def _same_script(whose: Whose, runs: Sequence[PastRun], now: datetime) -> Past |
     if not well:
         return None
     need = math.ceil(_percentile(well, now) * OTHER_FACTOR)
-    need = _at_least(need, [run for run in runs if run.same_args])  # what was too little for others is not our question
+    if _at_least(need, [run for run in runs if run.same_args]) > need:
+        return None  # these arguments need more than what went well with others
     return Past(whose=whose, rule=Rule.SAME_SCRIPT, runs=tuple(runs), need_bytes=need)
 
 
 def _more_than(whose: Whose, runs: Sequence[PastRun]) -> Past | None:
-    same = [run for run in runs if run.same_args]
-    return Past(whose=whose, rule=Rule.MORE_THAN, runs=tuple(same), need_bytes=_at_least(0, same)) if same else None
+    short = [run for run in runs if run.same_args and run.out_of_memory]
+    if not short:
+        return None
+    return Past(whose=whose, rule=Rule.MORE_THAN, runs=tuple(short), need_bytes=_at_least(0, short))
 
 
 def _at_least(need_bytes: int, runs: Iterable[PastRun]) -> int:

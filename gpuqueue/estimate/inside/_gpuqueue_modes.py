@@ -92,7 +92,6 @@ class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
             tensor.to: self._to,
             tensor.cuda: self._cuda,
             tensor.cpu: self._cpu,
-            tensor.backward: self._backward,
             tensor.pin_memory: lambda this, *_, **__: this,
             tensor.record_stream: lambda *_, **__: None,
             tensor.device.__get__: lambda this, *_: GPU if self.ledger.has(this) else this.device,
@@ -154,11 +153,25 @@ class Sending(FunctionMode):  # type: ignore[misc] # torch has no types here
         self.ledger.add(copy, self.sent)
         return copy
 
-    def _backward(self, this: Any, *args: Any, **kwargs: Any) -> None:
-        """Go backward inside this mode: what runs there (checkpoints, a function of the script's own) sends as well."""
-        kwargs.update(zip(("gradient", "retain_graph", "create_graph", "inputs"), args))  # noqa: B905 - strict is of 3.10
-        with self:
-            torch.autograd.backward(this, kwargs.pop("gradient", None), **kwargs)
+    def reach_backward(self) -> None:
+        """Be there in the backward pass too: checkpoints and functions of the script's own run in the middle of it.
+
+        torch calls its own functions without the mode that called them, and the backward pass is one of these.
+        """
+        graph: Any = importlib.import_module("torch.autograd.graph")
+        for place in (torch.autograd, graph):
+            engine = getattr(place, "_engine_run_backward", None)
+            if engine is not None:
+                place._engine_run_backward = self._around(engine)
+
+    def _around(self, engine: Callable[..., Any]) -> Callable[..., Any]:
+        def reached(*args: Any, **kwargs: Any) -> Any:
+            if self in overrides._get_current_function_mode_stack():
+                return engine(*args, **kwargs)
+            with self:
+                return engine(*args, **kwargs)
+
+        return reached
 
 
 def _device(*args: Any, **kwargs: Any) -> Any:

@@ -128,8 +128,6 @@ class DryRun:
         if self.forwards >= self.most and not self.has_optimizer:
             self.leave("enough")
         self.forwards += 1
-        if not self.steps:
-            self.write("going on")
 
     def write(self, ended: str, trace: str = "") -> None:
         """Write the report, whole or not at all."""
@@ -163,7 +161,7 @@ class DryRun:
         sys.argv = [script, *args]
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         main = types.ModuleType("__main__")
-        main.__dict__.update(__file__=script, __builtins__=__builtins__, __cached__=None)
+        main.__dict__.update(__file__=os.path.abspath(script), __builtins__=__builtins__, __cached__=None)
         main.__loader__ = importlib.machinery.SourceFileLoader("__main__", script)
         main.__spec__ = None
         sys.modules["__main__"] = main
@@ -171,11 +169,10 @@ class DryRun:
         try:
             with open(script, "rb") as file:
                 code = compile(file.read(), script, "exec")
-            with (
-                modes.Sending(self.ledger, self.book.SENT, self.book.SENT),
-                modes.Counting(self.ledger, self.book.REST),
-            ):
-                exec(code, main.__dict__)  # noqa: S102 - the user's own script
+            with modes.Sending(self.ledger, self.book.SENT, self.book.SENT) as sending:
+                sending.reach_backward()
+                with modes.Counting(self.ledger, self.book.REST):  # in one statement it is of 3.9
+                    exec(code, main.__dict__)  # noqa: S102 - the user's own script
         except SystemExit as end:
             good = end.code is None or end.code == 0
             self.leave("finished" if good else "failed", "" if good else "the script ended with {!r}".format(end.code))
