@@ -122,13 +122,12 @@ class Estimating(Asking):
     def _past(self, asked: Script) -> Past | None:
         from gpuqueue.estimate.past import past_of  # noqa: PLC0415 - as above
 
-        now = datetime.now(timezone.utc)
         name = Path(asked.path).name
-        own = past_of(asked, self.history(user=asked.account.name, text=name, limit=OWN_JOBS), now)
+        own = past_of(asked, self.history(user=asked.account.name, text=name, limit=OWN_JOBS))
         if own is not None and own.suffices:
             return own
-        anybodys = self.history(text=name, since=now - ANYBODYS, limit=ANYBODYS_JOBS)
-        return past_of(asked, anybodys, now) or own
+        anybodys = self.history(text=name, since=datetime.now(timezone.utc) - ANYBODYS, limit=ANYBODYS_JOBS)
+        return past_of(asked, anybodys) or own
 
 
 def _sizes(value: Sequence[int]) -> tuple[int, ...]:

@@ -96,7 +96,7 @@ class Past:
         return self.rule is not Rule.MORE_THAN
 
 
-def past_of(script: Script, records: Iterable[Record], now: datetime) -> Past | None:
+def past_of(script: Script, records: Iterable[Record]) -> Past | None:
     """Return what *records*, the newest first, say about the next run of *script*; None: nothing that can be trusted.
 
     Own runs of the same file go first, then anybody's, then own ones of a file of that name elsewhere.
@@ -109,7 +109,7 @@ def past_of(script: Script, records: Iterable[Record], now: datetime) -> Past | 
     ]
     for whose in Whose:
         runs = [run for each, run in known if each is whose]
-        found = _same_arguments(whose, runs) or _same_script(whose, runs, now) or _more_than(whose, runs)
+        found = _same_arguments(whose, runs) or _same_script(whose, runs) or _more_than(whose, runs)
         if found is not None:
             return found
     return None
@@ -179,11 +179,11 @@ def _same_arguments(whose: Whose, runs: Sequence[PastRun]) -> Past | None:
     return Past(whose=whose, rule=Rule.SAME_ARGUMENTS, runs=tuple(last), need_bytes=need)
 
 
-def _same_script(whose: Whose, runs: Sequence[PastRun], now: datetime) -> Past | None:
+def _same_script(whose: Whose, runs: Sequence[PastRun]) -> Past | None:
     well = [run for run in runs if not run.out_of_memory]
     if not well:
         return None
-    need = math.ceil(_percentile(well, now) * OTHER_FACTOR)
+    need = math.ceil(_percentile(well) * OTHER_FACTOR)
     if _at_least(need, [run for run in runs if run.same_args]) > need:
         return None  # these arguments need more than what went well with others
     return Past(whose=whose, rule=Rule.SAME_SCRIPT, runs=tuple(runs), need_bytes=need)
@@ -202,9 +202,13 @@ def _at_least(need_bytes: int, runs: Iterable[PastRun]) -> int:
     return max([need_bytes, *(max(math.ceil(each * MORE_FACTOR), each + MORE_BYTES) for each in short)])
 
 
-def _percentile(runs: Sequence[PastRun], now: datetime) -> int:
-    """Return the smallest peak that so large a share of the runs stayed within, each weighed by its age."""
-    days = [max(0.0, (now - run.ended_at).total_seconds() / 86400) for run in runs]
+def _percentile(runs: Sequence[PastRun]) -> int:
+    """Return the smallest peak that so large a share of the runs stayed within, each weighed by its age.
+
+    The age is that beside the newest of them: then no clock is asked, and no weight of old runs comes down to nothing.
+    """
+    newest = max(run.ended_at for run in runs)
+    days = [(newest - run.ended_at).total_seconds() / 86400 for run in runs]
     weighed = sorted((run.bytes, 2 ** (-age / HALF_LIFE_DAYS)) for run, age in zip(runs, days, strict=True))
     wanted = PERCENTILE * sum(weight for _, weight in weighed)
     so_far = 0.0

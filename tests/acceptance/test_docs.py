@@ -33,6 +33,8 @@ from gpuqueue.device import Peak, Timeline
 from gpuqueue.doctor.examination import EXIT_CODES, ORDER
 from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.estimate.figures import Batch, DryRun, Estimate, Part, estimate_to_plain
+from gpuqueue.estimate.past import Past, PastRun, Rule, Whose
 from gpuqueue.figures import By, Figures, Statistics, figures_to_plain, statistics_to_plain
 from gpuqueue.finding import Grade, name_of, ok, to_plain
 from gpuqueue.job import TRANSITIONS, Job, JobState, Level, WaitReason
@@ -213,6 +215,30 @@ def a_wait(job: Job) -> Why:
     )
 
 
+def an_estimate() -> Estimate:
+    """Return what both the history and a dry run say."""
+    moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
+    run = PastRun(job_id=1, ended_at=moment, bytes=1, same_args=True)
+    counted = DryRun(
+        parts=(Part(name="parameters", largest_bytes=1, at_peak_bytes=1),),
+        peak_bytes=1,
+        steps=1,
+        forwards=1,
+        optimizers=(),
+        dtypes=(),
+        torch="2.1",
+        ended="enough",
+        took_s=1.0,
+    )
+    return Estimate(
+        script="train.py",
+        args=(),
+        past=Past(whose=Whose.OWN, rule=Rule.MORE_THAN, runs=(run,), need_bytes=1),
+        dry_run=counted,
+        batches=(Batch(size=1, dry_run=counted),),
+    )
+
+
 def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/reference/json.md names each key of each object in the code's own order, and no other."""
     monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
@@ -260,6 +286,12 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         "Limits": list(limited),
         "A limit": list(limited["limits"][0]),
         "A pool's limits": list(limited["pools"][0]),
+        "An estimate": list(estimate_to_plain(an_estimate())),
+        "A past": list(estimate_to_plain(an_estimate())["past"]),
+        "A past run": list(estimate_to_plain(an_estimate())["past"]["runs"][0]),
+        "A dry run": list(estimate_to_plain(an_estimate())["dry_run"]),
+        "A part": list(estimate_to_plain(an_estimate())["dry_run"]["parts"][0]),
+        "A batch": list(estimate_to_plain(an_estimate())["batches"][0]),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
         "Doctor": list(doctor_plain([], Grade.OK, None)),
         "A finding": list(to_plain(ok("as it should be"))),

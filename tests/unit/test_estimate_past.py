@@ -63,7 +63,7 @@ def a_record(
 
 def said(*records: Record, **changes: Any) -> Past:
     """Return what the past says, where it must say something."""
-    past = past_of(replace(ASKED, **changes), records, NOW)
+    past = past_of(replace(ASKED, **changes), records)
     assert past is not None
     return past
 
@@ -123,7 +123,7 @@ def test_one_run_with_the_same_arguments_is_judged_with_the_others() -> None:
 )
 def test_what_cannot_be_trusted_says_nothing(untrusted: Record) -> None:
     """A lower bound, the memory of another kind of device, a run that may have ended before its peak."""
-    assert past_of(ASKED, [untrusted, untrusted, untrusted], NOW) is None
+    assert past_of(ASKED, [untrusted, untrusted, untrusted]) is None
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_own_runs_go_first_then_anybodys_of_this_file_then_own_ones_elsewhere() 
     assert Whose.OWN is said(*copy, *shared, *own).whose
     assert Whose.ANYBODY is said(*copy, *shared, *strange).whose
     assert Whose.OWN_ELSEWHERE is said(*copy, *strange).whose
-    assert past_of(ASKED, strange, NOW) is None
+    assert past_of(ASKED, strange) is None
 
 
 def test_the_same_file_by_another_way_of_writing_is_the_same() -> None:

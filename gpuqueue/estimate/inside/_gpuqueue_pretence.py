@@ -174,13 +174,16 @@ def _autocast() -> None:
 
 
 def _modules() -> None:
-    """Let a compiled model be the plain one, and one replica do without being sent anywhere."""
+    """Let a compiled model be the plain one, one replica do without being sent anywhere, checkpoints be checkpoints."""
 
     def compiled(model: Any = None, **_: Any) -> Any:
         return model if model is not None else lambda each: each
 
     torch.compile = compiled
     _put(torch.nn.Module, "compile", _always(None))
+    # They compare where a tensor lies before and after, and torch's own code sees the truth in one of the two.
+    checks = getattr(importlib.import_module("torch.utils.checkpoint"), "_allowed_determinism_checks_to_fns", {})
+    checks["default"] = _always(None)
     torch.nn.DataParallel.forward = lambda this, *args, **kwargs: this.module(*args, **kwargs)
 
 
