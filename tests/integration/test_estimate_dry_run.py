@@ -233,7 +233,10 @@ def test_steps_that_were_made_in_time_count(tmp_path: Path) -> None:
     """A big model is slow on the CPU: one step says more than none."""
     code = NETWORK.replace("    optimizer.step()\n", "    optimizer.step()\n    import time; time.sleep(600)\n")
 
-    counted = run(tmp_path, code, timeout_s=20)
+    try:
+        counted = run(tmp_path, code, timeout_s=10)
+    except DryRunTimeout:  # on a busy machine torch alone takes longer
+        counted = run(tmp_path, code, timeout_s=60)
 
     assert ("timed_out", 1, 2.0) == (counted.ended, counted.steps, counted.multiple)
 
