@@ -27,9 +27,10 @@ class Connection:
     def queue(self) -> JobQueue:
         """Return the store's side, connected when first used."""
         if self._queue is None:
-            from gpuqueue.queue.jobqueue import JobQueue  # noqa: PLC0415 - importing redis is a latency that users feel
+            from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - imports are what users wait for
+            from gpuqueue.queue.jobqueue import JobQueue  # noqa: PLC0415 - as above
 
-            self._queue = JobQueue(self.settings.redis_url)
+            self._queue = JobQueue(self.settings.redis_url, by=connect_at_once)
         return self._queue
 
     @property

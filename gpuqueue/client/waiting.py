@@ -61,9 +61,10 @@ class Waiting(Looking):
 
         """
         from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
 
-        with Doorbell(self.settings.redis_url, keys.END) as bell:
+        with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
             while True:
                 job = self.get(job_id)
                 yield job
@@ -133,11 +134,12 @@ class Waiting(Looking):
 
         """
         from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
 
         tail = tail or LogTail()
         notice = _HeldNotice(held)
-        with Doorbell(self.settings.redis_url, keys.END) as bell:
+        with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
             while True:
                 job = self.get(job_id)
                 ended = job.state.is_end  # asked before reading: what was written by then is read

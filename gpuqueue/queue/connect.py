@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 from urllib.parse import parse_qs, urlsplit
-
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from gpuqueue.address import without_password
 from gpuqueue.errors import StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
+from gpuqueue.queue.door.address import parsed
+from gpuqueue.queue.door.door import Door
+from gpuqueue.queue.door.errors import DoorError, Gone, NotLetIn
 from gpuqueue.words import brief
+
+if TYPE_CHECKING:
+    import redis
 
 #: How long one command may take before the store counts as unreachable, in seconds.
 COMMAND_TIMEOUT_S = 5.0
@@ -22,19 +25,9 @@ COMMAND_TIMEOUT_S = 5.0
 #: What may stand behind the question mark of an address; the rest is ours to say.
 _IN_AN_ADDRESS = frozenset({"db", "username", "password", "client_name"})
 
-#: What the store itself says when it is there but cannot serve, and what to do about it. The client library knows
-#: some of these by class, and has cut their code off the message by then.
+#: What the store itself says when it is there but cannot serve, and what to do about it.
 _LOADING = "the store is still loading its data: try again in a moment"
-_BY_CLASS: tuple[tuple[type[Exception], str], ...] = (
-    (redis.BusyLoadingError, _LOADING),
-    (redis.ReadOnlyError, "the store is a read-only replica: point GPUQUEUE_REDIS_URL at the primary"),
-    (redis.OutOfMemoryError, "the store has reached its maxmemory: raise the limit"),
-    (redis.AuthenticationError, "the store does not accept the password, or wants one: put it into GPUQUEUE_REDIS_URL"),
-    (
-        redis.exceptions.NoPermissionError,
-        "the store's access rules do not let gpuqueue work: allow all commands on keys {gq}:*",
-    ),
-)
+_NOT_LET_IN = "the store does not accept the password, or wants one: put it into GPUQUEUE_REDIS_URL"
 #: What the scripts say of a store that knows nothing (see ``refusal`` in lua/lib.lua).
 NOT_OPEN = {
     "NOTOPEN": "the store was never opened for gpuqueue, or lost its data: run gpuqueue up",
@@ -46,6 +39,8 @@ _BY_CODE = {
     "READONLY": "the store is a read-only replica: point GPUQUEUE_REDIS_URL at the primary",
     "OOM": "the store has reached its maxmemory: raise the limit",
     "NOAUTH": "the store wants a password: put it into GPUQUEUE_REDIS_URL",
+    # Without a password it reads no long command, and says only that.
+    "unauthenticated": "the store wants a password: put it into GPUQUEUE_REDIS_URL",
     "WRONGPASS": "the store does not accept the password: put the right one into GPUQUEUE_REDIS_URL",
     "NOPERM": "the store's access rules do not let gpuqueue work: allow all commands on keys {gq}:*",
     "BUSY": "the store is busy with a long script: try again in a moment",
@@ -56,8 +51,15 @@ _BY_CODE = {
 }
 
 
+class Connect(Protocol):
+    """How to come to the store at an address: what it returns has the methods of ``door.door.Door``."""
+
+    def __call__(self, url: str, *, wait_s: float = 0.0) -> Any:
+        """Return it; nothing is sent yet."""
+
+
 def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
-    """Return a client of the store at *url*; nothing is sent yet.
+    """Return the client library's client of the store at *url*; nothing is sent yet.
 
     Commands are never repeated silently: a claim that is sent twice must be told apart from two claims,
     and only its sender can do that (with a nonce). *wait_s* is how long a blocking command may wait for its answer;
@@ -67,24 +69,32 @@ def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
         StoreUnreachable: *url* is no URL of a Redis store.
 
     """
+    from gpuqueue.queue.library import client  # noqa: PLC0415 - importing redis is a latency that users feel
+
     try:
         _judge(url)
-        client: redis.Redis = redis.Redis.from_url(
-            url,
-            decode_responses=True,
-            # What somebody else wrote may be no UTF-8: it comes out as escaped surrogates, and stops nobody.
-            encoding_errors="surrogateescape",
-            retry=Retry(NoBackoff(), 0),
-            socket_timeout=wait_s + COMMAND_TIMEOUT_S,
-            socket_connect_timeout=COMMAND_TIMEOUT_S,
-        )
+        return client(url, connect_s=COMMAND_TIMEOUT_S, silent_s=wait_s + COMMAND_TIMEOUT_S)
     except ValueError:
         # The library's own words may quote a password, so they go nowhere, not even into a log.
         raise StoreUnreachable(
             f"GPUQUEUE_REDIS_URL is no usable address ({without_password(url)}): "
             "write redis://HOST:6379/0 or unix:///PATH"
         ) from None
-    return client
+
+
+def connect_at_once(url: str, *, wait_s: float = 0.0) -> Any:
+    """Return what :func:`connect` returns, or the small door, which opens without importing the library.
+
+    The library is there for every address of which the small door would not do each word.
+
+    Raises:
+        StoreUnreachable: *url* is no URL of a Redis store.
+
+    """
+    address = parsed(url)
+    if address is None:
+        return connect(url, wait_s=wait_s)
+    return Door(address, connect_s=COMMAND_TIMEOUT_S, silent_s=wait_s + COMMAND_TIMEOUT_S)
 
 
 def _judge(url: str) -> None:
@@ -114,28 +124,42 @@ def translated(url: str) -> Iterator[None]:
     """
     try:
         yield
-    except redis.RedisError as error:
-        not_open = _said(error, NOT_OPEN)
-        if not_open is not None:
-            raise StoreNotOpen(not_open) from error
-        words = _not_ready(error)
-        if words is not None:
-            raise (StoreLoading if words == _LOADING else StoreNotReady)(words) from error
-        where = f"the store at {without_password(url)}"
-        if not isinstance(error, (redis.ConnectionError, redis.TimeoutError)):
-            # No Unreachable: nobody may go on as if the store were away when it is there and gives jobs to others.
-            said = str(error).rpartition(" of pipeline caused error: ")[2]  # the client's words before the store's
-            raise Unreadable(f"{where} has answered what it should not: {brief(said, 200)}") from error
-        if _is_forbidden(error):
-            raise StoreUnreachable(
-                f"you may not use {where}: it belongs to another account. Ask whoever runs it to let you in, "
-                "or point GPUQUEUE_STATE_DIR or GPUQUEUE_REDIS_URL elsewhere"
-            ) from error
-        raise StoreUnreachable(f"{where} does not answer: is it running? Start it with gpuqueue up") from error
+    except _failures() as error:
+        raise _in_our_words(error, f"the store at {without_password(url)}") from error
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """Return the errors of both doors; where nobody has imported the library, none of its errors is about."""
+    theirs = getattr(sys.modules.get("redis"), "RedisError", None)
+    return (DoorError,) if theirs is None else (DoorError, theirs)
+
+
+def _in_our_words(error: Exception, where: str) -> Exception:
+    if isinstance(error, DoorError):
+        failure = error
+    else:
+        from gpuqueue.queue.library import as_ours  # noqa: PLC0415 - as in connect
+
+        failure = as_ours(cast("redis.RedisError", error))
+    not_open = _said(failure, NOT_OPEN)
+    if not_open is not None:
+        return StoreNotOpen(not_open)
+    words = _NOT_LET_IN if isinstance(failure, NotLetIn) else _said(failure, _BY_CODE)
+    if words is not None:
+        return (StoreLoading if words == _LOADING else StoreNotReady)(words)
+    if not isinstance(failure, Gone):
+        # No Unreachable: nobody may go on as if the store were away when it is there and gives jobs to others.
+        return Unreadable(f"{where} has answered what it should not: {brief(str(failure), 200)}")
+    if _is_forbidden(error):
+        return StoreUnreachable(
+            f"you may not use {where}: it belongs to another account. Ask whoever runs it to let you in, "
+            "or point GPUQUEUE_STATE_DIR or GPUQUEUE_REDIS_URL elsewhere"
+        )
+    return StoreUnreachable(f"{where} does not answer: is it running? Start it with gpuqueue up")
 
 
 def _is_forbidden(error: BaseException | None) -> bool:
-    """Return whether it was the file system that said no; the client library wraps its errors in others of its own."""
+    """Return whether it was the file system that said no; both doors wrap its errors in others of their own."""
     while error is not None:
         if isinstance(error, PermissionError):
             return True
@@ -143,15 +167,7 @@ def _is_forbidden(error: BaseException | None) -> bool:
     return False
 
 
-def _not_ready(error: redis.RedisError) -> str | None:
-    """Return in words why a store that is there cannot serve, or None for any other error."""
-    for kind, words in _BY_CLASS:
-        if isinstance(error, kind):
-            return words
-    return _said(error, _BY_CODE)
-
-
-def _said(error: redis.RedisError, words: Mapping[str, str]) -> str | None:
+def _said(error: DoorError, words: Mapping[str, str]) -> str | None:
     """Return what the code in *error* means; a script passes it on at the start, or in the middle, of its message."""
     return next((words[word] for word in str(error).split() if word in words), None)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect, translated
+from gpuqueue.queue.connect import Connect, connect, translated
 
 #: A ring on the bell that is for one device's worker begins so.
 FOR = "for:"
@@ -51,9 +51,9 @@ def ring_of(channel: str, text: str) -> Ring:
 class Doorbell:
     """Listens on a connection of its own. Rings may be lost: whoever listens also looks by the clock."""
 
-    def __init__(self, url: str, *channels: str) -> None:
+    def __init__(self, url: str, *channels: str, by: Connect = connect) -> None:
         self._url = url
-        self._client = connect(url, wait_s=MAX_WAIT_S)
+        self._client = by(url, wait_s=MAX_WAIT_S)
         self._channels = channels or (keys.BELL, keys.CONTROL)
         self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
         with translated(url):

@@ -15,7 +15,7 @@ from gpuqueue.device import Device
 from gpuqueue.errors import Unreadable
 from gpuqueue.fields import loaded
 from gpuqueue.queue import keys, replies
-from gpuqueue.queue.connect import answering
+from gpuqueue.queue.connect import Connect, answering, connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.lease import DeviceStatus, Offer
 from gpuqueue.queue.store import Store
@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 class Fleet(Store):
     """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that is about devices."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
+    def __init__(self, url: str, *, by: Connect = connect) -> None:
+        super().__init__(url, by=by)
         self._seen: dict[str, str] = {}
 
     @answering

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import secrets
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-import redis
 
 from gpuqueue.array import Indexes, Tally
 from gpuqueue.clock import from_epoch_ms
@@ -54,7 +52,7 @@ class Changed:
 
 def new_nonce() -> str:
     """Return 48 random bits, as hexadecimal digits."""
-    return secrets.token_hex(6)
+    return os.urandom(6).hex()
 
 
 class JobQueue(Recovery, Fleet, Outbox, Ticks):
@@ -240,7 +238,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
         state, moved, *others = reply
         answers = self._scripts.run_each(act, [(each,) for each in others])
         for answer in answers:
-            if isinstance(answer, redis.RedisError):
+            if isinstance(answer, Exception):
                 raise answer
         reached = sum(answer in _AIMS[act] for answer in answers)
         after = self._redis.hget(keys.job(array_id), "st") if others else state

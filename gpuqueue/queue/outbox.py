@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import redis
-
 from gpuqueue.event import Cursor, Event
 from gpuqueue.queue import keys, replies
-from gpuqueue.queue.connect import answering, connect
+from gpuqueue.queue.connect import answering
 from gpuqueue.queue.store import Store
 
 #: Longest wait for the next event in one call, in seconds.
@@ -18,7 +16,7 @@ MAX_WAIT_S = 10.0
 class Outbox(Store):
     """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that a recorder reads."""
 
-    _reader: redis.Redis | None = None
+    _reader: Any = None
 
     def close(self) -> None:
         """Close the connections."""
@@ -30,7 +28,7 @@ class Outbox(Store):
     def events(self, after: str, *, most: int = 500, wait_s: float = 0.0) -> list[Event]:
         """Return at most *most* events behind the id *after*, waiting up to *wait_s* for the first."""
         if self._reader is None:
-            self._reader = connect(self.url, wait_s=MAX_WAIT_S)
+            self._reader = self._by(self.url, wait_s=MAX_WAIT_S)
         block = max(1, _ms(min(wait_s, MAX_WAIT_S))) if wait_s > 0 else None
         reply = cast("list[Any]", self._reader.xread({keys.OUTBOX: after}, count=most, block=block))
         entries = reply[0][1] if reply else []

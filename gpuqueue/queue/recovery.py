@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
-
-import redis
 
 from gpuqueue.errors import StoreNotOpen
 from gpuqueue.event import place
@@ -27,7 +25,7 @@ class Recovery(Store):
     @answering
     def begin(self) -> str | None:
         """Begin to make a store ready, or join whoever is at it; return the epoch to come, None if it is open."""
-        return self._scripts.run("begin", secrets.token_hex(8)) or None
+        return self._scripts.run("begin", os.urandom(8).hex()) or None
 
     @answering
     def restore(self, epoch: str, jobs: Sequence[Survivor], *, lease_s: float) -> int | None:
@@ -42,11 +40,11 @@ class Recovery(Store):
         each = [(epoch, round(lease_s * 1000), *survivors.restored(survivor)) for survivor in jobs]
         replies = self._scripts.run_each("restore", each)
         for survivor, reply in zip(jobs, replies, strict=True):
-            if isinstance(reply, redis.RedisError):
+            if isinstance(reply, Exception):
                 if "BADARGS" not in str(reply):
                     raise reply
                 log.error("job %s cannot be put back: %s", survivor.record.job.id, reply)
-        told = [int(reply) for reply in replies if not isinstance(reply, redis.RedisError)]
+        told = [int(reply) for reply in replies if not isinstance(reply, Exception)]
         made_place = [word for survivor in jobs for word in survivors.made_place(survivor)]
         if made_place:
             told.append(min(0, int(self._scripts.run("recall", epoch, *made_place))))
@@ -59,7 +57,7 @@ class Recovery(Store):
         each = [(epoch, *words) for words in told]
         replies = self._scripts.run_each("gather", each)
         for (_, array_id, *_), reply in zip(each, replies, strict=True):
-            if isinstance(reply, redis.RedisError):
+            if isinstance(reply, Exception):
                 if "BADARGS" not in str(reply):
                     raise reply
                 log.error("array %s cannot be put back, it is held: %s", array_id, reply)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
-
-import redis
-from redis.commands.core import Script
 
 from gpuqueue.queue.keys import PREFIX
 
@@ -52,6 +49,7 @@ ACTS = (
 
 #: The acts that make a store ready; it refuses every other one before.
 OPENING = frozenset({"begin", "restore", "gather", "recall", "open"})
+_LUA = Path(__file__).with_name("lua")
 _FIRST = "do local why = refusal() if why then return why end end\n"
 
 
@@ -74,7 +72,7 @@ SHARED = {
 @cache
 def source(act: str) -> str:
     """Return the text of one script without the prelude."""
-    return (files("gpuqueue.queue") / "lua" / f"{act}.lua").read_text(encoding="ascii")
+    return (_LUA / f"{act}.lua").read_text(encoding="ascii")
 
 
 def load_all() -> None:
@@ -98,9 +96,9 @@ def whole(act: str, clock: str = "") -> str:
 class Scripts:
     """The scripts of one connection, each registered when it is first used and sent by its digest."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: Any) -> None:
         self._client = client
-        self._registered: dict[str, Script] = {}
+        self._registered: dict[str, Any] = {}
 
     def run(self, act: str, *args: str | float) -> Any:
         """Run the script *act* in one atomic step and return its reply."""
@@ -115,7 +113,7 @@ class Scripts:
         pipe = self._client.pipeline(transaction=False)
         for args in many:
             script(keys=self._keys(), args=args, client=pipe)
-        return pipe.execute(raise_on_error=False)
+        return list(pipe.execute(raise_on_error=False))
 
     def _keys(self) -> list[str]:
         return [PREFIX]
@@ -123,7 +121,7 @@ class Scripts:
     def _text(self, act: str) -> str:
         return whole(act)
 
-    def _script(self, act: str) -> Script:
+    def _script(self, act: str) -> Any:
         script = self._registered.get(act)
         if script is None:
             script = self._client.register_script(self._text(act))

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import cast
 
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import answering, connect
+from gpuqueue.queue.connect import Connect, answering, connect
 from gpuqueue.queue.scripts import Scripts
 
 
 class Store:
-    """The store at *url*, its scripts and its clock."""
+    """The store at *url*, its scripts and its clock. *by* is the door; whoever lives long takes the library's."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, by: Connect = connect) -> None:
         self.url = url
-        self._redis = connect(url)
+        self._by = by
+        self._redis = by(url)
         self._scripts = Scripts(self._redis)
 
     @answering
@@ -26,7 +27,7 @@ class Store:
     def now_ms(self) -> int:
         """Return the store's clock."""
         seconds, micros = self._redis.time()
-        return seconds * 1000 + micros // 1000
+        return int(seconds) * 1000 + int(micros) // 1000
 
     def close(self) -> None:
         """Close the connections."""

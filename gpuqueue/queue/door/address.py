@@ -1,0 +1,71 @@
+"""An address of a store, taken apart. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+#: Where a store listens if its address does not say.
+HOST, PORT = "localhost", 6379
+
+#: Parameters that belong to everybody, and to TLS, of those that this door knows how to honour.
+_PLAIN = frozenset({"db", "username", "password", "client_name"})
+_TLS = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password"})
+#: A host name as it can be looked up without any further thought.
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
+
+
+class Address(NamedTuple):
+    """Where a store is, and who comes. One of ``path`` (a unix socket's) and ``host`` is empty."""
+
+    path: str
+    host: str
+    port: int
+    user: str
+    password: str
+    database: int
+    client_name: str
+    #: None where nothing is encrypted; else the files that the address names for that.
+    tls: Mapping[str, str] | None
+
+
+def parsed(url: str) -> Address | None:
+    """Return what *url* means, or None where it says anything that this door would not do to the letter."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORT
+        given = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        return None
+    words = dict(given)
+    tls = parts.scheme == "rediss"
+    known = _PLAIN | _TLS if tls else _PLAIN
+    path = unquote(parts.path)
+    database = words.get("db", "0" if parts.scheme == "unix" else path.strip("/") or "0")
+    if (
+        parts.scheme not in {"redis", "rediss", "unix"}
+        or not known.issuperset(words)
+        or len(words) < len(given)  # twice the same
+        or not all(words.values())
+        or parts.fragment
+        or re.fullmatch(r"[0-9]{1,9}", database) is None
+    ):
+        return None
+    user = unquote(parts.username or "") or words.get("username", "")
+    password = unquote(parts.password or "") or words.get("password", "")
+    is_local = parts.scheme == "unix"
+    host = "" if is_local else unquote(parts.hostname or HOST)
+    if (user and not password) or (is_local and not path) or not (is_local or _HOST_NAME.fullmatch(host)):
+        return None
+    return Address(
+        path=path if is_local else "",
+        host=host,
+        port=port,
+        user=user,
+        password=password,
+        database=int(database),
+        client_name=words.get("client_name", ""),
+        tls={name: words[name] for name in _TLS & set(words)} if tls else None,
+    )

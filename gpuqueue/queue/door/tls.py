@@ -1,0 +1,22 @@
+"""Encrypted connections: the store proves who it is, and we do where the address names a certificate."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Mapping
+
+
+def wrapped(plain: socket.socket, host: str, files: Mapping[str, str]) -> socket.socket:
+    """Return *plain* encrypted, after the store has shown a certificate for *host*.
+
+    Raises:
+        OSError: it has shown none that holds, or *files* cannot be read; ssl.SSLError is one.
+
+    """
+    context = ssl.create_default_context()
+    if "ssl_ca_certs" in files or "ssl_ca_path" in files:
+        context.load_verify_locations(cafile=files.get("ssl_ca_certs"), capath=files.get("ssl_ca_path"))
+    if "ssl_certfile" in files:
+        context.load_cert_chain(files["ssl_certfile"], files.get("ssl_keyfile"), files.get("ssl_password"))
+    return context.wrap_socket(plain, server_hostname=host)

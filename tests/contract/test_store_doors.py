@@ -1,0 +1,596 @@
+"""One suite for both doors to the store: nobody who uses the queue can tell which one it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from bounded import until
+from factories import make_offer, make_spec, serve
+from own_store import OwnStore
+from private_store import StartStore
+from relay import Relay
+
+from gpuqueue.errors import StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
+from gpuqueue.job import JobState
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import Connect, connect, connect_at_once, translated
+from gpuqueue.queue.door.door import Door
+from gpuqueue.queue.doorbell import Doorbell
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.scripts import Scripts
+
+BY: dict[str, Connect] = {"library": connect, "small": connect_at_once}
+
+
+@pytest.fixture(params=BY)
+def by(request: pytest.FixtureRequest) -> Connect:
+    """Return the door to try."""
+    return BY[request.param]
+
+
+@pytest.fixture
+def relayed(start_store: StartStore) -> Iterator[Callable[..., tuple[Relay, str]]]:
+    """Start a store behind a relay; return both, the store by the relay's address."""
+    relays = []
+
+    def start(tls: ssl.SSLContext | None = None) -> tuple[Relay, str]:
+        relay = Relay(start_store(), tls=tls)
+        relays.append(relay)
+        return relay, f"{'rediss' if tls else 'redis'}://127.0.0.1:{relay.port}"
+
+    yield start
+    for each in relays:
+        each.close()
+
+
+@pytest.fixture
+def door(by: Connect, start_store: StartStore) -> Iterator[Any]:
+    """Return a door to a store of one's own."""
+    opened = by(start_store())
+    yield opened
+    opened.close()
+
+
+# ---- every way to a store --------------------------------------------------------------------------------------------
+
+
+def certificate(directory: Path, name: str = "127.0.0.1") -> tuple[Path, Path]:
+    """Return a certificate that vouches for itself, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl program to make a certificate with")
+    made, key = directory / "cert.pem", directory / "key.pem"
+    what = ("-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=store")
+    where = ("-addext", f"subjectAltName=IP:{name}", "-out", str(made), "-keyout", str(key))
+    subprocess.run([openssl, "req", *what, *where], check=True, capture_output=True)
+    return made, key
+
+
+def _tcp(start_store: StartStore, *words: str) -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    start_store("--port", str(port), *words)
+    return f"127.0.0.1:{port}"
+
+
+def _let_in_only_gq(url: str) -> None:
+    admin = connect(url)
+    admin.execute_command("ACL", "SETUSER", "gq", "on", ">secret", "~*", "&*", "+@all")
+    admin.execute_command("ACL", "SETUSER", "default", "off")
+    admin.close()
+
+
+def _account(start_store: StartStore) -> str:
+    place = _tcp(start_store)
+    _let_in_only_gq(f"redis://{place}")
+    return f"redis://gq:secret@{place}"
+
+
+def _in_the_query(start_store: StartStore) -> str:
+    url = start_store()
+    _let_in_only_gq(url)
+    return f"{url}?username=gq&password=secret&db=1&client_name=me"
+
+
+_PLAIN: dict[str, Callable[[StartStore], str]] = {
+    "unix": lambda start: start(),
+    "database": lambda start: f"{start()}?db=3",
+    "tcp": lambda start: f"redis://{_tcp(start)}/2",
+    "password": lambda start: f"redis://:a%40b%2Fc@{_tcp(start, '--requirepass', 'a@b/c')}/1",
+    "account": _account,
+    "query": _in_the_query,
+}
+
+
+@pytest.fixture(params=[*_PLAIN, "tls"])
+def address(
+    request: pytest.FixtureRequest,
+    start_store: StartStore,
+    relayed: Callable[..., tuple[Relay, str]],
+    tmp_path: Path,
+) -> str:
+    """Return an address of a store, of each kind that there is."""
+    if request.param != "tls":
+        return _PLAIN[request.param](start_store)
+    made, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made, key)
+    _, url = relayed(context)
+    return f"{url}/1?ssl_ca_certs={made}"
+
+
+def test_a_job_goes_its_way(by: Connect, address: str) -> None:
+    """Submitted, claimed, started, ended, told of: over each way to a store."""
+    queue = JobQueue(address, by=by)
+    with pytest.raises(StoreNotOpen):
+        queue.submit(make_spec())
+    assert queue.open(0)
+    offer = make_offer()
+    serve(queue, offer)
+    spec = make_spec(name="Größe \udcff", argv=("echo", "x" * 100_000))
+
+    first, second = queue.submit(spec), queue.submit(make_spec())
+    claim = queue.claim(offer, worker="w", lease_s=30, nonce="n")
+    assert claim is not None
+    state = queue.started(claim.job_id, claim.token, lease_s=30, log_path="/l", devices=())
+    with Doorbell(address, keys.END, by=by) as bell:
+        assert bell.wait(0.01) is None
+        assert JobState.CANCELLED is queue.cancel(second.id)
+        ring = until(lambda: bell.wait(1.0))
+
+    assert JobState.RUNNING is state
+    assert second.id == ring.job_id
+    assert spec == claim.spec
+    assert [first.id] == [job.id for job in queue.live() if not job.state.is_end]
+    assert queue.get(99) is None
+    assert (0, 1) == queue.counts()
+    assert queue.why(first.id) is not None
+    assert [offer.device] == [each.device for each in queue.devices()]
+    assert ["submit", "submit"] == [event.act.value for event in queue.events("0-0", most=2, wait_s=0.01)]
+    assert queue.backlog()[0] == len(queue.events("0-0"))
+    assert [] == queue.events(queue.events("0-0")[-1].id, wait_s=0.01)
+    queue.close()
+
+
+def test_the_small_door_is_taken_wherever_it_can_be(address: str) -> None:
+    """Else this suite would try the same door twice."""
+    door = connect_at_once(address)
+
+    assert isinstance(door, Door)
+    assert not isinstance(connect(address), Door)
+
+
+# ---- one command -----------------------------------------------------------------------------------------------------
+
+
+def test_each_command_gives_what_the_library_gives(start_store: StartStore) -> None:
+    """The queue reads the answers in the library's shapes, whichever door they came through."""
+    url = start_store()
+    admin = connect(url)
+    admin.hset("h", mapping={"a": "1", "b": "ü\udcfe"})
+    admin.zadd("z", {"x": 1, "y": 2, "w": 3})
+    admin.xadd("s", {"f": "v", "g": ""}, id="1-1")
+    admin.set("k", "")
+    asked: dict[str, Callable[[Any], Any]] = {
+        "exists": lambda door: (door.exists("k"), door.exists("none"), door.exists("k", "h")),
+        "get": lambda door: (door.get("k"), door.get("none")),
+        "hget": lambda door: (door.hget("h", "b"), door.hget("h", "none"), door.hget("none", "x")),
+        "hmget": lambda door: door.hmget("h", "a", "none", "b"),
+        "hgetall": lambda door: (door.hgetall("h"), door.hgetall("none")),
+        "hvals": lambda door: (door.hvals("h"), door.hvals("none")),
+        "hkeys": lambda door: door.hkeys("h"),
+        "hlen": lambda door: door.hlen("h"),
+        "hset": lambda door: (door.hset("new", "f", 1.5), door.hset("new", "f", "x"), door.hdel("new", "f", "g")),
+        "zcard": lambda door: door.zcard("z"),
+        "zrange": lambda door: (door.zrange("z", 0, -1), door.zrange("z", "(1", "+inf", byscore=True, offset=0, num=1)),
+        "xlen": lambda door: door.xlen("s"),
+        "xrange": lambda door: (door.xrange("s"), door.xrange("s", min="(1-1", count=1), door.xrange("none")),
+        "xread": lambda door: [
+            list(dict(door.xread({"s": "0"}, count=5) or {}).values()),
+            door.xread({"s": "9"}, block=1) or None,
+        ],
+    }
+    library, small = connect(url), connect_at_once(url)
+    for name, ask in asked.items():
+        assert _plain(ask(library)) == _plain(ask(small)), name
+    assert abs(library.time()[0] - small.time()[0]) <= 2
+    for pipe in (library.pipeline(transaction=True), small.pipeline(transaction=True)):
+        pipe.get("k")
+        pipe.hgetall("h")
+        pipe.zcard("none")
+        assert ["", {"a": "1", "b": "ü\udcfe"}, 0] == pipe.execute()
+        assert [] == pipe.execute()
+    for each in (admin, library, small):
+        each.close()
+
+
+def _plain(answer: Any) -> Any:
+    """Return *answer* with tuples as lists: the queue unpacks both alike."""
+    if isinstance(answer, (list, tuple)):
+        return [_plain(each) for each in answer]
+    return answer
+
+
+def test_answers_of_every_kind(door: Any) -> None:
+    """Nothing, numbers, texts, lists in lists, an error in the middle of a list."""
+    script = "return {1, false, 'x', '', {2, {}, {'y', {'z'}}}, redis.status_reply('FINE')}"
+
+    answer = door.register_script(script)()
+
+    assert [1, None, "x", "", [2, [], ["y", ["z"]]], "FINE"] == answer
+
+
+@pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 2**20])
+def test_long_words_come_back_whole(door: Any, size: int) -> None:
+    """More than any buffer on the way holds."""
+    word = "é" * (size // 2) + "\r\n"[: size % 2]
+    echo = door.register_script("return {ARGV[1], KEYS[1]}")
+
+    assert [word, "k"] == echo(keys=["k"], args=[word])
+
+
+def test_answers_in_pieces(by: Connect, relayed: Callable[..., tuple[Relay, str]]) -> None:
+    """A network may cut anywhere, also between the carriage return and the line feed."""
+    relay, url = relayed()
+    queue = JobQueue(url, by=by)
+    relay.in_pieces = True
+
+    queue.open(0)
+    job = queue.submit(make_spec(name="ü"))
+
+    assert job == queue.get(job.id)
+    queue.close()
+
+
+def test_a_script_is_known_again_after_the_store_forgot_it(door: Any) -> None:
+    """It was started anew, or somebody flushed its scripts; the caller does not hear of it."""
+    script = door.register_script("return ARGV[1]")
+    assert ["1", "2"] == [script(args=["1"]), script(args=["2"])]
+
+    door.execute_command("SCRIPT", "FLUSH")
+
+    assert ["3", "4"] == [script(args=["3"]), script(args=["4"])]
+
+
+def test_many_runs_of_a_script_are_sent_together(door: Any) -> None:
+    """One that is refused keeps its place, and keeps the others from nothing. Twice: the store may forget between."""
+    script = door.register_script("if ARGV[1] == '2' then return redis.error_reply('BADARGS two') end return ARGV[1]")
+    for _ in range(2):
+        pipe = door.pipeline(transaction=False)
+        for each in ("1", "2", "3"):
+            script(args=[each], client=pipe)
+
+        first, second, third = pipe.execute(raise_on_error=False)
+
+        assert ("1", "3") == (first, third)
+        assert isinstance(second, Exception)
+        assert "BADARGS" in str(second)
+        door.execute_command("SCRIPT", "FLUSH")
+
+
+def test_what_fails_in_a_pipeline_is_raised(by: Connect, start_store: StartStore) -> None:
+    """In one step or not; and the connection goes on with the right answers."""
+    url = start_store()
+    door = by(url)
+    door.hset("h", "f", "v")
+    for transaction in (True, False):
+        pipe = door.pipeline(transaction=transaction)
+        pipe.hlen("h")
+        pipe.zcard("h")
+        pipe.hlen("h")
+        with pytest.raises(Unreadable, match=r"WRONGTYPE|wrong kind of value"), translated(url):
+            pipe.execute()
+        assert "v" == door.hget("h", "f")
+    door.close()
+
+
+# ---- what a store says when it cannot serve --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ("LOADING Redis is loading the dataset in memory", StoreLoading, "still loading"),
+        ("MISCONF Errors writing to the AOF file: No space left on device", StoreNotReady, "write to its disk"),
+        ("READONLY You can't write against a read only replica.", StoreNotReady, "read-only replica"),
+        ("OOM command not allowed when used memory > 'maxmemory'.", StoreNotReady, "reached its maxmemory"),
+        ("NOAUTH Authentication required.", StoreNotReady, "password"),
+        ("WRONGPASS invalid username-password pair or user is disabled.", StoreNotReady, "password"),
+        ("NOPERM User gq has no permissions to run the 'eval' command", StoreNotReady, "access rules"),
+        ("BUSY Redis is busy running a script.", StoreNotReady, "long script"),
+        ("NOREPLICAS Not enough good replicas to write.", StoreNotReady, "replicas that are not there"),
+        ("MASTERDOWN Link with MASTER is down", StoreNotReady, "without its primary"),
+        ("CLUSTERDOWN The cluster is down", StoreNotReady, "cluster is down"),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", StoreNotReady, "being moved"),
+        ("NOTOPEN", StoreNotOpen, "never opened"),
+        ("REBUILDING", StoreNotOpen, "being rebuilt"),
+        ("MOVED 3999 127.0.0.1:6381", Unreadable, "127.0.0.1:6381"),
+        ("ASK 3999 127.0.0.1:6381", Unreadable, "127.0.0.1:6381"),
+        ("CROSSSLOT Keys in request don't hash to the same slot", Unreadable, "hash to the same slot"),
+        ("EXECABORT Transaction discarded because of previous errors.", Unreadable, "discarded"),
+        ("ERR something new", Unreadable, "something new"),
+        ("BADARGS argument 3 is no end", Unreadable, "argument 3 is no end"),
+    ],
+)
+def test_an_error_of_the_store_means_the_same(door: Any, said: str, kind: type[Exception], words: str) -> None:
+    """Both doors: the class decides what a worker does next, the words what a person does."""
+    script = door.register_script("return redis.error_reply(ARGV[1])")
+
+    with pytest.raises(kind, match=words) as caught, translated("unix:///x"):
+        script(args=[said])
+
+    assert kind is type(caught.value)
+
+
+def test_a_wrong_password_is_said(by: Connect, start_store: StartStore) -> None:
+    """And none at all, which the store answers in its own way where the command is long."""
+    guarded = _tcp(start_store, "--requirepass", "right")
+    for address in (f"redis://:wrong@{guarded}", f"redis://{guarded}", f"redis://gq:right@{guarded}"):
+        queue = JobQueue(address, by=by)
+
+        with pytest.raises(StoreNotReady, match="password"):
+            queue.submit(make_spec())
+
+        queue.close()
+
+
+def test_a_password_that_nobody_wants_keeps_nobody_out(start_store: StartStore) -> None:
+    """As with the library of today: the site took its password away, and the settings still have it."""
+    queue = JobQueue(f"redis://:hush@{_tcp(start_store)}", by=connect_at_once)
+
+    assert queue.open(0)
+
+    queue.close()
+
+
+def test_nothing_is_done_for_anybody_else_or_elsewhere(by: Connect, start_store: StartStore) -> None:
+    """A password or a database that is refused: were the command sent along, database 0 would get the job."""
+    url = start_store("--databases", "4")
+    JobQueue(url).open(0)
+    for bad in (f"{url}?db=99", f"{url}?username=nobody&password=x"):
+        queue = JobQueue(bad, by=by)
+
+        with pytest.raises((StoreNotReady, Unreadable)):
+            queue.submit(make_spec())
+
+        queue.close()
+    assert (0, 0) == JobQueue(url).counts()
+
+
+def test_a_port_that_is_no_store(by: Connect) -> None:
+    """A web server, say. It is there, so nobody is told to start one."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve_pages() -> None:
+        for _ in range(2):
+            try:
+                met, _ = listener.accept()
+            except OSError:
+                return
+            with met:
+                met.recv(1000)
+                met.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+    threading.Thread(target=serve_pages, daemon=True).start()
+    url = f"redis://127.0.0.1:{listener.getsockname()[1]}"
+
+    with pytest.raises(Unreadable, match="has answered what it should not"), translated(url):
+        by(url).get("x")
+
+    listener.close()
+
+
+# ---- a store that goes away ------------------------------------------------------------------------------------------
+
+
+def test_a_store_that_is_not_there(by: Connect, tmp_path: Path) -> None:
+    """No socket, no port, no host."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for url in (f"unix://{tmp_path / 'none'}", f"redis://127.0.0.1:{port}", "redis://no-such-host.invalid"):
+        with pytest.raises(StoreUnreachable, match="is it running"):
+            JobQueue(url, by=by).epoch()
+
+
+@pytest.mark.parametrize("passed", [0, 1, 2, 40])
+def test_a_connection_that_breaks_within_an_answer(
+    by: Connect, relayed: Callable[..., tuple[Relay, str]], passed: int
+) -> None:
+    """What was begun is thrown away with it: the next answer is the next one's."""
+    relay, url = relayed()
+    door = by(url)
+    echo = door.register_script("return ARGV[1]")
+    assert ["warm", "warmer"] == [echo(args=["warm"]), echo(args=["warmer"])]
+    relay.left = passed
+    with pytest.raises(StoreUnreachable), translated(url):
+        echo(args=["a long word that does not come whole, since the connection breaks off"])
+
+    relay.left = None
+
+    assert "again" == echo(args=["again"])
+    door.close()
+
+
+def test_a_store_that_says_nothing(by: Connect, monkeypatch: pytest.MonkeyPatch, start_store: StartStore) -> None:
+    """It takes the command and hangs. Its late answer is not the next command's."""
+    monkeypatch.setattr("gpuqueue.queue.connect.COMMAND_TIMEOUT_S", 0.3)
+    url = start_store()
+    door = by(url)
+    door.execute_command("CLIENT", "PAUSE", "1000", "ALL")
+    with pytest.raises(StoreUnreachable), translated(url):
+        door.get("x")
+
+    assert "late" == until(lambda: _patiently(door, url), what="the store's next answer")
+
+    door.close()
+
+
+def _patiently(door: Any, url: str) -> str | None:
+    try:
+        with translated(url):
+            return str(door.register_script("return 'late'")())
+    except StoreUnreachable:
+        return None
+
+
+def test_a_store_that_is_killed_between_sending_and_answering(by: Connect, own_store: OwnStore) -> None:
+    """Submitted again with the same nonce it is one job, whether the first was done or not."""
+    JobQueue(own_store.url).open(0)
+    relay = Relay(own_store.url)
+    queue = JobQueue(f"redis://127.0.0.1:{relay.port}", by=by)
+    queue.epoch()
+    relay.left = 0
+    with pytest.raises(StoreUnreachable):
+        queue.submit(make_spec(), nonce="n1")
+    own_store.kill()
+    relay.left = None
+    with pytest.raises(StoreUnreachable):
+        queue.submit(make_spec(), nonce="n1")
+    own_store.start()
+
+    job = queue.submit(make_spec(), nonce="n1")
+
+    assert [job.id] == [each.id for each in queue.live()]
+    queue.close()
+    relay.close()
+
+
+def test_a_store_that_was_started_anew_is_not_noticed(by: Connect, own_store: OwnStore) -> None:
+    """The old connection is dead before anything is sent: whoever asks need not know."""
+    JobQueue(own_store.url).open(0)
+    queue = JobQueue(own_store.url, by=by)
+    first = queue.submit(make_spec()).id
+    own_store.kill()
+    own_store.start()
+
+    assert first + 1 == queue.submit(make_spec()).id
+
+    queue.close()
+
+
+def test_a_bell_that_breaks_says_so(by: Connect, own_store: OwnStore) -> None:
+    """Else whoever waits would wait for ever; and one that was never there cannot be listened to."""
+    bell = Doorbell(own_store.url, keys.END, by=by)
+    assert bell.wait(0.01) is None
+    own_store.kill()
+
+    with pytest.raises(StoreUnreachable):
+        until(lambda: bell.wait(0.1))
+
+    bell.close()
+    with pytest.raises(StoreUnreachable):
+        Doorbell(own_store.url, by=by).wait(0.1)
+
+
+# ---- who shares a door -----------------------------------------------------------------------------------------------
+
+
+def test_threads_share_a_door(door: Any) -> None:
+    """Each gets its own answers."""
+    echo = door.register_script("return ARGV[1]")
+    wrong: list[str] = []
+
+    def ask(name: str) -> None:
+        for number in range(50):
+            said = f"{name}-{number}"
+            try:
+                if echo(args=[said]) != said:
+                    wrong.append(said)
+            except Exception as error:  # noqa: BLE001 - a thread tells its test what happened
+                wrong.append(repr(error))
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in "abcdef"]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+
+    assert [] == wrong
+
+
+def test_a_child_does_not_talk_on_its_parents_line(door: Any) -> None:
+    """After a fork both would read each other's answers."""
+    echo = door.register_script("return ARGV[1]")
+    echo(args=["warm"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside threads: newer Pythons warn of it
+        pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if all(echo(args=[str(each)]) == str(each) for each in range(200)) else 1)
+        finally:
+            os._exit(2)
+
+    said = [echo(args=[f"parent {each}"]) for each in range(200)]
+
+    assert [f"parent {each}" for each in range(200)] == said
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+# ---- certificates ----------------------------------------------------------------------------------------------------
+
+
+def test_a_certificate_that_nobody_vouches_for(
+    by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path
+) -> None:
+    """Whoever listens there may be anybody: nothing is sent to it. Nor where the certificate is of another host."""
+    made, key = certificate(tmp_path, name="127.0.0.2")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made, key)
+    _, url = relayed(context)
+    for address in (url, f"{url}?ssl_ca_certs={made}", f"{url}?ssl_ca_certs={tmp_path / 'none'}"):
+        with pytest.raises(StoreUnreachable):
+            JobQueue(address, by=by).epoch()
+
+
+def test_the_library_has_what_the_small_door_does_not_know(start_store: StartStore) -> None:
+    """An option that it would not honour to the letter must not be left out silently."""
+    url = start_store()
+
+    for more in ("?ssl_min_version=TLSv1_3", "?db=x", "?db=1&db=2", "?username=ann"):
+        try:
+            assert not isinstance(connect_at_once(url.replace("unix://", "rediss://h") + more), Door), more
+        except StoreUnreachable:
+            continue
+
+
+def test_a_small_door_asks_once_for_a_submit(start_store: StartStore) -> None:
+    """One way there and back: no greeting, no question whether the script is known."""
+    url = start_store()
+    JobQueue(url).open(0)
+    admin = connect(url)
+    admin.config_resetstat()
+    queue = JobQueue(url, by=connect_at_once)
+
+    queue.submit(make_spec())
+
+    calls = {name: each["calls"] for name, each in admin.info("commandstats").items()}
+    from_outside = {"cmdstat_eval": 1}
+    within = set(calls) - {"cmdstat_config|resetstat", "cmdstat_info", *from_outside}
+    assert from_outside.items() <= calls.items()
+    assert not {name for name in within if name.split("_")[1] in {"hello", "evalsha", "client|setinfo", "select"}}
+    assert isinstance(queue._scripts, Scripts)
+    queue.close()
+    admin.close()
+
+
+def test_an_address_keeps_its_password_to_itself(by: Connect) -> None:
+    """What goes wrong is told to everybody who looks over one's shoulder."""
+    with pytest.raises(StoreUnreachable) as caught:
+        JobQueue("redis://gq:hush@127.0.0.1:1/0", by=by).epoch()
+
+    assert "hush" not in str(caught.value)
+    assert urlsplit("redis://gq:hush@127.0.0.1:1/0").hostname in str(caught.value)

@@ -1,0 +1,73 @@
+"""A way to a store that can be made bad: it cuts answers into pieces, breaks off within one, swallows one, encrypts."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+
+class Relay:
+    """Carries bytes between its own port and the store's socket; with *tls*, encrypted up to here."""
+
+    def __init__(self, store_url: str, *, tls: ssl.SSLContext | None = None) -> None:
+        self._store = urlsplit(store_url).path
+        self._tls = tls
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        #: Answers come one byte at a time.
+        self.in_pieces = False
+        #: So many more bytes of answers pass, and then the connection breaks; None: all of them.
+        self.left: int | None = None
+        #: How many connections were made.
+        self.met = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for each in (self._listener, *self._sockets):
+            with suppress(OSError):
+                each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self.met += 1
+                threading.Thread(target=self._meet, args=(near,), daemon=True).start()
+
+    def _meet(self, near: socket.socket) -> None:
+        far = socket.socket(socket.AF_UNIX)
+        self._sockets += [near, far]
+        with suppress(OSError):  # ssl.SSLError is one: whoever comes does not trust us
+            if self._tls is not None:
+                near = self._tls.wrap_socket(near, server_side=True)
+                self._sockets.append(near)
+            far.connect(self._store)
+            near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._ask, args=(near, far), daemon=True).start()
+            self._answer(far, near)
+        for each in (near, far):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _ask(self, near: socket.socket, far: socket.socket) -> None:
+        with suppress(OSError):
+            while chunk := near.recv(65536):
+                far.sendall(chunk)
+        with suppress(OSError):
+            far.shutdown(socket.SHUT_RDWR)
+
+    def _answer(self, far: socket.socket, near: socket.socket) -> None:
+        while chunk := far.recv(65536):
+            passed = chunk if self.left is None else chunk[: self.left]
+            for piece in [bytes([each]) for each in passed] if self.in_pieces else [passed]:
+                near.sendall(piece)
+            if self.left is not None:
+                self.left -= len(passed)
+                if self.left == 0:
+                    return
