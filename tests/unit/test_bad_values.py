@@ -120,6 +120,7 @@ def test_a_submit_says_which_argument_is_wrong(argument: str, value: Any) -> Non
         ({"name": 0}, "name must be text, not 0"),
         ({"name": []}, r"name must be text, not \[\]"),
         ({"time_limit": True}, "time_limit must be a number of seconds, not True"),
+        ({"time_limit": 10**400}, "time limit"),
         ({"time_limit": [1]}, r"time_limit must be a number of seconds, not \[1\]"),
         ({"python": 5}, "python must be a path, not 5"),
         ({"requeue": "no"}, "requeue must be true or false, not 'no'"),
