@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.array import Array, Axis, Indexes, Member
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
@@ -22,10 +22,16 @@ from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.exec_limits import refuse_what_no_process_takes
 from gpuqueue.fields import Fields, loaded
 from gpuqueue.job import Account, Job, JobSpec, Level
+from gpuqueue.later import later
 from gpuqueue.placement import ANYWHERE, Placement, Preference
 from gpuqueue.retries import NO_RETRIES, Retries, RetryOn
-from gpuqueue.run import Ended, Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.waits import NO_WAITS, Condition, Dependency, Waits
+
+if TYPE_CHECKING:
+    from gpuqueue import run as runs
+    from gpuqueue.run import Ended, Ending, Record, Run, RunDevice
+else:
+    runs = later("gpuqueue.run")
 
 VERSION = 1
 #: Largest spec taken, in bytes of JSON. It lives in the store's memory until the job has ended.
@@ -392,8 +398,8 @@ def ending_from_plain(plain: object) -> Ending:
     what = "an ending"
     fields = Fields(plain, what)
     with _meaning(what):
-        return Ending(
-            kind=EndingKind(fields.text("kind")),
+        return runs.Ending(
+            kind=runs.EndingKind(fields.text("kind")),
             exit_code=fields.whole_or_none("exit_code"),
             signal=fields.whole_or_none("signal"),
             detail=fields.text("detail", ""),
@@ -420,7 +426,7 @@ def run_device_from_plain(plain: object) -> RunDevice:
     what = "a run's device"
     fields = Fields(plain, what)
     with _meaning(what):
-        return RunDevice(
+        return runs.RunDevice(
             uuid=fields.text("uuid"),
             lease_bytes=fields.whole("lease_bytes"),
             index=fields.whole_or_none("index"),
@@ -476,7 +482,7 @@ def decode_ended(text: object) -> Ended:
 
     """
     plain = loaded(text, "what a worker told of an end")
-    return Ended(
+    return runs.Ended(
         ending=ending_from_plain(plain.plain("ending")),
         duration_s=plain.number_or_none("duration_s"),
         devices=tuple(run_device_from_plain(each) for each in plain.each("devices")),

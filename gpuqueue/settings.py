@@ -15,17 +15,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuqueue.device import Device, DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError
-from gpuqueue.limits import Limits
+from gpuqueue.later import later
 from gpuqueue.placement import Preference
-from gpuqueue.preemption import parse_preempt
-from gpuqueue.shares import Shares
-from gpuqueue.slots import rules_of, slots_of
 from gpuqueue.units import parse_bytes, parse_duration
 from gpuqueue.words import brief
+
+if TYPE_CHECKING:
+    from gpuqueue import limits as limiting
+    from gpuqueue import preemption
+    from gpuqueue import shares as sharing
+    from gpuqueue import slots as slotting
+    from gpuqueue.limits import Limits
+else:
+    limiting, sharing = later("gpuqueue.limits"), later("gpuqueue.shares")
+    preemption, slotting = later("gpuqueue.preemption"), later("gpuqueue.slots")
 
 PREFIX = "GPUQUEUE_"
 #: So many beats must fit into a lease: some may be late or get lost.
@@ -135,7 +142,7 @@ class Settings:
 
     def slots_for(self, device: Device) -> int:
         """Return how many jobs may run on *device* at a time."""
-        return slots_of(device.name, self.slots_on, self.slots)
+        return slotting.slots_of(device.name, self.slots_on, self.slots)
 
     @property
     def fence_grace_s(self) -> float:
@@ -195,17 +202,20 @@ class Settings:
                 )
             )
         try:
-            Shares.parse(found.shares, found.groups)
+            if found.shares or found.groups:
+                sharing.Shares.parse(found.shares, found.groups)
         except BadRequest as error:
             given = [f"{name} ({origins[name]})" for name in ("shares", "groups") if name in origins]
             faults.append(BadRequest(f"setting {' and '.join(given)}: {error}"))
         try:
-            found.site_limits()
+            if found.limits or found.pool_limits:
+                found.site_limits()
         except BadRequest as error:
             given = [f"{name} ({origins[name]})" for name in ("limits", "pool_limits") if name in origins]
             faults.append(BadRequest(f"setting {' and '.join(given)}: {error}"))
         try:
-            parse_preempt(found.preempt)
+            if found.preempt:
+                preemption.parse_preempt(found.preempt)
         except BadRequest as error:
             faults.append(BadRequest(f"setting preempt ({origins['preempt']}): {error}"))
         return found, tuple(faults)
@@ -218,10 +228,10 @@ class Settings:
 
         """
         try:
-            members = Shares.parse("", self.groups).members
+            members = sharing.Shares.parse("", self.groups).members
         except BadRequest:  # told already, where the shares are
             members = {}
-        return Limits.parse(self.limits, self.pool_limits, members)
+        return limiting.Limits.parse(self.limits, self.pool_limits, members)
 
 
 def key_of(name: str) -> str:
@@ -318,12 +328,16 @@ def _own_name(faults: list[BadRequest]) -> str:
 
 
 def _default_state_dir(faults: list[BadRequest]) -> Path:
-    import platformdirs  # noqa: PLC0415 - not needed where GPUQUEUE_STATE_DIR is set
+    if sys.platform == "linux":  # as platformdirs has it, whose import would take longer than all the rest here
+        home = os.environ.get("XDG_STATE_HOME", "").strip() or os.path.expanduser("~/.local/state")  # noqa: PTH111
+        found = Path(home) / "gpuqueue"
+    else:
+        import platformdirs  # noqa: PLC0415 - not needed where GPUQUEUE_STATE_DIR is set
 
-    try:
-        found = platformdirs.user_state_path("gpuqueue")
-    except RuntimeError:  # older versions give the tilde back instead
-        found = Path("~")
+        try:
+            found = platformdirs.user_state_path("gpuqueue")
+        except RuntimeError:  # older versions give the tilde back instead
+            found = Path("~")
     if found.is_absolute():
         return found
     faults.append(BadRequest("this account has no home directory: set GPUQUEUE_STATE_DIR to a directory of yours"))
@@ -343,6 +357,8 @@ def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
         raise BadRequest(f"{brief(str(path))} is no path of a settings file: {error}") from error
     if len(content) > _MAX_FILE_BYTES:
         raise BadRequest(f"the settings file {path} is larger than {_MAX_FILE_BYTES} bytes: is it the right file?")
+    if not content.strip():
+        return {}
     if sys.version_info >= (3, 11):
         import tomllib as toml  # noqa: PLC0415 - only where there is a file
     else:
@@ -376,7 +392,8 @@ def _positive(raw: str) -> int:
 
 
 def _slots_on(raw: str) -> str:
-    rules_of(raw)
+    if raw:
+        slotting.rules_of(raw)
     return raw
 
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import pwd
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.fields import loaded
 from gpuqueue.job import MAX_NAME, Account
+from gpuqueue.later import later
+
+if TYPE_CHECKING:
+    import shutil
+else:
+    shutil = later("shutil")
 
 #: Variables that do not travel: the queue's own addresses hold passwords, the rest is the worker's to set or
 #: belongs to the submitter's shell and would be wrong anywhere else. docs/reference/submit.md lists them.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.job import JobState
-from gpuqueue.run import Record
+
+if TYPE_CHECKING:
+    from gpuqueue.run import Record
 
 
 def code_of(record: Record) -> int:

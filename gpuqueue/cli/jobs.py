@@ -94,7 +94,7 @@ def logs(job_id: str, *, follow: bool) -> None:
         for chunk in chunks:  # as the job wrote them, whatever is in them: a log is read by programs as well
             sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
-        last = client.show(job_id).last_run
+        last = client.newest(job_id).last_run
     if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:
         say("gpuqueue", f"job {job_id} never started: {last.ending.detail}")
 

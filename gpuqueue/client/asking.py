@@ -12,11 +12,15 @@ from gpuqueue.errors import (
     BadRequest,
 )
 from gpuqueue.job import JobState
-from gpuqueue.run import EndingKind, Record
+from gpuqueue.later import later
 
 if TYPE_CHECKING:
+    from gpuqueue import run as runs
     from gpuqueue.figures import By, Course, Statistics
     from gpuqueue.history import Sort
+    from gpuqueue.run import EndingKind, Record
+else:
+    runs = later("gpuqueue.run")
 
 #: What statistics are of if nobody says since when.
 STATS_PERIOD = timedelta(days=30)
@@ -84,7 +88,7 @@ class Asking(Connection):
             user=checks.text_or_none("user", user),
             name=checks.text_or_none("name", name),
             states=checks.words_of("states", states, JobState),
-            endings=checks.words_of("endings", endings, EndingKind),
+            endings=checks.words_of("endings", endings, runs.EndingKind),
             exit_code=None if exit_code is None else checks.count("exit_code", exit_code),
             array_id=None if array is None else checks.job_id(array),
             since=checks.moment_or_none("since", since),

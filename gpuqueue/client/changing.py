@@ -97,7 +97,7 @@ class Changing(Looking):
             Impossible: no known device could ever run it so; nothing was changed.
 
         """
-        from gpuqueue.queue.lease import Unknown  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.unqueued import Unknown  # noqa: PLC0415 - as in queue
 
         wanted: dict[str, Any] = {
             "mem_bytes": parse_bytes(mem) if isinstance(mem, str) else mem,

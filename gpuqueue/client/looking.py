@@ -19,13 +19,21 @@ from gpuqueue.errors import (
 )
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.jobname import JobName
-from gpuqueue.limits import LimitsInUse
-from gpuqueue.run import Record
-from gpuqueue.why import Usual, Why, named_by, usual_of
+from gpuqueue.later import later
 
 if TYPE_CHECKING:
+    from gpuqueue import limits as limiting
+    from gpuqueue import run as runs
+    from gpuqueue import why as whys
     from gpuqueue.event import Event
+    from gpuqueue.limits import LimitsInUse
     from gpuqueue.queue.lease import DeviceStatus
+    from gpuqueue.run import Record
+    from gpuqueue.why import Usual, Why
+else:
+    limiting = later("gpuqueue.limits")
+    runs = later("gpuqueue.run")
+    whys = later("gpuqueue.why")
 
 
 class Looking(Connection):
@@ -65,7 +73,7 @@ class Looking(Connection):
         job = self.queue.get(job_id)
         record = self.book.get(job_id)
         if job is not None:
-            return self._with_current_run(replace(record or Record(job=job), job=job))
+            return self._with_current_run(replace(record or runs.Record(job=job), job=job))
         return record
 
     def _member(self, member: Member) -> Record:
@@ -86,7 +94,7 @@ class Looking(Connection):
         reason = array.reason if waits else WaitReason.HELD if is_held else None
         spec = array.spec.of_member(member)
         submitted_at = array.submitted_at
-        return Record(
+        return runs.Record(
             job=Job(id=member.id, spec=spec, state=state, submitted_at=submitted_at, reason=reason, member=member)
         )
 
@@ -104,6 +112,21 @@ class Looking(Connection):
         """
         if self._array(name.id).spec.array is None:
             raise BadRequest(f"job {name.id} is no array: there is no part {name}")
+
+    def newest(self, job: int | str) -> Record:
+        """Return the job with its newest run, from the queue alone wherever that knows it: an open log is read so.
+
+        Raises:
+            JobNotFound: nobody knows it.
+
+        """
+        name = checks.one_job(job)
+        record = self.queue.record(name.member.id if name.member is not None else name.id)
+        if record is None or record.job.state.is_end:
+            return self.show(job)
+        run = record.last_run
+        is_known = not record.job.attempt if run is None else run.log_path is not None
+        return record if is_known else self.show(job)
 
     def _with_current_run(self, record: Record) -> Record:
         """Return *record* with what the queue knows of a run that the book does not know, or not where its log is."""
@@ -146,12 +169,12 @@ class Looking(Connection):
         if explanation is None and asked.member is not None and not asked.state.is_end:
             explanation = self.queue.why(asked.member.array_id)  # it waits as its array does
         if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
-            return Why(job=asked)
-        named = named_by(explanation) | {each.job_id for each in asked.awaits}
+            return whys.Why(job=asked)
+        named = whys.named_by(explanation) | {each.job_id for each in asked.awaits}
         others = {each: other for each in named if (other := self._seen(each)) is not None}
         blockers = explanation.start.blockers if explanation.start is not None else ()
         unlimited = [others[each] for each in blockers if each in others and others[each].spec.time_limit_s is None]
-        return Why(
+        return whys.Why(
             job=asked,
             explanation=explanation,
             devices={status.device.uuid: status for status in self.devices()},
@@ -166,7 +189,7 @@ class Looking(Connection):
             Unknown: some never were.
 
         """
-        from gpuqueue.queue.lease import Unknown  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.unqueued import Unknown  # noqa: PLC0415 - as in queue
 
         states = self.book.states(job_ids)
         missing = tuple(each for each in job_ids if each not in states or not states[each].is_end)
@@ -190,7 +213,7 @@ class Looking(Connection):
             except BookUnreachable:
                 break
             elapsed_s = (now - job.started_at).total_seconds() if job.started_at else 0.0
-            usual = usual_of(before, elapsed_s=elapsed_s)
+            usual = whys.usual_of(before, elapsed_s=elapsed_s)
             if usual is not None:
                 found[job.id] = usual
         return found
@@ -198,7 +221,7 @@ class Looking(Connection):
     def limits(self) -> LimitsInUse:
         """Return what users and groups may have at a time, what they have of it now, and what the pools allow."""
         limits = self.queue.limits()
-        return LimitsInUse(bounds=tuple(limits.bounds(self.queue.uses())), pools=limits.pools)
+        return limiting.LimitsInUse(bounds=tuple(limits.bounds(self.queue.uses())), pools=limits.pools)
 
     def devices(self) -> list[DeviceStatus]:
         """Return every device that workers announced."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue import checks
 from gpuqueue.client.looking import Looking
@@ -14,9 +15,15 @@ from gpuqueue.errors import (
     WaitTimeout,
 )
 from gpuqueue.job import Job, JobState
+from gpuqueue.later import later
 from gpuqueue.logs import LogTail
-from gpuqueue.run import Record
 from gpuqueue.units import format_duration
+
+if TYPE_CHECKING:
+    from gpuqueue import run as runs
+    from gpuqueue.run import Record
+else:
+    runs = later("gpuqueue.run")
 
 #: Longest time between two looks while waiting for an end, in seconds. The doorbell usually rings before.
 LOOK_S = 1.0
@@ -79,7 +86,7 @@ class Waiting(Looking):
     def _recorded(self, job: Job) -> Record:
         """Return the ended *job* from the book, or without its runs if the book does not get it in time."""
         if job.member is not None and not job.attempt:
-            return Record(job=job)  # no device ever took it: the book has no more of it than its array
+            return runs.Record(job=job)  # no device ever took it: the book has no more of it than its array
         deadline = time.monotonic() + RECORD_S
         while time.monotonic() < deadline:
             try:
@@ -89,7 +96,7 @@ class Waiting(Looking):
             if record is not None and record.job.state.is_end:
                 return record
             time.sleep(0.01)
-        return Record(job=job)
+        return runs.Record(job=job)
 
     def log_path(self, job_id: int | str) -> Path:
         """Return where the newest run's log lies, if that is on this machine.
@@ -99,7 +106,7 @@ class Waiting(Looking):
             Refused: it has not run yet, or its log lies on another host or is gone.
 
         """
-        record = self.show(job_id)
+        record = self.newest(job_id)
         path = self._log_path_of(record)
         if path is None:
             raise Refused(f"job {job_id} ({record.job.state}) has no log yet: it has not run")
@@ -146,7 +153,7 @@ class Waiting(Looking):
                 if ended:
                     self._recorded(job)  # where the log is stands in the book; wait for that a little
                 notice.look(job)
-                tail.turn_to(self._log_path_of(self.show(job_id)))
+                tail.turn_to(self._log_path_of(self.newest(job_id)))
                 yield from tail.rest()
                 if ended:
                     self.log_path(job_id)  # says why there is none

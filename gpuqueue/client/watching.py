@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuqueue.client.waiting import Waiting
 from gpuqueue.job import Job, JobState
 from gpuqueue.logs import last_bytes
-from gpuqueue.progress import TAIL_BYTES, Progress, progress_in
+
+if TYPE_CHECKING:
+    from gpuqueue.progress import Progress
 
 
 class Watching(Waiting):
@@ -19,6 +22,8 @@ class Watching(Waiting):
 
         Only a log on this machine can be looked into, and only one that this account may read.
         """
+        from gpuqueue.progress import TAIL_BYTES, progress_in  # noqa: PLC0415 - only for who asks
+
         found = {}
         for job in jobs:
             if job.state is not JobState.RUNNING or job.host != self.settings.host:

@@ -56,8 +56,12 @@ class Doorbell:
         self._client = by(url, wait_s=MAX_WAIT_S)
         self._channels = channels or (keys.BELL, keys.CONTROL)
         self._pubsub = self._client.pubsub(ignore_subscribe_messages=True)
-        with translated(url):
-            self._pubsub.subscribe(*self._channels)
+        try:
+            with translated(url):
+                self._pubsub.subscribe(*self._channels)
+        except BaseException:
+            self.close()
+            raise
 
     def wait(self, timeout_s: float) -> Ring | None:
         """Return the next ring, or None after *timeout_s*.

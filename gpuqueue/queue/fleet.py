@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from gpuqueue.codec import device_from_plain, device_to_plain
-from gpuqueue.device import Device
 from gpuqueue.errors import Unreadable
 from gpuqueue.fields import loaded
-from gpuqueue.queue import keys, replies
+from gpuqueue.later import later
+from gpuqueue.queue import keys
 from gpuqueue.queue.connect import Connect, answering, connect
-from gpuqueue.queue.drains import DrainOrigin
-from gpuqueue.queue.lease import DeviceStatus, Offer
 from gpuqueue.queue.store import Store
 from gpuqueue.version import VERSION
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import logging
+
+    from gpuqueue.device import Device
+    from gpuqueue.queue import drains, replies
+    from gpuqueue.queue.drains import DrainOrigin
+    from gpuqueue.queue.lease import DeviceStatus, Offer
+else:
+    drains = later("gpuqueue.queue.drains")
+    logging = later("logging")
+    replies = later("gpuqueue.queue.replies")
 
 
 class Fleet(Store):
@@ -63,7 +70,7 @@ class Fleet(Store):
                 if record:
                     found.append(replies.device_status(text, record, leases, now, drained.get(uuid), seen.get(uuid)))
             except Unreadable as error:
-                log.warning("device %s is not shown: %s", uuid, error)
+                logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
         return sorted(found, key=lambda each: (each.host, each.device.index))
 
     @answering
@@ -72,7 +79,7 @@ class Fleet(Store):
 
         What people said against it stays: a card that comes back is drained as it was.
         """
-        self.resume([uuid], origins=[DrainOrigin.DOWN])
+        self.resume([uuid], origins=[drains.DrainOrigin.DOWN])
         pipe = self._redis.pipeline(transaction=True)
         pipe.hdel(keys.host_devices(host), uuid)
         pipe.hdel(keys.FACTS, uuid)

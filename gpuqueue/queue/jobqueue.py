@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gpuqueue.array import Indexes, Tally
 from gpuqueue.clock import from_epoch_ms
@@ -14,21 +14,31 @@ from gpuqueue.codec import decode_spec, encode_ended, encode_spec, encode_starte
 from gpuqueue.device import Device
 from gpuqueue.errors import BadRequest, Impossible, Refused, Unreadable
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
-from gpuqueue.limits import Limits
-from gpuqueue.queue import keys, replies, waiting
+from gpuqueue.later import later
+from gpuqueue.queue import keys, waiting
 from gpuqueue.queue.connect import answering
-from gpuqueue.queue.explanation import Explanation
 from gpuqueue.queue.fleet import Fleet
-from gpuqueue.queue.lease import NO_EVIDENCE, Again, Alive, Claim, Evidence, Found, Later, Offer, Unknown, Verdicts
-from gpuqueue.queue.matching import beyond_limit, kind_word, takers, use_of, why_impossible
+from gpuqueue.queue.matching import kind_word, takers, why_impossible
 from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.recovery import Recovery
-from gpuqueue.queue.survivors import survivor
 from gpuqueue.queue.ticks import Ticks
-from gpuqueue.run import Ending, Record, RunDevice
+from gpuqueue.queue.unqueued import Found, Unknown
 from gpuqueue.words import brief, in_one_line, short
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import logging
+
+    from gpuqueue.queue import lease as leases
+    from gpuqueue.queue import limiting, replies, survivors
+    from gpuqueue.queue.explanation import Explanation
+    from gpuqueue.queue.lease import Again, Alive, Claim, Evidence, Later, Offer, Verdicts
+    from gpuqueue.run import Ending, Record, RunDevice
+else:
+    logging = later("logging")
+    leases = later("gpuqueue.queue.lease")
+    limiting = later("gpuqueue.queue.limiting")
+    replies = later("gpuqueue.queue.replies")
+    survivors = later("gpuqueue.queue.survivors")
 
 #: Longest word on why a run died at once, in characters; three of them stand in one line.
 MAX_WHY = 100
@@ -105,7 +115,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
     def claim(self, offer: Offer, *, worker: str, lease_s: float, nonce: str, gpus_here: bool = False) -> Claim | None:
         """Claim the job that should run next on the device of *offer*, or None: as :meth:`seek`."""
         found = self.seek(offer, worker=worker, lease_s=lease_s, nonce=nonce, gpus_here=gpus_here)
-        return found if isinstance(found, Claim) else None
+        return found if isinstance(found, leases.Claim) else None
 
     @answering
     def seek(
@@ -177,7 +187,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
         duration_s: float | None,
         devices: tuple[RunDevice, ...],
         peak_at_once_bytes: int | None = None,
-        evidence: Evidence = NO_EVIDENCE,
+        evidence: Evidence | None = None,
         again: Again | None = None,
     ) -> JobState | None:
         """End a job in *state* after its run ended with *ending*; return its state after, None if the run was stale.
@@ -194,7 +204,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
 
     @answering
     def lose(
-        self, job_id: int, token: str, *, loss_limit: int, detail: str, evidence: Evidence = NO_EVIDENCE
+        self, job_id: int, token: str, *, loss_limit: int, detail: str, evidence: Evidence | None = None
     ) -> JobState | None:
         """Say that a run is over and nobody knows how; return the job's state after, None if the run was stale."""
         reply = self._scripts.run("lose", job_id, token, loss_limit, in_one_line(detail), *_words(evidence))
@@ -307,7 +317,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
     def record(self, job_id: int) -> Record | None:
         """Return the job with its current or last run, as far as the store tells; None if it does not know it."""
         fields, spec = next(self._entries([job_id]))
-        found = survivor(job_id, fields, spec) if fields else None
+        found = survivors.survivor(job_id, fields, spec) if fields else None
         return None if found is None else found.record
 
     @answering
@@ -334,7 +344,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
                 if fields:
                     found.append(replies.job(int(job_id), fields, spec))
             except Unreadable as error:
-                log.warning("%s", error)
+                logging.getLogger(__name__).warning("%s", error)
         return self._with_reasons(found), int(ids[-1]) if ids else None
 
     def _with_reasons(self, jobs: list[Job]) -> list[Job]:
@@ -344,7 +354,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
         devices, drained = self._known(), self._drained()
         others = WaitReason.PAUSE if self.pause_left_s() else WaitReason.MEMORY
         limits = self.limits()
-        uses = self.uses() if limits != Limits() else {}
+        uses = self.uses() if limits.users or limits.groups else {}
 
         def reason(job: Job) -> WaitReason | None:
             if job.reason is not WaitReason.MEMORY:
@@ -354,7 +364,7 @@ class JobQueue(Recovery, Fleet, Outbox, Ticks):
                 return WaitReason.DEVICE
             if drained.issuperset(found):
                 return WaitReason.DRAINED
-            return WaitReason.LIMIT if limits.over(job.spec.account.name, use_of(job.spec), uses) else others
+            return WaitReason.LIMIT if limits.over(job.spec.account.name, limiting.use_of(job.spec), uses) else others
 
         return [replace(job, reason=reason(job)) for job in jobs]
 
@@ -423,10 +433,12 @@ def _refuse(
         raise Impossible(why_impossible(spec, why, int(figure), known() if why == "model" else ()))
     if verdict == "limited":
         whose, limit, used, most, asked = rest
-        raise beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))
+        raise limiting.beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))
 
 
-def _words(evidence: Evidence) -> tuple[int, str, str]:
+def _words(evidence: Evidence | None) -> tuple[int, str, str]:
+    if evidence is None:
+        return 0, "", ""
     return int(evidence.well), ",".join(evidence.against), short(evidence.why, MAX_WHY)
 
 

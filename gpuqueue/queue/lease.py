@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuqueue.array import Member
 from gpuqueue.device import Device
-from gpuqueue.errors import BadRequest, Unreadable
+from gpuqueue.errors import Unreadable
 from gpuqueue.job import JobSpec, WaitReason
 from gpuqueue.queue.drains import Drain
 from gpuqueue.run import RunDevice
@@ -171,23 +171,6 @@ class Evidence:
 
 
 NO_EVIDENCE = Evidence()
-
-
-class Found(Exception):
-    """A job of this user with this dedupe key waits or runs already."""
-
-    def __init__(self, job_id: int) -> None:
-        super().__init__(f"job {job_id} has this dedupe key")
-        self.job_id = job_id
-
-
-class Unknown(BadRequest):
-    """Jobs that are to be waited for are not in the queue: never were, or ended long ago."""
-
-    def __init__(self, job_ids: tuple[int, ...]) -> None:
-        each = ", ".join(map(str, job_ids))
-        super().__init__(f"there is no job {each} to wait for: see gpuqueue queue and gpuqueue history")
-        self.job_ids = job_ids
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

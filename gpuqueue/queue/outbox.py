@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from gpuqueue.event import Cursor, Event
-from gpuqueue.queue import keys, replies
+from gpuqueue.later import later
+from gpuqueue.queue import keys
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.store import Store
+
+if TYPE_CHECKING:
+    from gpuqueue.event import Cursor, Event
+    from gpuqueue.queue import replies
+else:
+    replies = later("gpuqueue.queue.replies")
 
 #: Longest wait for the next event in one call, in seconds.
 MAX_WAIT_S = 10.0

@@ -6,9 +6,7 @@ import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
-
-import redis
+from typing import TYPE_CHECKING, cast
 
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Cursor
@@ -17,6 +15,9 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import DeviceStatus
+
+if TYPE_CHECKING:
+    import redis
 
 #: Most jobs that are named one by one.
 MOST_NAMED = 10

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from gpuqueue.errors import StoreNotOpen
 from gpuqueue.event import place
 from gpuqueue.job import JobState
-from gpuqueue.queue import keys, replies, survivors
+from gpuqueue.later import later
+from gpuqueue.queue import keys
 from gpuqueue.queue.connect import NOT_OPEN, answering
-from gpuqueue.queue.lease import Stray
 from gpuqueue.queue.store import Store
-from gpuqueue.run import Survivor
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import logging
+
+    from gpuqueue.queue import replies, survivors
+    from gpuqueue.queue.lease import Stray
+    from gpuqueue.run import Survivor
+else:
+    logging = later("logging")
+    replies, survivors = later("gpuqueue.queue.replies"), later("gpuqueue.queue.survivors")
 
 
 class Recovery(Store):
@@ -43,7 +49,7 @@ class Recovery(Store):
             if isinstance(reply, Exception):
                 if "BADARGS" not in str(reply):
                     raise reply
-                log.error("job %s cannot be put back: %s", survivor.record.job.id, reply)
+                logging.getLogger(__name__).error("job %s cannot be put back: %s", survivor.record.job.id, reply)
         told = [int(reply) for reply in replies if not isinstance(reply, Exception)]
         made_place = [word for survivor in jobs for word in survivors.made_place(survivor)]
         if made_place:
@@ -60,7 +66,7 @@ class Recovery(Store):
             if isinstance(reply, Exception):
                 if "BADARGS" not in str(reply):
                     raise reply
-                log.error("array %s cannot be put back, it is held: %s", array_id, reply)
+                logging.getLogger(__name__).error("array %s cannot be put back, it is held: %s", array_id, reply)
         return -1 not in replies
 
     @answering

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuqueue.array import Indexes, Member, Tally
 from gpuqueue.clock import from_epoch_ms
@@ -15,6 +14,7 @@ from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.event import Act, Event
 from gpuqueue.fields import Fields, loaded
 from gpuqueue.job import Job, JobState, Level, WaitReason
+from gpuqueue.later import later
 from gpuqueue.limits import Measure, Use
 from gpuqueue.queue.drains import drains
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, Start, Verdict
@@ -34,7 +34,10 @@ from gpuqueue.queue.lease import (
 from gpuqueue.waits import Dependency
 from gpuqueue.words import brief
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import logging
+else:
+    logging = later("logging")
 
 
 def claim(reply: Sequence[str]) -> Claim | Later | None:
@@ -358,6 +361,6 @@ def event(entry_id: str, fields: Mapping[str, str]) -> Event:
                 fields={name: value for name, value in fields.items() if name not in known},
             )
     except Unreadable as error:
-        log.warning("%s", error)
+        logging.getLogger(__name__).warning("%s", error)
         at = from_epoch_ms(int(entry_id.partition("-")[0]))
         return Event(id=entry_id, act=Act.OTHER, job_id=0, state=JobState.HELD, at=at, attempt=0, fields=dict(fields))

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from gpuqueue.later import import_all_now
 from gpuqueue.queue.keys import PREFIX
 
 #: One script an act; ``lib.lua`` is the prelude of all, ``constraints.lua`` of those that match jobs with devices,
@@ -76,12 +77,13 @@ def source(act: str) -> str:
 
 
 def load_all() -> None:
-    """Read every script now, for a process that lives for weeks.
+    """Read every script now, and every module that waits, for a process that lives for weeks.
 
     By the time it needs a rare one the files may be a newer version's, or it may have no descriptor left.
     """
     for act in ACTS:
         whole(act)
+    import_all_now()
 
 
 def whole(act: str, clock: str = "") -> str:

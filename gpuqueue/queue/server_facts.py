@@ -6,11 +6,15 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import redis
-
+from gpuqueue.later import later
 from gpuqueue.queue.connect import connect, translated
+
+if TYPE_CHECKING:
+    import redis
+else:
+    redis = later("redis")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

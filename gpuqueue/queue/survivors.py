@@ -5,20 +5,24 @@ They come back by the book, or by the worker of their run.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gpuqueue.clock import from_epoch_ms, to_epoch_ms
 from gpuqueue.codec import decode_spec, decode_started, encode_started
 from gpuqueue.device import DeviceKind, DeviceWish
 from gpuqueue.errors import Unreadable
 from gpuqueue.job import Job, JobState, WaitReason
+from gpuqueue.later import later
 from gpuqueue.queue import replies, waiting
 from gpuqueue.queue.lease import Stray
 from gpuqueue.run import EndingKind, Record, Run, RunDevice, StartKind, Survivor
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    import logging
+else:
+    logging = later("logging")
 
 
 def restored(survivor: Survivor) -> list[str | float]:
@@ -109,7 +113,7 @@ def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Sur
         token = fields.get("tok")
         run = _run_of(job, token, fields) if token else None
     except (Unreadable, ValueError, KeyError) as error:
-        log.error("job %s cannot be told to the book: %s", job_id, error)  # noqa: TRY400 - the entry is at fault
+        logging.getLogger(__name__).error("job %s cannot be told to the book: %s", job_id, error)
         return None
     # That a queued job waits for memory is what we say when we are asked, and no step of its story.
     job = replace(job, reason=None if job.reason is WaitReason.MEMORY else job.reason)

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from gpuqueue.job import JobState, Level
-from gpuqueue.limits import Limits, Use
+from gpuqueue.later import later
 from gpuqueue.placement import Preference
-from gpuqueue.preemption import MOST, words_of
-from gpuqueue.queue import keys, replies
+from gpuqueue.queue import keys
 from gpuqueue.queue.connect import answering
-from gpuqueue.queue.lease import Reservation
 from gpuqueue.queue.store import Store
+
+if TYPE_CHECKING:
+    from gpuqueue import limits as limiting
+    from gpuqueue import preemption
+    from gpuqueue.limits import Limits, Use
+    from gpuqueue.queue import replies
+    from gpuqueue.queue.lease import Reservation
+else:
+    limiting, preemption = later("gpuqueue.limits"), later("gpuqueue.preemption")
+    replies = later("gpuqueue.queue.replies")
 
 
 class Ticks(Store):
@@ -43,13 +51,14 @@ class Ticks(Store):
 
     @answering
     def preempt(
-        self, levels: Mapping[Level, Sequence[Level]], *, after_s: float, grace_s: float, most: int = MOST
+        self, levels: Mapping[Level, Sequence[Level]], *, after_s: float, grace_s: float, most: int | None = None
     ) -> dict[int, int]:
         """Let jobs take the place of runs on lower *levels*; return which run's job makes place for which.
 
         A run that has not lasted for *after_s*, or whose job made place *most* times, goes on. Others have *grace_s*.
         """
-        reply = self._scripts.run("preempt", _ms(after_s), _ms(grace_s), most, *words_of(levels))
+        most = preemption.MOST if most is None else most
+        reply = self._scripts.run("preempt", _ms(after_s), _ms(grace_s), most, *preemption.words_of(levels))
         return {int(job_id): int(by) for job_id, by in zip(reply[::2], reply[1::2], strict=True)}
 
     @answering
@@ -79,7 +88,7 @@ class Ticks(Store):
     @answering
     def limits(self) -> Limits:
         """Return the limits that hold."""
-        return Limits.from_fields(cast("dict[str, str]", self._redis.hgetall(keys.LIMITS)))
+        return limiting.Limits.from_fields(cast("dict[str, str]", self._redis.hgetall(keys.LIMITS)))
 
     @answering
     def uses(self) -> dict[str, Use]:

@@ -28,7 +28,6 @@ from gpuqueue.queue.connect import Connect, connect, connect_at_once, translated
 from gpuqueue.queue.door.door import Door
 from gpuqueue.queue.doorbell import Doorbell
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.scripts import Scripts
 
 BY: dict[str, Connect] = {"library": connect, "small": connect_at_once}
 
@@ -60,6 +59,13 @@ def door(by: Connect, start_store: StartStore) -> Iterator[Any]:
     opened = by(start_store())
     yield opened
     opened.close()
+
+
+def _open(url: str) -> None:
+    """Make a store ready."""
+    queue = JobQueue(url)
+    queue.open(0)
+    queue.close()
 
 
 # ---- every way to a store --------------------------------------------------------------------------------------------
@@ -358,7 +364,7 @@ def test_a_password_that_nobody_wants_keeps_nobody_out(start_store: StartStore) 
 def test_nothing_is_done_for_anybody_else_or_elsewhere(by: Connect, start_store: StartStore) -> None:
     """A password or a database that is refused: were the command sent along, database 0 would get the job."""
     url = start_store("--databases", "4")
-    JobQueue(url).open(0)
+    _open(url)
     for bad in (f"{url}?db=99", f"{url}?username=nobody&password=x"):
         queue = JobQueue(bad, by=by)
 
@@ -366,7 +372,9 @@ def test_nothing_is_done_for_anybody_else_or_elsewhere(by: Connect, start_store:
             queue.submit(make_spec())
 
         queue.close()
-    assert (0, 0) == JobQueue(url).counts()
+    queue = JobQueue(url)
+    assert (0, 0) == queue.counts()
+    queue.close()
 
 
 def test_a_port_that_is_no_store(by: Connect) -> None:
@@ -448,7 +456,7 @@ def _patiently(door: Any, url: str) -> str | None:
 
 def test_a_store_that_is_killed_between_sending_and_answering(by: Connect, own_store: OwnStore) -> None:
     """Submitted again with the same nonce it is one job, whether the first was done or not."""
-    JobQueue(own_store.url).open(0)
+    _open(own_store.url)
     relay = Relay(own_store.url)
     queue = JobQueue(f"redis://127.0.0.1:{relay.port}", by=by)
     queue.epoch()
@@ -470,7 +478,7 @@ def test_a_store_that_is_killed_between_sending_and_answering(by: Connect, own_s
 
 def test_a_store_that_was_started_anew_is_not_noticed(by: Connect, own_store: OwnStore) -> None:
     """The old connection is dead before anything is sent: whoever asks need not know."""
-    JobQueue(own_store.url).open(0)
+    _open(own_store.url)
     queue = JobQueue(own_store.url, by=by)
     first = queue.submit(make_spec()).id
     own_store.kill()
@@ -565,26 +573,6 @@ def test_the_library_has_what_the_small_door_does_not_know(start_store: StartSto
             assert not isinstance(connect_at_once(url.replace("unix://", "rediss://h") + more), Door), more
         except StoreUnreachable:
             continue
-
-
-def test_a_small_door_asks_once_for_a_submit(start_store: StartStore) -> None:
-    """One way there and back: no greeting, no question whether the script is known."""
-    url = start_store()
-    JobQueue(url).open(0)
-    admin = connect(url)
-    admin.config_resetstat()
-    queue = JobQueue(url, by=connect_at_once)
-
-    queue.submit(make_spec())
-
-    calls = {name: each["calls"] for name, each in admin.info("commandstats").items()}
-    from_outside = {"cmdstat_eval": 1}
-    within = set(calls) - {"cmdstat_config|resetstat", "cmdstat_info", *from_outside}
-    assert from_outside.items() <= calls.items()
-    assert not {name for name in within if name.split("_")[1] in {"hello", "evalsha", "client|setinfo", "select"}}
-    assert isinstance(queue._scripts, Scripts)
-    queue.close()
-    admin.close()
 
 
 def test_an_address_keeps_its_password_to_itself(by: Connect) -> None:

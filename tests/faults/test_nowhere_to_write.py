@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import platformdirs
 import pytest
 from short_host import own_disk
 from site_of_one import BIN
@@ -65,20 +66,31 @@ def test_a_machine_that_has_nothing_yet_has_no_jobs_without_a_worker(state_dir: 
     assert (0, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
-@pytest.mark.parametrize("tilde", [True, False], ids=["older platformdirs", "newer"])
-def test_an_account_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, *, tilde: bool) -> None:
+@pytest.mark.parametrize("home", ["not/absolute", None], ids=["an odd one", "none"])
+def test_an_account_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
     """In a container with a uid of no account: it made a directory called `~` wherever it was started."""
-    platformdirs = pytest.importorskip("platformdirs")
 
-    def state_path(_name: str) -> Path:
-        if tilde:
-            return Path("~/.local/state/gpuqueue")
-        raise RuntimeError("could not determine the home directory")
+    def nobody(_uid: int) -> None:
+        raise KeyError
 
-    monkeypatch.setattr(platformdirs, "user_state_path", state_path)
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    if home is not None:
+        monkeypatch.setenv("HOME", home)
 
     with pytest.raises(BadRequest, match="has no home directory: set GPUQUEUE_STATE_DIR"):
         Settings.load({})
+
+
+@pytest.mark.parametrize("state_home", [None, "", " ", "/var/tmp/elsewhere"])
+def test_the_state_lies_where_platformdirs_says(monkeypatch: pytest.MonkeyPatch, state_home: str | None) -> None:
+    """It did in every version; asking it takes a command longer than all other settings."""
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    if state_home is not None:
+        monkeypatch.setenv("XDG_STATE_HOME", state_home)
+
+    assert platformdirs.user_state_path("gpuqueue") == Settings.load({}).state_dir
 
 
 def test_a_home_that_is_not_there_is_no_reason_to_refuse_a_state_directory_that_is(tmp_path: Path) -> None:

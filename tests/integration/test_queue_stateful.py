@@ -30,8 +30,9 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue, new_nonce
-from gpuqueue.queue.lease import Again, Alive, Claim, Found, Later, Offer
+from gpuqueue.queue.lease import Again, Alive, Claim, Later, Offer
 from gpuqueue.queue.matching import admits
+from gpuqueue.queue.unqueued import Found
 from gpuqueue.retries import Retries, RetryOn
 from gpuqueue.run import Ending, EndingKind
 from gpuqueue.units import GIB

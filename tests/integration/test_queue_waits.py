@@ -14,7 +14,8 @@ from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, Found, Unknown
+from gpuqueue.queue.lease import Claim
+from gpuqueue.queue.unqueued import Found, Unknown
 from gpuqueue.retries import Retries, RetryOn
 from gpuqueue.run import Ending, EndingKind
 from gpuqueue.waits import Condition, Dependency, Waits

@@ -21,8 +21,9 @@ from gpuqueue.opening import ID_GAP, catch_up, open_queue
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Again, BrokenClaim, Found, Stray
+from gpuqueue.queue.lease import Again, BrokenClaim, Stray
 from gpuqueue.queue.scripts import ACTS, OPENING, Scripts
+from gpuqueue.queue.unqueued import Found
 from gpuqueue.retries import Retries
 from gpuqueue.run import Ending, EndingKind, RunDevice
 from gpuqueue.settings import Settings

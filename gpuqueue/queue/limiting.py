@@ -1,0 +1,64 @@
+"""How jobs meet limits, as far as Python must know: what a run counts for, and the words where one keeps a job out."""
+
+from __future__ import annotations
+
+from gpuqueue.device import DeviceWish
+from gpuqueue.errors import BadRequest, Impossible, Refused
+from gpuqueue.job import JobSpec
+from gpuqueue.limits import Measure, Use
+from gpuqueue.units import format_apart, format_duration
+
+
+def use_of(spec: JobSpec) -> Use:
+    """Return what a run of *spec* counts for against limits; memory in the steps in which it is matched."""
+    gpus = 0 if spec.device is DeviceWish.CPU else spec.gpus
+    return Use(running_jobs=1, running_gpus=gpus, running_mem=spec.gpus * spec.shape.mem_bytes)
+
+
+#: What a pool's maximum is of, and the option that says it.
+_OF_POOL = {"max_mem": ("on a device", "--mem"), "max_time": ("of time", "--time"), "max_gpus": ("devices", "--gpus")}
+_OF_USER = {
+    Measure.RUNNING_JOBS: "jobs",
+    Measure.RUNNING_GPUS: "GPUs",
+    Measure.RUNNING_MEM: "of device memory",
+    Measure.QUEUED_JOBS: "jobs",
+}
+
+
+def beyond_limit(spec: JobSpec, whose: str, name: str, figures: tuple[int, int, int]) -> BadRequest | Refused:
+    """Return what to raise for a job that a limit keeps out, with what it allows; the words are ``submit.lua``'s.
+
+    The *figures* are what is used, the most of it, and what the job asks for.
+    """
+    used, most, asked = figures
+    if whose == "pool":
+        return _beyond_pool(spec, name, most, asked)
+    measure = Measure(name)
+    noun, allowed = _OF_USER[measure], measure.shown(most)
+    if measure is Measure.QUEUED_JOBS:
+        return Refused(
+            f"{whose} has {used} jobs waiting, and at most {allowed} may (limit {name}): submit when some have started"
+        )
+    if asked > most:
+        return Impossible(
+            f"{whose} may have {allowed} {noun} running at a time (limit {name}), and this job alone asks for "
+            f"{measure.shown(asked)}"
+        )
+    return Refused(
+        f"{whose} has {measure.shown(used)} of {allowed} {noun} running (limit {name}), and what is beyond is refused "
+        "here: submit when a run has ended"
+    )
+
+
+def _beyond_pool(spec: JobSpec, name: str, most: int, asked: int) -> Impossible:
+    if name == "max_mem":
+        said, allowed = format_apart(asked, most)
+    elif name == "max_time":
+        said, allowed = format_duration(asked / 1000), format_duration(most / 1000)
+    else:
+        said, allowed = str(asked), str(most)
+    where = f"pool {spec.pool}" if spec.pool else "a job without a pool"
+    noun, option = _OF_POOL[name]
+    return Impossible(
+        f"{said} {noun} asked for, and {where} may have {allowed} (limit {name}): ask for less with {option}"
+    )

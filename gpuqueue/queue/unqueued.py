@@ -1,0 +1,22 @@
+"""Why a request did not become a job, where the one who asked can do something about it."""
+
+from __future__ import annotations
+
+from gpuqueue.errors import BadRequest
+
+
+class Found(Exception):
+    """A job of this user with this dedupe key waits or runs already."""
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__(f"job {job_id} has this dedupe key")
+        self.job_id = job_id
+
+
+class Unknown(BadRequest):
+    """Jobs that are to be waited for are not in the queue: never were, or ended long ago."""
+
+    def __init__(self, job_ids: tuple[int, ...]) -> None:
+        each = ", ".join(map(str, job_ids))
+        super().__init__(f"there is no job {each} to wait for: see gpuqueue queue and gpuqueue history")
+        self.job_ids = job_ids

@@ -1,0 +1,159 @@
+"""A person feels imports: what the commands that are typed all day load, and what they ask the store for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from factories import make_offer, make_spec, serve
+from own_store import OwnStore
+
+from gpuqueue.job import Job
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.run import RunDevice
+
+#: None of these is for somebody who waits. Each costs as much as one of our own modules, most as much as all of them.
+HEAVY = frozenset(
+    {
+        "alembic",
+        "asyncio",
+        "celery",
+        "concurrent.futures",
+        "email",
+        "hashlib",
+        "importlib.metadata",
+        "importlib.resources",
+        "kombu",
+        "logging",
+        "multiprocessing",
+        "platformdirs",
+        "psutil",
+        "pynvml",
+        "random",
+        "redis",
+        "rich",
+        "secrets",
+        "sqlalchemy",
+        "ssl",
+        "subprocess",
+        "tempfile",
+        "textual",
+        "torch",
+        "typing_extensions",
+        "workers",
+    }
+)
+#: Modules that a command may load on top of those of click and of Python itself; fewer than the first is a test that
+#: measures nothing.
+RANGE = range(40, 111)
+
+#: Runs a command line and tells, on the last line of stderr, which modules click alone would not have loaded.
+TELLING = """
+import atexit, json, sys
+import click
+before = set(sys.modules)
+atexit.register(lambda: print(json.dumps(sorted(set(sys.modules) - before)), file=sys.stderr))
+from gpuqueue.cli.main import main
+sys.argv = ["gpuqueue", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.fixture
+def queue(own_store: OwnStore) -> JobQueue:
+    """Return the queue of a store that one device is served on."""
+    opened = JobQueue(own_store.url)
+    opened.open(0)
+    serve(opened, make_offer())
+    return opened
+
+
+@pytest.fixture
+def running(queue: JobQueue, own_store: OwnStore) -> Job:
+    """Return a job that runs here and has written a line; the job after it waits."""
+    job = queue.submit(make_spec())
+    queue.submit(make_spec())
+    claim = queue.claim(make_offer(), worker="w", lease_s=300, nonce="n")
+    assert claim is not None
+    log = own_store.settings.state_dir / "log-of-it"
+    log.write_text("one line\n")
+    assert queue.started(
+        job.id,
+        claim.token,
+        lease_s=300,
+        log_path=str(log),
+        devices=(RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**30),),
+    )
+    return job
+
+
+def loaded_by(store: OwnStore, *words: str) -> tuple[str, set[str]]:
+    """Return what the command prints, and which modules it loads."""
+    environ = {**os.environ, "GPUQUEUE_STATE_DIR": str(store.settings.state_dir)}
+    environ["GPUQUEUE_HOST"] = make_offer().host
+    command = [sys.executable, "-c", TELLING, *words]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert 0 == done.returncode, done.stderr
+    return done.stdout, set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit", "--help"),
+        ("submit", "--mem", "1M", "--", "true"),
+        ("queue",),
+        ("queue", "--json"),
+        ("why", "2"),
+        ("hold", "2"),
+        ("cancel", "2"),
+        ("logs", "1"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_typed_all_day_loads_nothing_heavy(running: Job, own_store: OwnStore, words: tuple[str, ...]) -> None:
+    """Also no more of our own than it needs; a number would depend on the machine, so modules are counted."""
+    assert 1 == running.id
+
+    said, loaded = loaded_by(own_store, *words)
+
+    assert said
+    assert set() == HEAVY & loaded
+    assert len(loaded) in RANGE, sorted(loaded)
+
+
+def test_the_log_of_a_running_job_needs_no_history(running: Job, own_store: OwnStore) -> None:
+    """The store knows where it is; SQL would take longer to import than all the rest."""
+    said, _ = loaded_by(own_store, "logs", str(running.id))
+
+    assert "one line\n" == said
+
+
+def test_a_submit_is_one_question_to_the_store(running: Job, own_store: OwnStore) -> None:
+    """No greeting, no choice of a database, no question whether it knows the script."""
+    admin = connect(own_store.url)
+    before = _asked(admin)
+
+    loaded_by(own_store, "submit", "--mem", "1M", "--", "true")
+
+    after = _asked(admin)
+    after["eval"] -= 1
+    assert before == after
+    assert running.id + 2 == int(admin.get("{gq}:seq"))
+    admin.close()
+
+
+def _asked(admin: object) -> dict[str, int]:
+    """Return how often each command was asked for that a client begins with; what scripts do is not among them."""
+    stats = admin.info("commandstats")  # type: ignore[attr-defined]
+    begin = ("auth", "client", "eval", "evalsha", "hello", "ping", "script", "select")
+    counted = dict.fromkeys(begin, 0)
+    for name, each in stats.items():
+        command = name.removeprefix("cmdstat_").partition("|")[0]
+        if command in counted:
+            counted[command] += each["calls"]
+    return counted
