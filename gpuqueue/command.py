@@ -47,9 +47,14 @@ def run(group: click.Group, program: str) -> int:
 
 def _ended(group: click.Group, program: str) -> int:
     """Run *group*; a command ends by returning, or by sys.exit with a code of its own."""
+    stdout, stderr = sys.stdout, sys.stderr
     try:
-        code = group.main(prog_name=program, standalone_mode=False)
+        # None leaves colour to click, which has it on a terminal only. See no-color.org.
+        code = group.main(prog_name=program, standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None)
     except SystemExit as ended:
+        if sys.stdout is not stdout:  # click has met a reader that has gone, and makes it a 1
+            sys.stdout, sys.stderr = stdout, stderr
+            raise BrokenPipeError from None
         code = ended.code
     return code if isinstance(code, int) else 0
 

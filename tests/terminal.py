@@ -25,6 +25,8 @@ class Terminal:
     ) -> None:
         self._screen = pyte.Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
+        #: All that was written so far, escapes included.
+        self.written = b""
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         wanted = {**environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(rows)}
@@ -42,6 +44,7 @@ class Terminal:
                 break
             if not written:
                 break
+            self.written += written
             self._stream.feed(written)
         return [line.rstrip() for line in self._screen.display]
 

@@ -38,7 +38,14 @@ def doctor(*, deep: bool, fix: bool, quiet: bool, as_json: bool) -> None:
     """Tell what is wrong on this site, and what to do about it.
 
     Exit code 0 if all is well, 6 if there are warnings or something could not be looked at, 1 if there is a problem.
-    """
+
+    \b
+    Examples:
+      gpuqueue doctor
+      gpuqueue doctor -q || mail -s "gpuqueue" root
+      gpuqueue doctor --deep
+      gpuqueue doctor --fix
+    """  # noqa: D301 - \b is click's mark for lines to keep
     screen = _Screen()
     repairs = list(repair(os.environ)) if fix else None
     if not as_json:
@@ -85,8 +92,6 @@ class _Screen:
 
     def __init__(self) -> None:
         self._encoding = sys.stdout.encoding or "ascii"
-        #: None leaves it to click: only on a terminal. See no-color.org.
-        self._colour = False if os.environ.get("NO_COLOR") else None
         self._ascii = not self._can("".join(mark for mark, _, _ in MARKS.values()) + ARROW)
 
     def _can(self, text: str) -> bool:
@@ -98,7 +103,7 @@ class _Screen:
 
     def say(self, text: str) -> None:
         """Print *text*; a sign that cannot be shown becomes a question mark, and no error."""
-        click.echo(text.encode(self._encoding, "replace").decode(self._encoding), color=self._colour)
+        click.echo(text.encode(self._encoding, "replace").decode(self._encoding))
 
     def tell_repairs(self, repairs: Sequence[str] | None) -> None:
         """Tell what was mended."""

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 import click
 
 from gpuqueue.cli import render
+from gpuqueue.cli.completing import device_names
 from gpuqueue.client import Client
 from gpuqueue.errors import Refused
 from gpuqueue.queue.drains import Drain
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.words import plain
 
-devices_argument = click.argument("devices", metavar="DEVICE…", nargs=-1)
+devices_argument = click.argument("devices", metavar="DEVICE…", nargs=-1, shell_complete=device_names)
 
 
 @click.command()
@@ -25,7 +26,13 @@ def drain(devices: tuple[str, ...], reason: str, *, all_here: bool) -> None:
     """Let devices take no new job until somebody resumes them. What runs there goes on.
 
     DEVICE is an index on this host, HOST:INDEX, or a UUID or its start.
-    """
+
+    \b
+    Examples:
+      gpuqueue drain 3 --reason "the fan is broken"
+      gpuqueue drain nodeA:0
+      gpuqueue drain --all --reason "new driver tonight"
+    """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         drained = client.drain(*devices, reason=reason, all_here=all_here)
     for each in drained:
@@ -40,7 +47,12 @@ def resume(devices: tuple[str, ...], *, all_here: bool) -> None:
     """Let devices take jobs again that people or quick deaths have drained.
 
     DEVICE is an index on this host, HOST:INDEX, or a UUID or its start.
-    """
+
+    \b
+    Examples:
+      gpuqueue resume 3
+      gpuqueue resume --all
+    """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         resumed = client.resume(*devices, all_here=all_here)
     closed = [each for each in resumed if each.drains]

@@ -14,6 +14,7 @@ import click
 from gpuqueue.checks import MAX_ID
 from gpuqueue.cli import columns as all_columns
 from gpuqueue.cli.columns import COLUMNS, USUAL, chosen
+from gpuqueue.cli.completing import device_uuids, hosts, users
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
 from gpuqueue.codec import record_to_plain
@@ -29,7 +30,7 @@ CSV_COLUMNS = tuple(COLUMNS)
 
 _ID = click.IntRange(1, MAX_ID)
 _WHICH = (
-    click.option("-u", "--user", help="Only this user's jobs."),
+    click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users),
     click.option("-n", "--name", help="Only jobs of exactly this name."),
     click.option(
         "-s", "--state", "states", multiple=True, type=click.Choice([str(s) for s in JobState]), help="In this state."
@@ -39,9 +40,15 @@ _WHICH = (
     ),
     click.option("--exit-code", type=click.IntRange(0, 255), metavar="N", help="That ended with this exit code."),
     click.option("--array", type=_ID, metavar="ID", help="Only the members of this array."),
-    click.option("-d", "--device", metavar="UUID", help="On this device; the start of the UUID is enough."),
+    click.option(
+        "-d",
+        "--device",
+        metavar="UUID",
+        help="On this device; the start of the UUID is enough.",
+        shell_complete=device_uuids,
+    ),
     click.option("--model", metavar="TEXT", help="On devices with this in their name, such as A100."),
-    click.option("--host", help="On this host."),
+    click.option("--host", help="On this host.", shell_complete=hosts),
     click.option("--since", metavar="WHEN", help="Submitted since: 7d, 12h, 2026-11-01, 2026-11-01T09:00."),
     click.option("--until", metavar="WHEN", help="Submitted before."),
     click.option("--min-peak", metavar="SIZE", help="That took this much memory or more."),
@@ -85,7 +92,15 @@ def history(  # noqa: PLR0913 - each is one option
     as_csv: bool,
     **asked: Any,
 ) -> None:
-    """Show who ran what, where, for how long, and how much memory it really took. Newest first."""
+    """Show who ran what, where, for how long, and how much memory it really took. Newest first.
+
+    \b
+    Examples:
+      gpuqueue history --since 7d
+      gpuqueue history --user ada --state failed --sort peak
+      gpuqueue history --ending out_of_memory --columns id,user,name,mem,peak
+      gpuqueue history --since 2026-11-01 --csv > november.csv
+    """  # noqa: D301 - \b is click's mark for lines to keep
     if as_json and as_csv:
         raise BadRequest("--json and --csv exclude each other: choose one")
     if as_json and columns is not None:

@@ -7,11 +7,13 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime, timezone
+from typing import Any, TypeVar
 
 import click
 
 from gpuqueue.cli import picture, render
 from gpuqueue.cli.arrays import JobNameType, worst_code
+from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.cli.held import tell_held
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
@@ -22,20 +24,33 @@ from gpuqueue.logs import LogTail
 from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_duration
 
-job_ids = click.argument("ids", metavar="ID…", type=JobNameType(), nargs=-1, required=True)
-job_parts = click.argument("ids", metavar="ID…", type=JobNameType(parts=True), nargs=-1, required=True)
-job_id = click.argument("job_id", metavar="ID", type=JobNameType())
+F = TypeVar("F", bound=Callable[..., Any])
+
+job_id = click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids())
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 
 
+def job_ids(*states: str, parts: bool = False) -> Callable[[F], F]:
+    """Return the argument that takes several ids; a shell offers those of jobs in *states*, or of all that live."""
+    which, name = live_ids(*states), JobNameType(parts=parts)
+    return click.argument("ids", metavar="ID…", type=name, nargs=-1, required=True, shell_complete=which)
+
+
 @click.command()
-@click.option("-u", "--user", help="Only this user's jobs.")
+@click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users)
 @click.option(
     "-l", "--limit", type=click.IntRange(1, 10**9), default=1000, show_default=True, help="How many, oldest first."
 )
 @json_option
 def queue(user: str | None, limit: int, *, as_json: bool) -> None:
-    """List the jobs that have not ended, in the order of their ids."""
+    """List the jobs that have not ended, in the order of their ids.
+
+    \b
+    Examples:
+      gpuqueue queue
+      gpuqueue queue --user ada
+      gpuqueue queue --json | jq '.[] | select(.state == "queued") | .id'
+    """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         jobs = client.jobs(user=user, limit=limit + 1)
     more = len(jobs) > limit
@@ -55,7 +70,14 @@ def queue(user: str | None, limit: int, *, as_json: bool) -> None:
 @json_option
 @picture.picture_option("how its memory went")
 def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
-    """Tell all about one job: what was asked, and each run with device, ending and peak memory."""
+    """Tell all about one job: what was asked, and each run with device, ending and peak memory.
+
+    \b
+    Examples:
+      gpuqueue show 12
+      gpuqueue show 12 --plot memory.png
+      gpuqueue show 12 --json | jq .runs[-1].peak_bytes
+    """  # noqa: D301 - \b is click's mark for lines to keep
     if as_json and plot is not None:
         raise BadRequest("--json and --plot exclude each other: choose one")
     if plot is not None:
@@ -83,7 +105,14 @@ def _plot(record: Record, path: str) -> None:
 @job_id
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 def logs(job_id: str, *, follow: bool) -> None:
-    """Print what the job wrote: standard output and standard error, in the order of writing."""
+    """Print what the job wrote: standard output and standard error, in the order of writing.
+
+    \b
+    Examples:
+      gpuqueue logs 12
+      gpuqueue logs -f 12
+      gpuqueue logs 12 | grep loss
+    """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         if follow:
             chunks = client.follow(job_id, held=tell_held)
@@ -100,15 +129,21 @@ def logs(job_id: str, *, follow: bool) -> None:
 
 
 @click.command()
-@job_ids
+@job_ids()
 @click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); the jobs go on.")
-def wait(ids: tuple[str, ...], timeout: str | None) -> None:
+@json_option
+def wait(ids: tuple[str, ...], timeout: str | None, *, as_json: bool) -> None:
     """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else the first bad one's.
 
     Of an array it is the highest of its members'.
-    """
+
+    \b
+    Examples:
+      gpuqueue wait 12 13
+      gpuqueue wait --timeout 2h 12 && gpuqueue logs 12
+    """  # noqa: D301 - \b is click's mark for lines to keep
     deadline = None if timeout is None else time.monotonic() + parse_duration(timeout)
-    code = 0
+    code, records = 0, []
     with Client() as client:
         for each in ids:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -120,30 +155,48 @@ def wait(ids: tuple[str, ...], timeout: str | None) -> None:
                 say("gpuqueue", f"job {each} {record.job.state} ({record.job.because})")
             if code == 0 and record.job.state is not JobState.SUCCEEDED:
                 code = worst_code(client, record) or 1
+            records.append(record_to_plain(record))
+    if as_json:
+        click.echo(json.dumps(records, indent=2))
     sys.exit(code)
 
 
 @click.command()
-@job_parts
+@job_ids(parts=True)
 def cancel(ids: tuple[str, ...]) -> None:
     """End jobs, arrays (17), or parts of them (17_2, 17_5-9).
 
     A waiting one ends at once, a running one with all its processes (TERM, then KILL).
-    """
+
+    \b
+    Examples:
+      gpuqueue cancel 12 13 14
+      gpuqueue cancel 17_5-9
+    """  # noqa: D301 - \b is click's mark for lines to keep
     _each(ids, lambda client, each: client.cancel(each))
 
 
 @click.command()
-@job_parts
+@job_ids("queued", parts=True)
 def hold(ids: tuple[str, ...]) -> None:
-    """Keep waiting jobs, arrays or parts of them from being started."""
+    """Keep waiting jobs, arrays or parts of them from being started.
+
+    \b
+    Examples:
+      gpuqueue hold 12 13
+    """  # noqa: D301 - \b is click's mark for lines to keep
     _each(ids, lambda client, each: client.hold(each))
 
 
 @click.command()
-@job_parts
+@job_ids("held", parts=True)
 def release(ids: tuple[str, ...]) -> None:
-    """Let held jobs, arrays or parts of them be started again, at their old place in the order."""
+    """Let held jobs, arrays or parts of them be started again, at their old place in the order.
+
+    \b
+    Examples:
+      gpuqueue release 12 13
+    """  # noqa: D301 - \b is click's mark for lines to keep
     _each(ids, lambda client, each: client.release(each))
 
 

@@ -33,7 +33,14 @@ from gpuqueue.words import plain, short
 )
 @click.option("--foreground", is_flag=True, help="Stay here until SIGTERM or Ctrl-C, for systemd and containers.")
 def up(devices: str | None, *, foreground: bool) -> None:
-    """Start all that this machine needs: the store, the history's tables, a worker for each device, the recorder."""
+    """Start all that this machine needs: the store, the history's tables, a worker for each device, the recorder.
+
+    \b
+    Examples:
+      gpuqueue up
+      gpuqueue up --devices sim:2x24G              to try things out without a GPU
+      gpuqueue up --foreground                     for systemd and containers
+    """  # noqa: D301 - \b is click's mark for lines to keep
     machine = Machine(Settings.load())
     if not foreground:
         _start(machine, devices)
@@ -143,7 +150,13 @@ def _tell(what: str, how: str, where: str) -> None:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 def status(*, as_json: bool) -> None:
-    """Tell what runs here. Exit code 4 if the store does not answer."""
+    """Tell what runs here. Exit code 4 if the store does not answer.
+
+    \b
+    Examples:
+      gpuqueue status
+      gpuqueue status --json | jq .waiting
+    """  # noqa: D301 - \b is click's mark for lines to keep
     settings = Settings.load()
     found = Machine(settings).status()
     if as_json:
@@ -155,7 +168,7 @@ def status(*, as_json: bool) -> None:
             "active": found.active,
             "unrecorded": found.unrecorded,
             "unrecorded_s": found.unrecorded_s,
-            "devices": [_device_plain(each) for each in found.devices],
+            "devices": [device_plain(each) for each in found.devices],
         }
         click.echo(json.dumps(plain, indent=2))
     else:
@@ -186,7 +199,13 @@ def _how_far(found: MachineStatus) -> tuple[str, str]:
 @click.option("--leave-jobs", is_flag=True, help="Do not wait: running jobs go on, the next `up` takes them over.")
 @click.option("--cancel-jobs", is_flag=True, help="Cancel the running jobs, and wait until they are gone.")
 def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
-    """Let the running jobs end, then stop workers, recorder and store. Waiting jobs stay in the queue."""
+    """Let the running jobs end, then stop workers, recorder and store. Waiting jobs stay in the queue.
+
+    \b
+    Examples:
+      gpuqueue down
+      gpuqueue down --leave-jobs                   then an upgrade, then gpuqueue up
+    """  # noqa: D301 - \b is click's mark for lines to keep
     machine = Machine(Settings.load())
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)  # a closed terminal must not leave the devices drained
@@ -244,12 +263,18 @@ def _forget(machine: Machine) -> None:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 def gpus(*, as_json: bool) -> None:
-    """List the devices: what is promised on each, what strangers hold, what a new job could get."""
+    """List the devices: what is promised on each, what strangers hold, what a new job could get.
+
+    \b
+    Examples:
+      gpuqueue gpus
+      gpuqueue gpus --json | jq '.[] | {uuid, free_bytes}'
+    """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         found = client.devices()
         settings = client.settings
     if as_json:
-        click.echo(json.dumps([_device_plain(each) for each in found], indent=2))
+        click.echo(json.dumps([device_plain(each) for each in found], indent=2))
     elif found:
         click.echo(_device_rows(found, settings))
         for line in _stranger_lines(found):
@@ -299,7 +324,8 @@ def _condition(each: DeviceStatus, settings: Settings) -> str:
     return "ready"
 
 
-def _device_plain(each: DeviceStatus) -> dict[str, object]:
+def device_plain(each: DeviceStatus) -> dict[str, object]:
+    """Return a device and how it stands as plain values."""
     return {
         **device_to_plain(each.device),
         "host": each.host,
@@ -323,10 +349,21 @@ def _device_plain(each: DeviceStatus) -> dict[str, object]:
 
 @click.group()
 def db() -> None:
-    """Look after the history's tables."""
+    """Look after the history's tables.
+
+    \b
+    Examples:
+      gpuqueue db upgrade
+    """  # noqa: D301 - \b is click's mark for lines to keep
 
 
 @db.command()
 def upgrade() -> None:
-    """Bring the tables of GPUQUEUE_DATABASE_URL to this version."""
+    """Bring the tables of GPUQUEUE_DATABASE_URL to this version.
+
+    \b
+    Examples:
+      gpuqueue db upgrade
+      GPUQUEUE_DATABASE_URL=postgresql://db/gpuqueue gpuqueue db upgrade
+    """  # noqa: D301 - \b is click's mark for lines to keep
     _tell("history", "ready", f"tables at revision {Machine(Settings.load()).prepare_book()}")

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Mapping
+from difflib import get_close_matches
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuqueue import __version__
 from gpuqueue.command import run as run_command
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 #: Command -> (module, purpose). A command's module is imported only when it is used: imports are what one waits for.
 COMMANDS = {
@@ -37,6 +44,16 @@ COMMANDS = {
     "down": ("gpuqueue.cli.machine", "Let the running jobs end, then stop all of it."),
     "doctor": ("gpuqueue.cli.doctor", "Tell what is wrong on this site, and what to do about it."),
     "db": ("gpuqueue.cli.machine", "Look after the history's tables."),
+    "completion": ("gpuqueue.cli.completion", "Print what makes a shell complete these words."),
+}
+
+#: Headings of the list of commands, in the order in which one meets them. What stands under none comes last.
+SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "Jobs": ("submit", "run", "queue", "show", "why", "logs", "wait", "cancel", "hold", "release", "edit"),
+    "What to ask for": ("estimate", "simulate"),
+    "What has happened": ("history", "stats"),
+    "Devices": ("top", "gpus", "limits", "drain", "resume"),
+    "This machine": ("up", "status", "down", "doctor", "db", "completion"),
 }
 
 
@@ -54,10 +71,33 @@ class Commands(click.Group):
         found = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
         return found if isinstance(found, click.Command) else None
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that *args* begin with, and say what may have been meant where there is none."""
+        name = args[0]
+        if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
+            return super().resolve_command(ctx, args)
+        meant = " or ".join(get_close_matches(name, COMMANDS))
+        raise click.UsageError(f"No such command {name!r}." + (f" Did you mean {meant}?" if meant else ""), ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
-        """Write the list of commands without importing one of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, purpose) for name, (_, purpose) in COMMANDS.items()])
+        """Write the list of commands, by section, without importing one of them."""
+        placed = {name for names in SECTIONS.values() for name in names}
+        more = tuple(name for name in COMMANDS if name not in placed)
+        width = max(map(len, COMMANDS))
+        for heading, names in {**SECTIONS, "More": more}.items():
+            known = [(f"{name:{width}}", COMMANDS[name][1]) for name in names if name in COMMANDS]
+            if known:
+                with formatter.section(heading):
+                    formatter.write_dl(known)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, without importing one of them, and the options."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for a shell that asks
+
+        names = [CompletionItem(name, help=COMMANDS[name][1]) for name in COMMANDS if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -72,11 +112,21 @@ def commands() -> None:
       gpuqueue submit train.py --mem 6G -- --lr 1e-3
       gpuqueue logs -f ID
       gpuqueue history
+
+    \b
+    gpuqueue COMMAND --help has examples of each.
+    Exit codes: 0 done, 1 failed, 2 wrong use, 3 no such job, 4 a service does not answer, 5 refused,
+    6 doctor warns, 124 out of time, 130 interrupted; run, attach and wait return the job's own, or
+    128 + n if signal n killed it.
     """  # noqa: D301 - \b is click's mark for lines to keep
 
 
 def main() -> None:
     """Run the command line; whatever goes wrong becomes one line on stderr and a documented exit code."""
+    if "_GPUQUEUE_COMPLETE" in os.environ:
+        from gpuqueue.cli.completing import complete  # noqa: PLC0415 - only for a shell that asks
+
+        sys.exit(complete(commands, "gpuqueue"))
     sys.exit(run_command(commands, "gpuqueue"))
 
 

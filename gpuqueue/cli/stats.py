@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli import charts, picture, render
+from gpuqueue.cli.completing import users
 from gpuqueue.cli.history import cell
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
@@ -48,7 +49,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 @click.option("--by", type=click.Choice([str(by) for by in By]), default="user", show_default=True, help="Group by it.")
 @click.option("--since", metavar="WHEN", default="30d", show_default=True, help="From 7d, 12h, 2026-11-01 on.")
 @click.option("--until", metavar="WHEN", help="Up to then. Default: now.")
-@click.option("-u", "--user", help="Only this user's jobs.")
+@click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users)
 @click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a group.")
 @picture.picture_option("charts of usage, memory, waits and devices")
@@ -62,7 +63,15 @@ def stats(
     as_csv: bool,
     plot: str | None,
 ) -> None:
-    """Sum up a period: who held how many GPU-hours, asked against used, waits, failures."""
+    """Sum up a period: who held how many GPU-hours, asked against used, waits, failures.
+
+    \b
+    Examples:
+      gpuqueue stats
+      gpuqueue stats --by day --since 7d
+      gpuqueue stats --by device --csv > devices.csv
+      gpuqueue stats --plot lab.html
+    """  # noqa: D301 - \b is click's mark for lines to keep
     if as_json + as_csv + (plot is not None) > 1:
         raise BadRequest("--json, --csv and --plot exclude each other: choose one")
     period = {"since": moment(since), "until": moment(until)}

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from gpuqueue.cli import placement_options
 from gpuqueue.cli.arrays import array_options
+from gpuqueue.cli.completing import directories, files, pools
 from gpuqueue.cli.ended import code_of
 from gpuqueue.cli.held import tell_held
 from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found
@@ -38,8 +40,18 @@ class WithRest(click.Command):
             return super().parse_args(ctx, words)
         except click.UsageError as error:
             if ctx.obj is None and ("No such option" in error.message or "extra argument" in error.message):
-                raise click.UsageError(f"{error.message} What belongs to the script goes after --.", ctx) from None
+                raise click.UsageError(
+                    f"{error.format_message()} What belongs to the script goes after --.", ctx
+                ) from None
             raise
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete files behind ``--``: what stands there is the job's."""
+        return super().shell_complete(ctx, incomplete) if ctx.obj is None else [CompletionItem(incomplete, type="file")]
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options and arguments; behind ``--`` there are none left to complete."""
+        return [] if ctx.resilient_parsing and ctx.obj is not None else super().get_params(ctx)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Show the ``--`` in the usage line."""
@@ -49,7 +61,7 @@ class WithRest(click.Command):
 def job_options(command: F) -> F:
     """Add the options that describe a job."""
     options = [
-        click.argument("script", required=False),
+        click.argument("script", required=False, shell_complete=files),
         click.option("-m", "--mem", metavar="SIZE", help="Memory on each device: 6G, 6000M, 512MiB (binary)."),
         click.option("-g", "--gpus", type=int, default=1, show_default=True, help="Devices, all on one host."),
         *placement_options.OPTIONS,
@@ -57,7 +69,13 @@ def job_options(command: F) -> F:
         click.option("--signal", metavar="SIG@TIME", help="Sent that long before the time limit: USR1@120, INT@2m."),
         click.option("-n", "--name", help="What to call the job; the script's name by default."),
         click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; may be repeated."),
-        click.option("-C", "--cwd", metavar="DIR", help="Where it runs; the current directory by default."),
+        click.option(
+            "-C",
+            "--cwd",
+            metavar="DIR",
+            help="Where it runs; the current directory by default.",
+            shell_complete=directories,
+        ),
         click.option(
             "-p",
             "--priority",
@@ -66,11 +84,14 @@ def job_options(command: F) -> F:
             show_default=True,
             help="Higher goes first.",
         ),
-        click.option("--pool", default="", help="Only devices of this pool."),
+        click.option("--pool", default="", help="Only devices of this pool.", shell_complete=pools),
         click.option("--no-requeue", is_flag=True, help="Never run it twice, not even when its worker vanished."),
         click.option("--no-cap", is_flag=True, help="Do not tell its frameworks to stay within --mem."),
         click.option(
-            "--python", metavar="PATH", help="Interpreter of a .py script; the active environment's by default."
+            "--python",
+            metavar="PATH",
+            help="Interpreter of a .py script; the active environment's by default.",
+            shell_complete=files,
         ),
         *WAIT_OPTIONS,
     ]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from dataclasses import asdict
 
 import click
 
+from gpuqueue.cli.completing import users
 from gpuqueue.cli.screen import lines
-from gpuqueue.cli.screen.snapshot import take
+from gpuqueue.cli.screen.snapshot import Snapshot, take
 from gpuqueue.client import Client
+from gpuqueue.codec import job_to_plain
 
 
 @click.command()
-@click.option("-u", "--user", help="Only this user's jobs.")
+@click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users)
 @click.option(
     "--interval",
     type=click.FloatRange(0.2, 3600),
@@ -22,7 +26,8 @@ from gpuqueue.client import Client
     help="Time between two looks.",
 )
 @click.option("--once", is_flag=True, help="Print one picture as text and leave; so does a pipe.")
-def top(user: str | None, interval: float, *, once: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="One picture as JSON (docs/reference/json.md).")
+def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None:
     """Show devices and jobs live, with bars of memory and progress; cancel, hold and look into logs with a key.
 
     \b
@@ -31,6 +36,9 @@ def top(user: str | None, interval: float, *, once: bool) -> None:
       gpuqueue top --once | head
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
+        if as_json:
+            click.echo(json.dumps(snapshot_to_plain(take(client, user=user)), indent=2))
+            return
         if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             click.echo(lines.as_text(take(client, user=user), client.settings.beat_s, user))
             return
@@ -38,3 +46,20 @@ def top(user: str | None, interval: float, *, once: bool) -> None:
         from gpuqueue.cli.screen.app import Top  # noqa: PLC0415 - Textual takes a while, and a pipe needs none of it
 
         Top(client, user=user, interval_s=interval).run()
+
+
+def snapshot_to_plain(seen: Snapshot) -> dict[str, object]:
+    """Return one picture as plain values."""
+    from gpuqueue.cli.machine import device_plain  # noqa: PLC0415 - it brings all that starts a machine along
+
+    jobs = []
+    for job in seen.jobs:
+        progress = seen.progress.get(job.id)
+        said = asdict(progress) if progress is not None else None
+        jobs.append({**job_to_plain(job), "held_bytes": seen.held_bytes.get(job.id), "progress": said})
+    return {
+        "at": seen.at.isoformat(timespec="milliseconds"),
+        "devices": [device_plain(each) for each in seen.devices],
+        "jobs": jobs,
+        "more": seen.more,
+    }

@@ -10,6 +10,7 @@ import click
 
 from gpuqueue.cli import render
 from gpuqueue.cli.arrays import JobNameType
+from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.client import Client
 from gpuqueue.clock import from_epoch_ms
@@ -23,14 +24,15 @@ from gpuqueue.words import plain, short
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=JobNameType())
+@click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids("queued", "held"))
 @click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 def why(job_id: str, *, as_json: bool) -> None:
     """Tell why a job waits: which device lacks how much, because of whom, and when it may start.
 
     \b
-    Example:
+    Examples:
       gpuqueue why 12
+      gpuqueue why 12 --json | jq .start
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         found = client.why(job_id)

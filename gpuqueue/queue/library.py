@@ -1,4 +1,4 @@
-"""The client library's door to the store, for whoever lives long: workers, recorder, doctor. docs/adr/0007.
+"""The client library's door to the store, for whoever lives long: workers, recorder, doctor. docs/adr/0008.
 
 Importing the library takes longer than most commands do in all, so nobody imports this module before it is needed.
 """

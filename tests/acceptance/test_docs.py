@@ -26,8 +26,10 @@ from gpuqueue.cli.doctor import MARKS
 from gpuqueue.cli.doctor import _plain as doctor_plain
 from gpuqueue.cli.history import CSV_COLUMNS
 from gpuqueue.cli.limits import limits_to_plain
-from gpuqueue.cli.machine import _device_plain, status
+from gpuqueue.cli.machine import device_plain, status
 from gpuqueue.cli.main import commands
+from gpuqueue.cli.screen.snapshot import Snapshot
+from gpuqueue.cli.top import snapshot_to_plain
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.device import Peak, Timeline
 from gpuqueue.doctor.examination import EXIT_CODES, ORDER
@@ -246,7 +248,7 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
     record = codec.record_to_plain(record_of)
     (run,) = record["runs"]
     (run_device,) = run["devices"]
-    device = _device_plain(
+    device = device_plain(
         DeviceStatus(
             device=make_device(),
             host="h",
@@ -292,6 +294,7 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         "A dry run": list(estimate_to_plain(an_estimate())["dry_run"]),
         "A part": list(estimate_to_plain(an_estimate())["dry_run"]["parts"][0]),
         "A batch": list(estimate_to_plain(an_estimate())["batches"][0]),
+        "A picture (top)": list(snapshot_to_plain(Snapshot(at=moment, devices=(), jobs=()))),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
         "Doctor": list(doctor_plain([], Grade.OK, None)),
         "A finding": list(to_plain(ok("as it should be"))),

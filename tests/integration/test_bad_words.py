@@ -32,7 +32,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "show": ("--json", "--plot"),
     "why": ("--json",),
     "logs": (),
-    "wait": ("--timeout",),
+    "wait": ("--timeout", "--json"),
     "cancel": (),
     "hold": (),
     "release": (),
@@ -42,13 +42,14 @@ OPTIONS: dict[str, tuple[str, ...]] = {
         *("--after", "-r", "--array"),
     ),
     "stats": ("--by", "--since", "--until", "-u", "--json", "--csv"),
+    "top": ("-u", "--interval", "--once", "--json"),
     "gpus": ("--json",),
     "limits": ("--json",),
     "drain": ("--all", "--reason"),
     "resume": ("--all",),
 }
 #: They wait for something, or start and stop the machine: not here.
-ELSEWHERE = {"run", "up", "down", "status", "db", "doctor"}
+ELSEWHERE = {"run", "up", "down", "status", "db", "doctor", "completion"}
 
 
 @pytest.fixture

@@ -1,0 +1,138 @@
+"""What a shell offers after TAB: commands, options, and what lives in the store right now.
+
+Whoever presses TAB has not asked for anything yet. So whatever goes wrong completes nothing, and says nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+from click.shell_completion import CompletionItem, shell_complete
+
+if TYPE_CHECKING:
+    from gpuqueue.client import Client
+    from gpuqueue.job import Job
+    from gpuqueue.queue.lease import DeviceStatus
+
+T = TypeVar("T")
+Items = list[CompletionItem]
+Completer = Callable[[click.Context, click.Parameter, str], Items]
+
+#: The variable in which a shell says that it wants to know what fits; the name is click's.
+VARIABLE = "_GPUQUEUE_COMPLETE"
+#: How long the store may take, in seconds. Nobody waits longer for TAB.
+LIMIT_S = 0.6
+#: Of how many jobs the ids are offered, the oldest first.
+MOST_JOBS = 1000
+#: Longest explanation beside an id, in characters.
+WIDTH = 40
+
+
+def complete(group: click.Group, program: str) -> int:
+    """Answer the shell's question in VARIABLE; return the exit code."""
+    with contextlib.redirect_stderr(io.StringIO()):
+        try:
+            return shell_complete(group, {}, program, VARIABLE, os.environ.get(VARIABLE, ""))
+        except Exception:  # noqa: BLE001 - the shell asks, in the middle of somebody's typing: silence is the answer
+            return 1
+
+
+def live_ids(*states: str) -> Completer:
+    """Return what completes the id of a job that has not ended; only of one in one of *states*, if any is named."""
+
+    def offered(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+        given = ctx.params.get(param.name or "")
+        named = set(given) if isinstance(given, tuple) else set()
+        return _starting(
+            incomplete,
+            (
+                (str(job.id), f"{job.state}, {job.spec.account.name}, {job.spec.name}")
+                for job in _jobs()
+                if job.id not in named and (not states or job.state.value in states)
+            ),
+        )
+
+    return offered
+
+
+def users(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Complete the name of a user who has a job in the queue."""
+    return _starting(incomplete, ((name, "") for name in sorted({job.spec.account.name for job in _jobs()})))
+
+
+def device_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Complete a device as ``drain`` takes it: by its index if it is on this host, else by its UUID.
+
+    ``HOST:INDEX`` is left out: most shells break words at a colon.
+    """
+
+    def name(client: Client, each: DeviceStatus) -> str:
+        return str(each.device.index) if each.host == client.settings.host else each.device.uuid
+
+    found = _seen(lambda client: [(name(client, each), _where(each)) for each in client.devices()])
+    return _starting(incomplete, found or ())
+
+
+def device_uuids(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Complete the UUID of a device."""
+    return _starting(incomplete, ((each.device.uuid, _where(each)) for each in _devices()))
+
+
+def hosts(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Complete the name of a host that serves devices."""
+    return _starting(incomplete, ((host, "") for host in sorted({each.host for each in _devices()})))
+
+
+def pools(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Complete the name of a pool."""
+    return _starting(incomplete, ((pool, "") for pool in sorted({each.pool for each in _devices()} - {""})))
+
+
+def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Let the shell complete a file, as it always does."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def directories(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Let the shell complete a directory."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def _where(each: DeviceStatus) -> str:
+    return f"{each.host}, {each.device.name}"
+
+
+def _jobs() -> list[Job]:
+    return _seen(lambda client: client.jobs(limit=MOST_JOBS)) or []
+
+
+def _devices() -> list[DeviceStatus]:
+    return _seen(lambda client: client.devices()) or []
+
+
+def _seen(ask: Callable[[Client], T]) -> T | None:
+    """Ask the store; None if it does not answer in time."""
+    from gpuqueue.client import Client  # noqa: PLC0415 - a shell that completes an option asks no store
+    from gpuqueue.errors import GpuQueueError  # noqa: PLC0415 - as above
+    from gpuqueue.look import Look  # noqa: PLC0415 - as above
+
+    with contextlib.suppress(GpuQueueError), Client() as client:
+        client.queue  # noqa: B018 - the import may take long, and is no fault of the store
+        return Look(lambda: ask(client), LIMIT_S).seen()
+    return None
+
+
+def _starting(incomplete: str, offered: Iterable[tuple[str, str]]) -> Items:
+    """Return what begins with *incomplete*; a name that a shell would obey or break up is nothing to offer."""
+    from gpuqueue.words import plain, short  # noqa: PLC0415 - as in _seen
+
+    return [
+        CompletionItem(value, help=short(" ".join(words.split()), WIDTH) or None)
+        for value, words in offered
+        if value.startswith(incomplete) and value == plain(value) and not set(value) & set(" \t,;'\"$`\\&|<>()")
+    ]
