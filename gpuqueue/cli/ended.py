@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuqueue.command import INTERRUPTED
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.job import JobState
 
@@ -24,4 +25,6 @@ def code_of(record: Record) -> int:
     if record.job.state is JobState.FAILED:
         behind = f"job {record.job.label} failed, and how is not in the history yet"
         raise BookUnreachable(behind, "gpuqueue status says how far that is behind")
+    if record.job.state is JobState.CANCELLED:  # while it waited: as where it was cancelled while it ran
+        return INTERRUPTED
     return 0 if record.job.state is JobState.SUCCEEDED else 1

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "submit": ("gpuqueue.cli.submit", "Put a job into the queue; prints its id."),
     "run": ("gpuqueue.cli.submit", "Submit a job, show its output, return its exit code."),
+    "attach": ("gpuqueue.cli.attend", "Show a job's output, return its exit code."),
     "queue": ("gpuqueue.cli.jobs", "List the jobs that have not ended."),
     "show": ("gpuqueue.cli.jobs", "Tell all about one job."),
     "why": ("gpuqueue.cli.why", "Tell why a job waits, and when it may start."),
@@ -49,7 +50,7 @@ COMMANDS = {
 
 #: Headings of the list of commands, in the order in which one meets them. What stands under none comes last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "Jobs": ("submit", "run", "queue", "show", "why", "logs", "wait", "cancel", "hold", "release", "edit"),
+    "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "wait", "cancel", "hold", "release", "edit"),
     "What to ask for": ("estimate", "simulate"),
     "What has happened": ("history", "stats"),
     "Devices": ("top", "gpus", "limits", "drain", "resume"),

@@ -12,16 +12,13 @@ from click.shell_completion import CompletionItem
 
 from gpuqueue.cli import placement_options
 from gpuqueue.cli.arrays import array_options
+from gpuqueue.cli.attend import Attendance
 from gpuqueue.cli.completing import directories, files, pools
-from gpuqueue.cli.ended import code_of
-from gpuqueue.cli.held import tell_held
 from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found
 from gpuqueue.client import Client
-from gpuqueue.command import say
 from gpuqueue.device import DeviceWish
-from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.job import Job, Level, WaitReason
-from gpuqueue.logs import LogTail
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -176,7 +173,8 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
 def run(ctx: click.Context, /, **options: Any) -> None:
     """Submit a job, show its output while it runs, and return its exit code.
 
-    Ctrl-C asks whether to cancel the job or to leave it running.
+    Ctrl-C asks: cancel the job, leave it running, or go on. A second Ctrl-C cancels it. What it writes goes to
+    standard output, what gpuqueue says to standard error: while it waits, why it does.
 
     \b
     Examples:
@@ -187,39 +185,4 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         job = _submit(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
         _warn_if_alone(client, job)
-        tail = LogTail()
-        while True:
-            try:
-                sys.exit(_attend(client, job.id, tail))
-            except KeyboardInterrupt:
-                _interrupted(client, job.id)
-
-
-def _attend(client: Client, job_id: int, tail: LogTail) -> int:
-    try:
-        for chunk in client.follow(job_id, tail, held=tell_held):
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
-    except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
-        say("gpuqueue", str(refused), refused.exit_code)
-    record = client.wait(job_id)
-    last = record.last_run
-    why = record.job.because or (last.ending if last else None)
-    how = f" ({why})" if why else ""
-    say("gpuqueue", f"job {job_id} {record.job.state}{how}")
-    return code_of(record)
-
-
-def _interrupted(client: Client, job_id: int) -> None:
-    click.echo("", err=True)
-    try:
-        cancel = not sys.stdin.isatty() or click.confirm(f"Cancel job {job_id}? (no: it runs on without you)", err=True)
-    except click.Abort:
-        cancel = False
-        click.echo("", err=True)
-    if cancel:
-        with contextlib.suppress(Refused):  # it has just ended by itself
-            client.cancel(job_id)
-        return
-    click.echo(f"gpuqueue: job {job_id} runs on: gpuqueue logs -f {job_id}", err=True)
-    sys.exit(130)
+        sys.exit(Attendance(client, job.id, ours=True).to_the_end())

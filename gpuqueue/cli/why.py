@@ -65,6 +65,24 @@ def story(found: Why) -> str:
     return "\n".join(lines)
 
 
+def in_brief(found: Why) -> str:
+    """Return in a few words who goes before a job and when there is room for it; empty for one that does not wait."""
+    explanation = found.explanation
+    if explanation is None:
+        return ""
+    before = explanation.higher + explanation.theirs + explanation.own_before
+    order = f"{_count(before, 'job')} before it" if before else "nobody before it"
+    start = explanation.start
+    if start is None:
+        return order
+    where = ", ".join(_label(found, device) for device in start.devices)
+    if not start.blockers:
+        return f"{order}; room on {where}"
+    until = f"by {_clock(start.at_ms)}" if start.at_ms is not None else "as soon as"
+    ended = f"{', '.join(f'job {each}' for each in start.blockers)} ended"
+    return f"{order}; {until} on {where}" if start.at_ms is not None else f"{order}; {until} {ended} on {where}"
+
+
 def _no_wait(state: JobState, job_id: str, started_at: datetime | None) -> str:
     if state.is_end:
         return f"it has ended: {state}. How: gpuqueue show {job_id}"

@@ -21,7 +21,7 @@ from gpuqueue.units import format_duration
 
 if TYPE_CHECKING:
     from gpuqueue import run as runs
-    from gpuqueue.run import Record
+    from gpuqueue.run import Record, Run
 else:
     runs = later("gpuqueue.run")
 
@@ -121,19 +121,28 @@ class Waiting(Looking):
             one = f"{record.job.id}_{next(iter(record.job.spec.array.indexes))}"
             raise Refused(f"array {record.job.id} has no log of its own: name a member, such as {one}")
         run = next((run for run in reversed(record.runs) if run.log_path), None)
-        if run is None or run.log_path is None:
-            return None
+        return None if run is None else self._lies_here(run)
+
+    def _lies_here(self, run: Run) -> Path:
         if run.host != self.settings.host:
-            raise Refused(f"the log of job {record.job.label} lies on host {run.host}: {run.log_path}")
-        return Path(run.log_path)
+            raise Refused(f"the log of job {run.job_id} lies on host {run.host}: {run.log_path}")
+        return Path(run.log_path or "")
 
     def follow(
-        self, job_id: int | str, tail: LogTail | None = None, *, held: Callable[[Job], None] | None = None
+        self,
+        job_id: int | str,
+        tail: LogTail | None = None,
+        *,
+        held: Callable[[Job], None] | None = None,
+        seen: Callable[[Job], None] | None = None,
+        again: Callable[[Run], None] | None = None,
+        whole: bool = False,
     ) -> Iterator[bytes]:
-        """Yield the job's output as it is written, from its beginning, over all its runs, up to its end.
+        """Yield the job's output as it is written, from its newest run on, over all that follow, up to its end.
 
         With the *tail* of an earlier call it goes on where that one was left. *held* is called with the job each time
-        it becomes held.
+        it becomes held, *again* with each further run before its output, *seen* with the job as it was last seen
+        several times a second. *whole* begins with the job's first run in place of its newest.
 
         Raises:
             JobNotFound: nobody knows it.
@@ -145,7 +154,7 @@ class Waiting(Looking):
         from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
 
         tail = tail or LogTail()
-        notice = _HeldNotice(held)
+        notice, seen = _HeldNotice(held), seen or _ignored
         with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
             while True:
                 job = self.get(job_id)
@@ -153,7 +162,11 @@ class Waiting(Looking):
                 if ended:
                     self._recorded(job)  # where the log is stands in the book; wait for that a little
                 notice.look(job)
-                tail.turn_to(self._log_path_of(self.newest(job_id)))
+                seen(job)
+                if job.spec.array is not None:
+                    self._log_path_of(runs.Record(job=job))  # says which members have one
+                if job.attempt:  # else there is nothing to read, and the book need not be asked ten times a second
+                    yield from self._turned(self._runs_to_read(job_id, tail, whole=whole), tail, again, whole=whole)
                 yield from tail.rest()
                 if ended:
                     self.log_path(job_id)  # says why there is none
@@ -162,8 +175,31 @@ class Waiting(Looking):
                 while time.monotonic() < until:
                     ring = bell.wait(FOLLOW_S)
                     yield from tail.rest()
+                    seen(job)
                     if ring is not None and ring.job_id == job.id:
                         break
+
+    def _runs_to_read(self, job_id: int | str, tail: LogTail, *, whole: bool) -> Record:
+        """Return the job with the runs whose logs may be unread: as long as there is one, the book is not asked."""
+        newest = self.newest(job_id)
+        path = newest.last_run.log_path if newest.last_run is not None else None
+        is_all = not whole if tail.path is None else path == str(tail.path)
+        return newest if is_all else self.show(job_id)
+
+    def _turned(
+        self, record: Record, tail: LogTail, again: Callable[[Run], None] | None, *, whole: bool
+    ) -> Iterator[bytes]:
+        """Yield the rest of the logs before the newest run's, and turn *tail* to that one."""
+        logs = [(run, self._lies_here(run)) for run in record.runs if run.log_path]
+        paths = [path for _, path in logs]
+        from_first = whole and tail.path is None
+        shown = paths.index(tail.path) if tail.path in paths else -1 if from_first else len(logs) - 2
+        for run, path in logs[max(0, shown + 1) :]:
+            is_first = tail.path is None
+            yield from tail.rest()
+            tail.turn_to(path)
+            if not is_first and again is not None:
+                again(run)
 
 
 def _is_gone(path: Path) -> bool:
@@ -174,6 +210,10 @@ def _is_gone(path: Path) -> bool:
     except OSError:  # it may not be looked at: whoever opens it says so
         return False
     return False
+
+
+def _ignored(_job: Job) -> None:
+    """Take note of nothing."""
 
 
 class _HeldNotice:

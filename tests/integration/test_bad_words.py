@@ -49,7 +49,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "resume": ("--all",),
 }
 #: They wait for something, or start and stop the machine: not here.
-ELSEWHERE = {"run", "up", "down", "status", "db", "doctor", "completion"}
+ELSEWHERE = {"run", "attach", "up", "down", "status", "db", "doctor", "completion"}
 
 
 @pytest.fixture

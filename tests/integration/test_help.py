@@ -31,7 +31,22 @@ READ = {
 }
 #: Their output is the job's own bytes, or a script for a shell.
 RAW = {"logs", "completion"}
-ACT = {"submit", "run", "cancel", "hold", "release", "edit", "estimate", "simulate", "drain", "resume", "up", "down", "db"}
+ACT = {
+    "submit",
+    "run",
+    "attach",
+    "cancel",
+    "hold",
+    "release",
+    "edit",
+    "estimate",
+    "simulate",
+    "drain",
+    "resume",
+    "up",
+    "down",
+    "db",
+}
 #: What a terminal takes for a colour or a weight.
 STYLE = re.compile(rb"\x1b\[[0-9;]*m")
 

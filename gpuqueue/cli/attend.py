@@ -1,0 +1,166 @@
+"""``attach``, and the second half of ``run``: a job's output as it comes, Ctrl-C, and its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from types import FrameType, TracebackType
+
+import click
+
+from gpuqueue.cli.arrays import JobNameType, worst_code
+from gpuqueue.cli.completing import live_ids
+from gpuqueue.cli.held import tell_held
+from gpuqueue.cli.wait_line import WaitLine
+from gpuqueue.client import Client
+from gpuqueue.command import INTERRUPTED, say
+from gpuqueue.errors import Refused
+from gpuqueue.job import Job
+from gpuqueue.logs import LogTail
+from gpuqueue.run import Run
+
+CANCEL, DETACH, GO_ON = "cancel", "detach", "go on"
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids())
+def attach(job_id: str) -> None:
+    """Show a job's output while it runs, and return its exit code: as run does, for a job that is there already.
+
+    It begins with the beginning of the newest run. Ctrl-C asks whether to cancel the job or to leave it running.
+
+    \b
+    Examples:
+      gpuqueue attach 12
+      gpuqueue attach 12 && gpuqueue submit evaluate.py --mem 2G
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Client() as client:
+        client.get(job_id)  # what is not there is told before anything else
+        sys.exit(Attendance(client, job_id, ours=False).to_the_end())
+
+
+class CtrlC:
+    """Notes the first Ctrl-C, so that it is dealt with where no output can get lost; the second one interrupts."""
+
+    def __init__(self) -> None:
+        self._noted = False
+
+    def __enter__(self) -> CtrlC:  # noqa: PYI034 - typing.Self is of 3.11
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is not signal.SIG_IGN:  # nohup, or the background of a script
+            signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - as the signal module calls it
+        if self._noted:
+            raise KeyboardInterrupt
+        self._noted = True
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if there was a Ctrl-C."""
+        if self._noted:
+            raise KeyboardInterrupt
+
+    def forget(self) -> None:
+        """Begin anew."""
+        self._noted = False
+
+
+class Attendance:
+    """Somebody who stays with a job until its end. *ours*: they have just submitted it, and it goes where they go."""
+
+    def __init__(self, client: Client, job_id: int | str, *, ours: bool) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._ours = ours
+        self._tail = LogTail()
+        self._line = WaitLine(client)
+        self._ctrl_c = CtrlC()
+        self._cancelled = self._unreadable = False
+
+    def to_the_end(self) -> int:
+        """Show what the job writes, and return its exit code."""
+        with self._ctrl_c:
+            while True:
+                try:
+                    return self._attend()
+                except KeyboardInterrupt:
+                    self._interrupted()
+                finally:
+                    self._line.clear()
+
+    def _attend(self) -> int:
+        client, job_id = self._client, self._job_id
+        if not self._unreadable:
+            try:
+                for chunk in client.follow(
+                    job_id, self._tail, held=self._held, seen=self._seen, again=self._again, whole=self._ours
+                ):
+                    self._line.clear()
+                    sys.stdout.buffer.write(chunk)
+                    sys.stdout.buffer.flush()
+                    self._ctrl_c.check()
+            except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
+                self._unreadable = True
+                say("gpuqueue", str(refused))
+        for job in client.watch(job_id):
+            self._seen(job)
+        record = client.wait(job_id)
+        last = record.last_run
+        why = record.job.because or (last.ending if last else None)
+        how = f" ({why})" if why else ""
+        say("gpuqueue", f"job {job_id} {record.job.state}{how}")
+        return worst_code(client, record)
+
+    def _seen(self, job: Job) -> None:
+        self._line.seen(job)
+        self._ctrl_c.check()
+
+    def _held(self, job: Job) -> None:
+        self._line.clear()
+        tell_held(job)
+
+    def _again(self, run: Run) -> None:
+        self._line.clear()
+        say("gpuqueue", f"job {run.job_id} runs again, attempt {run.attempt}: what follows is of that run")
+
+    def _interrupted(self) -> None:
+        """Ask what Ctrl-C was meant to say, and do that. Where nobody can be asked, what one has submitted is ended."""
+        self._line.clear()
+        if self._cancelled:
+            self._leave("it is being cancelled")
+        choice = self._choice()
+        self._ctrl_c.forget()
+        if choice == DETACH:
+            self._leave(f"it runs on: gpuqueue attach {self._job_id}")
+        if choice == GO_ON:
+            say("gpuqueue", f"job {self._job_id} goes on")
+        if choice == CANCEL:
+            self._cancelled = True
+            with contextlib.suppress(Refused):  # it has just ended by itself
+                self._client.cancel(self._job_id)
+
+    def _choice(self) -> str:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return CANCEL if self._ours else DETACH
+        question = f"job {self._job_id}: [c]ancel it, [d]etach and let it run, or [g]o on? (Ctrl-C cancels it) "
+        try:
+            click.echo(f"\n{question}", err=True, nl=False)
+            answer = sys.stdin.readline()
+        except KeyboardInterrupt:
+            click.echo("", err=True)
+            return CANCEL
+        if not answer:  # Ctrl-D, or the terminal is gone
+            click.echo("", err=True)
+            return DETACH
+        return {"c": CANCEL, "d": DETACH}.get(answer.strip()[:1].lower(), GO_ON)
+
+    def _leave(self, words: str) -> None:
+        say("gpuqueue", f"job {self._job_id}: {words}")
+        sys.exit(INTERRUPTED)

@@ -1,0 +1,243 @@
+"""``run`` and ``attach``: the output, why it waits, Ctrl-C on a real terminal, and the exit code."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_offer, make_spec, must_claim, serve
+from site_of_one import BIN, Site
+from terminal import Terminal
+
+from gpuqueue.job import JobState
+from gpuqueue.units import GIB
+
+GPUQUEUE = str(BIN / "gpuqueue")
+CTRL_C = "\x03"
+QUESTION = "[c]ancel it"
+
+
+@pytest.fixture
+def full(site: Site) -> Site:
+    """Return a site whose only device is full for an hour."""
+    site.cli("db", "upgrade")
+    host = site.settings.host
+    serve(site.queue, make_offer(host=host))
+    site.queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    claim = must_claim(site.queue, host=host)
+    site.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    return site
+
+
+@pytest.fixture
+def working(site: Site) -> Site:
+    """Return a site with a worker."""
+    site.start_recorder()
+    site.start_worker()
+    return site
+
+
+def looper(site: Site, done: Path) -> int:
+    """Submit a job that says so when it has started, and ends with 3 when *done* is there."""
+    script = f"echo begun; until [ -e {done} ]; do sleep 0.05; done; echo over; exit 3"
+    return int(site.cli("submit", "--mem", "1M", "--", "sh", "-c", script).stdout)
+
+
+def piped(site: Site, directory: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start a command whose output goes into the files ``out`` and ``err`` of *directory*."""
+    with (directory / "out").open("wb") as out, (directory / "err").open("wb") as err:
+        return subprocess.Popen([GPUQUEUE, *words], env=site.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+
+
+# ---- waiting -----------------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
+    """One line, written anew; it is gone when the job goes on."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=110) as terminal:
+        line = terminal.shows("waits for memory")
+        assert "job 2 waits for memory, " in line
+        assert " so far; nobody before it; by 20" in line
+        assert "on 0@" in line
+        until(lambda: line not in terminal.lines(), what="a newer line")
+        assert 1 == sum("waits for memory" in each for each in terminal.lines())
+        full.cli("hold", "2")
+        terminal.hides("waits for memory")
+        terminal.shows("job 2 is held and will wait for: gpuqueue release 2")
+        full.cli("cancel", "2")
+        assert 130 == terminal.ended()
+
+
+def test_a_narrow_terminal_keeps_it_on_one_line(full: Site) -> None:
+    """A line that breaks could not be written anew."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=30) as terminal:
+        terminal.shows("job 2 waits for memory, ")
+        first = terminal.shows("waits for memory")
+        until(lambda: first not in terminal.lines(), what="another line")
+        assert 1 == sum("waits for memory" in each for each in terminal.lines())
+
+
+def test_a_pipe_gets_a_line_a_change(full: Site, tmp_path: Path) -> None:
+    """Not one a second: somebody reads it tomorrow. And no escapes."""
+    process = piped(full, tmp_path, "run", "--mem", "10G", "--", "true")
+    err = tmp_path / "err"
+    until(lambda: "waits for memory" in err.read_text(), what="the reason")
+    full.cli("drain", "0")
+    until(lambda: "waits for a device that is not drained" in err.read_text(), what="the other reason")
+    process.send_signal(signal.SIGINT)
+
+    assert 130 == process.wait(60)
+    said = err.read_text()
+    assert 2 == said.count(" waits ")
+    assert "\x1b" not in said
+    assert "\r" not in said
+    assert JobState.CANCELLED is full.client.get(2).state
+
+
+def test_what_starts_at_once_has_not_waited(working: Site) -> None:
+    """No word about a wait."""
+    said = working.cli("run", "--mem", "1M", "--", "true")
+
+    assert "gpuqueue: job 1 queued\ngpuqueue: job 1 succeeded (exit 0)\n" == said.stderr
+
+
+# ---- Ctrl-C ------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> None:
+    """Go on; detach, and attach again; cancel."""
+    job_id = looper(working, tmp_path / "done")
+    with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
+        terminal.shows("begun")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press("\r")
+        terminal.shows(f"job {job_id} goes on")
+        terminal.press(CTRL_C)
+        until(lambda: sum(QUESTION in line for line in terminal.lines()) == 2, what="a second question")
+        terminal.press("d\r")
+        assert 130 == terminal.ended()
+        assert f"job {job_id}: it runs on: gpuqueue attach {job_id}" in terminal.picture()
+    working.until_state_in_queue(job_id, JobState.RUNNING)
+
+    with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
+        terminal.shows("begun")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press("c\r")
+        assert 130 == terminal.ended()
+        assert f"job {job_id} cancelled" in terminal.picture()
+
+
+def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:
+    """As everybody tries."""
+    job_id = looper(working, tmp_path / "done")
+    with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
+        terminal.shows("begun")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press(CTRL_C)
+        assert 130 == terminal.ended()
+    assert JobState.CANCELLED is working.client.get(job_id).state
+
+
+def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
+    """The question takes the place of the waiting line."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
+        terminal.shows("waits for memory")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press("d\r")
+        assert 130 == terminal.ended()
+    assert JobState.QUEUED is full.client.get(2).state
+
+
+def test_no_byte_is_lost_or_doubled_by_a_ctrl_c_in_the_flood(working: Site, tmp_path: Path) -> None:
+    """The question comes between two pieces of output, never inside one."""
+    out = tmp_path / "out"
+    flood = "for n in $(seq 30); do seq 100000; sleep 0.1; done"
+    words = f"exec {GPUQUEUE} run --mem 1M -- sh -c '{flood}' > {out}"
+    with Terminal(["/bin/bash", "-c", words], working.environ) as terminal:
+        for count in (1, 2, 3):
+            until(lambda: out.exists() and out.stat().st_size > 0, what="output")
+            terminal.press(CTRL_C)
+            found = until(
+                lambda n=count: (
+                    sum(QUESTION in line for line in terminal.lines()) >= n  # type: ignore[misc]
+                    or (terminal.process.poll() is not None and "over")
+                ),
+                what="a question, or the end",
+            )
+            if found == "over":
+                break
+            terminal.press("g\r")
+            until(
+                lambda n=count: sum("goes on" in line for line in terminal.lines()) >= n,  # type: ignore[misc]
+                what="the answer to be taken",
+            )
+        assert 0 == terminal.ended()
+        assert QUESTION in terminal.picture()
+    assert out.read_bytes() == 30 * b"".join(b"%d\n" % number for number in range(1, 100001))
+
+
+def test_an_attached_job_is_not_cancelled_where_nobody_can_be_asked(working: Site, tmp_path: Path) -> None:
+    """Whoever only looks on must not end it by leaving."""
+    job_id = looper(working, tmp_path / "done")
+    process = piped(working, tmp_path, "attach", str(job_id))
+    until(lambda: "begun" in (tmp_path / "out").read_text(), what="output")
+    process.send_signal(signal.SIGINT)
+
+    assert 130 == process.wait(60)
+    assert JobState.RUNNING is working.client.get(job_id).state
+
+
+# ---- output and exit code ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 7", 7), ("kill -SEGV $$", 139), ("kill -KILL $$", 137), ("true", 0)]
+)
+def test_the_exit_code_or_signal_comes_back(working: Site, script: str, code: int) -> None:
+    """From `run`, from `wait`, and from `attach` afterwards."""
+    done = working.cli("run", "--mem", "1M", "--", "sh", "-c", f"echo out; {script}", check=False)
+
+    assert (code, "out\n") == (done.returncode, done.stdout)
+    again = working.cli("attach", "1", check=False)
+    assert (code, "out\n") == (again.returncode, again.stdout)
+    assert code == working.cli("wait", "1", check=False).returncode
+
+
+def test_a_worker_that_dies_is_no_reason_to_stop_showing(working: Site, tmp_path: Path) -> None:
+    """The next worker takes over; whoever looks on sees nothing of it."""
+    job_id = looper(working, tmp_path / "done")
+    process = piped(working, tmp_path, "attach", str(job_id))
+    until(lambda: "begun" in (tmp_path / "out").read_text(), what="output")
+    worker = working._processes[-1]
+    working.end(worker, signal.SIGKILL)
+    working.start_worker()
+    (tmp_path / "done").touch()
+
+    assert 3 == process.wait(60)
+    assert "begun\nover\n" == (tmp_path / "out").read_text()
+
+
+def test_a_second_run_is_told_and_shown_from_its_beginning(working: Site, tmp_path: Path) -> None:
+    """The first was lost with its shim; what both wrote is shown, in order, and the notice is not in the output."""
+    mark = tmp_path / "mark"
+    script = f"if [ -e {mark} ]; then echo two; exit 5; fi; touch {mark}; echo one; kill -9 $PPID; sleep 60"
+    done = working.cli("run", "--mem", "1M", "--", "sh", "-c", script, check=False)
+
+    assert (5, "one\ntwo\n") == (done.returncode, done.stdout)
+    assert 1 == done.stderr.count("job 1 runs again, attempt 2: what follows is of that run")
+
+
+def test_nobody_attaches_to_what_is_not_there(site: Site) -> None:
+    """The same line and code as everywhere."""
+    site.cli("db", "upgrade")
+    done = site.cli("attach", "77", check=False)
+
+    assert 3 == done.returncode
+    assert "there is no job 77" in done.stderr
