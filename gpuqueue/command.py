@@ -66,6 +66,17 @@ def say(program: str, message: str, code: int = 0) -> int:
     return code
 
 
+def put(chunk: bytes) -> None:
+    """Write all of *chunk* to standard output as it is, at once.
+
+    Where Python does not buffer (PYTHONUNBUFFERED), a write that a signal interrupts takes only a part.
+    """
+    left = memoryview(chunk)
+    while left:
+        left = left[sys.stdout.buffer.write(left) :]
+    sys.stdout.buffer.flush()
+
+
 def _in_words(error: click.ClickException) -> str:
     """Return what click has to say in our way: one line that ends with what to do."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):

@@ -14,7 +14,7 @@ from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.held import tell_held
 from gpuqueue.cli.wait_line import WaitLine
 from gpuqueue.client import Client
-from gpuqueue.command import INTERRUPTED, say
+from gpuqueue.command import INTERRUPTED, put, say
 from gpuqueue.errors import Refused
 from gpuqueue.job import Job
 from gpuqueue.logs import LogTail
@@ -103,8 +103,7 @@ class Attendance:
                     job_id, self._tail, held=self._held, seen=self._seen, again=self._again, whole=self._ours
                 ):
                     self._line.clear()
-                    sys.stdout.buffer.write(chunk)
-                    sys.stdout.buffer.flush()
+                    put(chunk)
                     self._ctrl_c.check()
             except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
                 self._unreadable = True

@@ -17,7 +17,7 @@ from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.cli.held import tell_held
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
-from gpuqueue.command import say
+from gpuqueue.command import put, say
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, WaitTimeout
 from gpuqueue.job import JobState
 from gpuqueue.logs import LogTail
@@ -121,8 +121,7 @@ def logs(job_id: str, *, follow: bool) -> None:
             tail.turn_to(client.log_path(job_id))
             chunks = tail.rest()
         for chunk in chunks:  # as the job wrote them, whatever is in them: a log is read by programs as well
-            sys.stdout.buffer.write(chunk)
-            sys.stdout.buffer.flush()
+            put(chunk)
         last = client.newest(job_id).last_run
     if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:
         say("gpuqueue", f"job {job_id} never started: {last.ending.detail}")

@@ -155,11 +155,15 @@ def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
     assert JobState.QUEUED is full.client.get(2).state
 
 
-def test_no_byte_is_lost_or_doubled_by_a_ctrl_c_in_the_flood(working: Site, tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_no_byte_is_lost_or_doubled_by_a_ctrl_c_in_the_flood(working: Site, tmp_path: Path, unbuffered: str) -> None:
     """The question comes between two pieces of output, never inside one."""
+    working.environ["PYTHONUNBUFFERED"] = unbuffered
     out = tmp_path / "out"
-    flood = "for n in $(seq 30); do seq 100000; sleep 0.1; done"
-    words = f"exec {GPUQUEUE} run --mem 1M -- sh -c '{flood}' > {out}"
+    slow = tmp_path / "slow.py"
+    slow.write_text("import os, time\nwhile some := os.read(0, 65536):\n    os.write(1, some)\n    time.sleep(0.02)\n")
+    reader = f"(trap '' INT; exec python3 {slow} > {out})"  # so slow that whoever writes is always in a write
+    words = f"set -o pipefail; {GPUQUEUE} run --mem 1M -- seq 1 1000000 | {reader}"
     with Terminal(["/bin/bash", "-c", words], working.environ) as terminal:
         for count in (1, 2, 3):
             until(lambda: out.exists() and out.stat().st_size > 0, what="output")
@@ -180,7 +184,7 @@ def test_no_byte_is_lost_or_doubled_by_a_ctrl_c_in_the_flood(working: Site, tmp_
             )
         assert 0 == terminal.ended()
         assert QUESTION in terminal.picture()
-    assert out.read_bytes() == 30 * b"".join(b"%d\n" % number for number in range(1, 100001))
+    assert out.read_bytes() == b"".join(b"%d\n" % number for number in range(1, 1000001))
 
 
 def test_an_attached_job_is_not_cancelled_where_nobody_can_be_asked(working: Site, tmp_path: Path) -> None:
