@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from collections.abc import Iterator
@@ -46,6 +47,15 @@ class LogTail:
             why = getattr(error, "strerror", None) or error
             raise Refused(f"the log {self.path} cannot be read: {why}. Has the job put something else there?") from None
 
+    def skip_to_last(self, lines: int) -> None:
+        """Leave out what is there now, but for its last *lines* lines, and never go back behind what was cut out.
+
+        What cannot be read is left to :meth:`rest`, which says why.
+        """
+        if self.path is not None:
+            with contextlib.suppress(OSError, Unreadable), os.fdopen(open_regular(self.path), "rb", buffering=0) as log:
+                self._offset = _begin_of_last(log.fileno(), lines)
+
     def _rest(self, log: int) -> Iterator[bytes]:
         size, came_from = os.fstat(log).st_size, self._offset
         if size < came_from:  # cut back, where the file system knows no holes
@@ -82,6 +92,28 @@ def last_bytes(path: Path, most: int) -> bytes:
             return bytes(found)
     except (OSError, Unreadable):
         return b""
+
+
+def _begin_of_last(log: int, lines: int) -> int:
+    """Return where the last *lines* lines of a log begin; one that is not ended yet counts as one."""
+    size = end = os.fstat(log).st_size
+    missing = lines
+    while end > 0 and missing > 0:
+        wanted = max(0, end - CHUNK_BYTES)
+        begin = _data(log, wanted)
+        if begin is None or begin >= end:
+            break
+        chunk = os.pread(log, end - begin, begin)
+        at = len(chunk)
+        while (at := chunk.rfind(b"\n", 0, at)) >= 0:
+            if begin + at + 1 < size:
+                missing -= 1
+            if not missing:
+                return begin + at + 1
+        end = begin
+        if begin > wanted:  # a hole is before it
+            break
+    return end
 
 
 def _hole(log: int, offset: int) -> int:

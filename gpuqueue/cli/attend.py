@@ -11,7 +11,7 @@ import click
 
 from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids
-from gpuqueue.cli.held import tell_held
+from gpuqueue.cli.held import tell_again, tell_held
 from gpuqueue.cli.wait_line import WaitLine
 from gpuqueue.client import Client
 from gpuqueue.command import INTERRUPTED, put, say
@@ -127,7 +127,7 @@ class Attendance:
 
     def _again(self, run: Run) -> None:
         self._line.clear()
-        say("gpuqueue", f"job {run.job_id} runs again, attempt {run.attempt}: what follows is of that run")
+        tell_again(run)
 
     def _interrupted(self) -> None:
         """Ask what Ctrl-C was meant to say, and do that. Where nobody can be asked, what one has submitted is ended."""

@@ -1,9 +1,10 @@
-"""What somebody who waits for a job is told when it becomes held."""
+"""What somebody who stays with a job is told when it becomes held, and when it runs again."""
 
 from __future__ import annotations
 
 from gpuqueue.command import say
 from gpuqueue.job import Job, WaitReason
+from gpuqueue.run import Run
 
 _WHY = {
     WaitReason.LOST_TOO_OFTEN: " (its runs were lost too often)",
@@ -15,3 +16,8 @@ def tell_held(job: Job) -> None:
     """Say that whoever waits for *job* waits for a person: without a word it would look like any other wait."""
     why = _WHY.get(job.reason, "") if job.reason is not None else ""
     say("gpuqueue", f"job {job.label} is held{why} and will wait for: gpuqueue release {job.label}")
+
+
+def tell_again(run: Run) -> None:
+    """Say that the output goes on in another run's log."""
+    say("gpuqueue", f"job {run.job_id} runs again, attempt {run.attempt}: what follows is of that run")

@@ -14,7 +14,7 @@ import click
 from gpuqueue.cli import picture, render
 from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids, users
-from gpuqueue.cli.held import tell_held
+from gpuqueue.cli.held import tell_again, tell_held
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
 from gpuqueue.command import put, say
@@ -104,22 +104,27 @@ def _plot(record: Record, path: str) -> None:
 @click.command()
 @job_id
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-def logs(job_id: str, *, follow: bool) -> None:
+@click.option("-n", "--tail", "lines", metavar="N", type=click.IntRange(0, 10**9), help="Begin with the last N lines.")
+def logs(job_id: str, lines: int | None, *, follow: bool) -> None:
     """Print what the job wrote: standard output and standard error, in the order of writing.
 
     \b
     Examples:
       gpuqueue logs 12
       gpuqueue logs -f 12
+      gpuqueue logs -f --tail 20 12
       gpuqueue logs 12 | grep loss
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
-        if follow:
-            chunks = client.follow(job_id, held=tell_held)
-        else:
-            tail = LogTail()
+        tail = LogTail()
+        try:
             tail.turn_to(client.log_path(job_id))
-            chunks = tail.rest()
+        except Refused:  # to follow a job that has not run yet is no mistake
+            if not follow:
+                raise
+        if lines is not None:
+            tail.skip_to_last(lines)
+        chunks = client.follow(job_id, tail, held=tell_held, again=tell_again) if follow else tail.rest()
         for chunk in chunks:  # as the job wrote them, whatever is in them: a log is read by programs as well
             put(chunk)
         last = client.newest(job_id).last_run

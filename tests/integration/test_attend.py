@@ -245,3 +245,26 @@ def test_nobody_attaches_to_what_is_not_there(site: Site) -> None:
 
     assert 3 == done.returncode
     assert "there is no job 77" in done.stderr
+
+
+def test_the_tail_of_a_log_and_what_comes_after_it(site: Site, tmp_path: Path) -> None:
+    """`--tail` alone, with `-f` before the job has run, and with a reader that leaves."""
+    site.start_recorder()
+    site.cli("hold", str(site.client.submit(["sh", "-c", "seq 100000"], mem="1M").id))
+    process = piped(site, tmp_path, "logs", "-f", "-n", "3", "1")
+    until(lambda: "held" in (tmp_path / "err").read_text(), what="a follower")
+    site.start_worker()
+    site.cli("release", "1")
+
+    assert 0 == process.wait(60)
+    assert "100000" == (tmp_path / "out").read_text().split()[-1]
+    assert "99999\n100000\n" == site.cli("logs", "--tail", "2", "1").stdout
+    left = subprocess.run(
+        ["/bin/bash", "-c", f"{GPUQUEUE} logs 1 | head -1; echo ${{PIPESTATUS[0]}}"],
+        env=site.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ("1\n141\n", "") == (left.stdout, left.stderr)

@@ -31,7 +31,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "queue": ("-u", "-l", "--json"),
     "show": ("--json", "--plot"),
     "why": ("--json",),
-    "logs": (),
+    "logs": ("-n",),
     "wait": ("--timeout", "--json"),
     "cancel": (),
     "hold": (),
