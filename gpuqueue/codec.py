@@ -26,6 +26,7 @@ from gpuqueue.later import later
 from gpuqueue.placement import ANYWHERE, Placement, Preference
 from gpuqueue.retries import NO_RETRIES, Retries, RetryOn
 from gpuqueue.waits import NO_WAITS, Condition, Dependency, Waits
+from gpuqueue.window import Window
 
 if TYPE_CHECKING:
     from gpuqueue import run as runs
@@ -84,6 +85,7 @@ def encode_spec(spec: JobSpec) -> str:
             "requeue": spec.requeue,
             "cap": spec.cap,
             "umask": spec.umask,
+            "pty": {"columns": spec.pty.columns, "rows": spec.pty.rows} if spec.pty is not None else None,
             "script": spec.script,
             "interpreter": spec.interpreter,
             "array": _array_to_plain(spec.array),
@@ -133,6 +135,7 @@ def decode_spec(text: object) -> JobSpec:
             requeue=plain.flag("requeue", default=True),
             cap=plain.flag("cap", default=True),
             umask=plain.whole("umask", 0o022),
+            pty=_window(plain.below("pty", "a terminal")) if plain.has("pty") else None,
             script=plain.text_or_none("script"),
             interpreter=plain.text_or_none("interpreter"),
             snapshot=plain.text_or_none("snapshot"),
@@ -274,6 +277,10 @@ def placement_from_plain(plain: object) -> Placement:
             devices=fields.texts("devices") if fields.has("devices") else (),
             preference=Preference(fields.text("preference")) if fields.has("preference") else None,
         )
+
+
+def _window(plain: Fields) -> Window:
+    return Window(columns=plain.whole("columns", 80), rows=plain.whole("rows", 24))
 
 
 #: The name and the command of a job whose request nobody can read.

@@ -23,6 +23,7 @@ from gpuqueue.placement import ANYWHERE, Placement
 from gpuqueue.retries import NO_RETRIES, Retries
 from gpuqueue.units import MAX_BYTES, MAX_S, MIB, format_bytes
 from gpuqueue.waits import NO_WAITS, Dependency, Waits
+from gpuqueue.window import Window
 from gpuqueue.words import brief
 
 
@@ -217,7 +218,8 @@ class JobSpec:
 
     ``mem_bytes`` is what the job needs free on *each* of its ``gpus`` devices. ``env`` is the submitter's
     environment; it stays out of ``repr`` because people paste logs and environments hold secrets. ``cap``
-    lets the worker tell the job's frameworks to stay within ``mem_bytes``. ``umask`` is the submitter's. ``device`` is
+    lets the worker tell the job's frameworks to stay within ``mem_bytes``. ``umask`` is the submitter's. ``pty`` is the
+    size of the terminal that it wants for its output; None: a file will do. ``device`` is
     the kind of device that it wants; None, where nothing is said, means a GPU wherever the queue knows of one
     (:func:`gpuqueue.device.suits`). ``placement`` is what it says of its devices beside that.
     ``waits`` is what it waits for beside a device, ``retries`` how often it runs again after a failure.
@@ -241,6 +243,7 @@ class JobSpec:
     requeue: bool = True
     cap: bool = True
     umask: int = 0o022
+    pty: Window | None = None
     script: str | None = None
     interpreter: str | None = None
     snapshot: str | None = None
@@ -328,12 +331,13 @@ class JobSpec:
         if self.device is not None and not isinstance(self.device, DeviceWish):
             raise BadRequest(f"the device must be one of {', '.join(DeviceWish)}, not {brief(self.device)}")
         for what, part, kind in (
-            ("placement", self.placement, Placement),
-            ("signal", self.signal, (EarlySignal, type(None))),
-            ("array", self.array, (Array, type(None))),
+            ("pty must be the size of a terminal", self.pty, (Window, type(None))),
+            ("placement must be a Placement", self.placement, Placement),
+            ("signal must be an EarlySignal", self.signal, (EarlySignal, type(None))),
+            ("array must be an Array", self.array, (Array, type(None))),
         ):
             if not isinstance(part, kind):
-                raise BadRequest(f"the {what} makes no sense: {brief(part)}")
+                raise BadRequest(f"{what}, not {brief(part)}")
         if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
             raise BadRequest(f"{brief(self.umask)} is no umask: it has three octal digits")
         if not all(isinstance(text, str) for text in (*self.argv, *self.env, *self.env.values())):

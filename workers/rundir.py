@@ -67,6 +67,8 @@ class ShimSpec:
     umask: int
     #: Largest log, in bytes; None: no limit.
     log_limit_bytes: int | None = None
+    #: Columns and rows of the terminal that the job wants; None: it wants none.
+    pty: tuple[int, int] | None = None
     #: The grace of a run that may soon be another's; None: the same.
     fence_grace_s: float | None = None
     #: The number of the signal that comes before the time limit, and how many seconds before; None: none.

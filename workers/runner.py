@@ -186,6 +186,7 @@ class Runner:
                 lock_fd=run.lock_fd,
                 umask=spec.umask,
                 log_limit_bytes=self._settings.log_limit_bytes,
+                pty=(spec.pty.columns, spec.pty.rows) if spec.pty is not None else None,
             )
         )
         directory.vouch(start_before)

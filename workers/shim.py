@@ -13,7 +13,8 @@ pid       shim     identity of the shim (pid, start time, boot id), then the sam
 beat      worker   until when somebody vouches for the run, on the host's monotonic clock, in seconds
 cancel    worker   appears when the run must end; its text is the ending's kind. On a full disk a link to that word
 preempt…  worker   JSON: appears when the run must make place, ``preempt.json`` (see :mod:`workers.shim_notice`)
-log       job      standard output and standard error, in the order of writing, cut by :mod:`workers.shim_log`
+log       job      standard output and standard error, in the order of writing, cut by :mod:`workers.shim_log`;
+                   of a job that wants a terminal the shim writes it (:mod:`workers.shim_pty`)
 inside/   job      a file for each of its processes that used torch on a GPU (see :mod:`workers.inside_report`)
 exit      shim     JSON: how it ended; appears at once and whole, after the last process is gone
 ========  =======  ===========================================================================================
@@ -41,6 +42,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from workers.shim_pty import Terminal
 if TYPE_CHECKING or __name__ != "__main__":
     from workers.shim_log import LogLimit
     from workers.shim_notice import Notice
@@ -157,8 +160,50 @@ def asked_end() -> str | None:
     return "" if asked is None and os.path.exists("cancel") else asked
 
 
-def spawn(spec: dict[str, Any]) -> int:
-    """Start the job's first process and return its pid.
+class LogFile:
+    """The log as the job's output: it writes there by itself."""
+
+    def __init__(self, log: int) -> None:
+        self._log = log
+
+    def take(self) -> None:
+        """Make it the standard output and error of this process."""
+        os.dup2(self._log, 1)
+        os.dup2(self._log, 2)
+
+    def begin(self) -> None:
+        """Leave it to the job."""
+        os.close(self._log)
+
+    def drain(self) -> None:
+        """Do nothing: what was written is there."""
+
+
+def output_of(spec: dict[str, Any]) -> LogFile | Terminal:
+    """Return where the job's output goes: into its log, or to a terminal if it wants one (an older worker knew none).
+
+    Raises:
+        NotStarted: the host has no room, descriptor or terminal to give.
+
+    """
+    try:
+        log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        return terminal(log, *spec["pty"]) if spec.get("pty") else LogFile(log)
+    except OSError as error:
+        raise NotStarted("lost", f"cannot make a process: {error.strerror}", hosts_fault=True) from error
+
+
+def terminal(log: int, columns: int, rows: int) -> Terminal:
+    """Return a new terminal whose output goes into *log*. Few jobs want one, and every start would pay the import."""
+    if TYPE_CHECKING or __name__ != "__main__":
+        from workers.shim_pty import Terminal  # noqa: PLC0415 - see above
+    else:
+        from shim_pty import Terminal  # noqa: PLC0415 - see above
+    return Terminal(log, columns, rows)
+
+
+def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
+    """Start the job's first process, with its output to *output*, and return its pid.
 
     Raises:
         NotStarted: it could not be started, or may not any more; the message says why.
@@ -167,7 +212,6 @@ def spawn(spec: dict[str, Any]) -> int:
     if time.monotonic() >= spec["start_before"]:
         raise NotStarted("lost", TOO_LATE)
     try:
-        log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         word, told = os.pipe()  # closed by a successful exec, else it brings the reason
         libc = ctypes.CDLL(None)
         me = os.getpid()
@@ -186,8 +230,7 @@ def spawn(spec: dict[str, Any]) -> int:
                 signal.signal(number, signal.SIG_DFL)  # what Python, nohup or a daemon ignores is not for the job
             os.umask(int(spec["umask"]))
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(log, 1)
-            os.dup2(log, 2)
+            output.take()
             step = f"cannot enter the working directory {spec['cwd']}"
             os.chdir(spec["cwd"])  # on a dead file server this can take for ever
             if time.monotonic() >= spec["start_before"]:
@@ -201,7 +244,7 @@ def spawn(spec: dict[str, Any]) -> int:
         finally:
             os._exit(127)
     os.close(told)
-    os.close(log)
+    output.begin()
     with os.fdopen(word, "rb") as reader:
         await_word(word, pid, spec["start_before"])
         code, _, reason = reader.read().decode(errors="replace").partition(" ")
@@ -320,7 +363,8 @@ def main(run_dir: str) -> None:
         sys.exit(CANNOT_WRITE)
     started = time.monotonic()  # one clock for the whole host, so the worker's times can be compared with it
     try:
-        tree = Tree(spawn(spec))
+        output = output_of(spec)
+        tree = Tree(spawn(spec, output))
     except NotStarted as no:
         words = {"kind": no.kind, "status": None, "detail": str(no), "hosts_fault": no.hosts_fault}
         put_at_last("exit", json.dumps(words))
@@ -335,6 +379,7 @@ def main(run_dir: str) -> None:
         kind = "preempted"  # it went as it was told; what it has left behind may still be saving
     leaves = kind == "preempted"
     tree.end(notice.left_s() if leaves else grace_of(kind, spec), log_limit.look, told=leaves and notice.told)
+    output.drain()
     log_limit.look()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Between fork and exec the job's process still counts our own memory: below that the figure says nothing.

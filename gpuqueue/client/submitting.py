@@ -22,6 +22,7 @@ from gpuqueue.retries import RetryOn
 from gpuqueue.submission import command_of, current_account, current_umask, name_of, travelling, working_directory
 from gpuqueue.units import MIB, parse_bytes
 from gpuqueue.waits import Dependency, Waits
+from gpuqueue.window import Window
 
 
 class Submitting(Looking):
@@ -47,6 +48,7 @@ class Submitting(Looking):
         pool: str = "",
         requeue: bool = True,
         cap: bool = True,
+        pty: bool = False,
         python: str | None = None,
         after: str | int | Dependency | Sequence[str | int | Dependency] = (),
         begin: str | datetime | None = None,
@@ -81,6 +83,7 @@ class Submitting(Looking):
             pool: Only devices of this pool.
             requeue: Whether it may run again after its worker and its processes vanished.
             cap: Whether its frameworks are told to stay within ``mem``, where the worker's site does that.
+            pty: Whether its output is to be a terminal, as large as this process's; its log is what it writes there.
             python: The interpreter of a ``.py`` script; that of the active environment by default.
             after: Jobs that must have ended first: ids, or texts such as ``"12:any"``.
             begin: The earliest start: a time, or text such as ``"2h"`` or ``"16:00"``.
@@ -128,6 +131,7 @@ class Submitting(Looking):
             requeue=requeue,
             cap=cap,
             umask=current_umask(),
+            pty=Window.ours() if pty else None,
             script=script,
             interpreter=chosen,
             waits=Waits(

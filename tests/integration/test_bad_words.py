@@ -24,7 +24,7 @@ words = st.one_of(
 #: Command -> the options that it has and which end at once, each with the words that it takes.
 OPTIONS: dict[str, tuple[str, ...]] = {
     "submit": (
-        *("-m", "-g", "-t", "-n", "-e", "-C", "-p", "--pool", "--no-requeue", "--no-cap", "--python"),
+        *("-m", "-g", "-t", "-n", "-e", "-C", "-p", "--pool", "--no-requeue", "--no-cap", "--pty", "--python"),
         *("--device", "--device-type", "--exclusive", "--spread", "--pack"),
         *("--array", "--sweep", "--at-once"),
     ),

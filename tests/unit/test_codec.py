@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from factories import make_spec
@@ -30,6 +31,7 @@ from gpuqueue.retries import NO_RETRIES, Retries, RetryOn
 from gpuqueue.run import Ended, Ending, EndingKind, RunDevice
 from gpuqueue.units import GIB
 from gpuqueue.waits import NO_WAITS, Condition, Dependency, Waits
+from gpuqueue.window import Window
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -126,6 +128,22 @@ def test_a_job_of_before_there_was_a_placement_says_nothing_of_it() -> None:
     assert wanted == decode_spec((GOLDEN / "spec-v1-placement.json").read_text()).placement
     for placement in (wanted, ANYWHERE, Placement(exclusive=True, whole=True)):
         assert placement == decode_spec(encode_spec(make_spec(placement=placement))).placement
+
+
+def test_a_job_of_before_there_were_terminals_wants_none() -> None:
+    """And one that wants one keeps its size."""
+    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).pty is None
+    assert Window(columns=132, rows=50) == decode_spec((GOLDEN / "spec-v1-pty.json").read_text()).pty
+    assert Window(columns=7, rows=3) == decode_spec(encode_spec(make_spec(pty=Window(columns=7, rows=3)))).pty
+
+
+@pytest.mark.parametrize("size", [0, -1, 65536, True, 80.0, "80", None])
+def test_a_terminal_of_no_size_is_refused(size: Any) -> None:
+    """Whatever a program hands in."""
+    with pytest.raises(BadRequest, match="a terminal's size must be whole numbers"):
+        Window(columns=size)
+    with pytest.raises(BadRequest, match="pty must be the size of a terminal"):
+        make_spec(pty=(80, 24))
 
 
 def test_a_job_of_before_its_umask_travelled_has_the_usual_one() -> None:

@@ -1,0 +1,43 @@
+"""How large a terminal is. Pure, but for the one look at ours."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.words import brief
+
+#: What the kernel can be told of a terminal's size.
+MOST = 0xFFFF
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Window:
+    """The size of a terminal, in characters."""
+
+    columns: int = 80
+    rows: int = 24
+
+    def __post_init__(self) -> None:
+        """Refuse what no terminal could be.
+
+        Raises:
+            BadRequest: it is no number from 1 to MOST.
+
+        """
+        for size in (self.columns, self.rows):
+            if type(size) is not int or not 0 < size <= MOST:  # True is an int as well
+                raise BadRequest(f"a terminal's size must be whole numbers from 1 to {MOST}, not {brief(size)}")
+
+    @classmethod
+    def ours(cls) -> Window:
+        """Return the size of the terminal that this process has; 80 by 24 if it has none."""
+        for stream in (1, 2, 0):
+            try:
+                columns, rows = os.get_terminal_size(stream)
+            except OSError:
+                continue
+            if columns > 0 and rows > 0:
+                return cls(columns=min(columns, MOST), rows=min(rows, MOST))
+        return cls()
