@@ -1,0 +1,71 @@
+"""The one door between values and bytes: specs, endings and records as JSON.
+
+Every payload carries ``v``, the format's version. Payloads of older versions load for ever (the files
+under ``tests/golden`` hold us to it), unknown keys are ignored, so that an older reader survives a newer
+writer. A payload may also be damaged, or too new: whatever it holds, a reader here returns a value or raises
+:class:`~gpuqueue.errors.Unreadable`, and nothing else. The text is pure ASCII: file names and arguments that are no
+valid UTF-8 travel as escaped surrogates, as Python itself carries them, and come out unchanged.
+"""
+
+from __future__ import annotations
+
+from gpuqueue.codec.arrays import member_note, member_of, of_member, whole_payload
+from gpuqueue.codec.devices import (
+    activity_from_plain,
+    activity_to_plain,
+    device_from_plain,
+    device_to_plain,
+    peak_from_plain,
+    peak_to_plain,
+    timeline_from_plain,
+    timeline_to_plain,
+)
+from gpuqueue.codec.endings import (
+    decode_ended,
+    decode_started,
+    encode_ended,
+    encode_started,
+    ending_from_plain,
+    ending_to_plain,
+    run_device_from_plain,
+    run_device_to_plain,
+)
+from gpuqueue.codec.parts import placement_from_plain, placement_to_plain
+from gpuqueue.codec.records import job_to_plain, record_to_plain, run_to_plain
+from gpuqueue.codec.request import MAX_SPEC_BYTES, UNREADABLE, decode_spec, encode_spec, stand_in
+from gpuqueue.codec.text import VERSION, Plain
+
+__all__ = [
+    "MAX_SPEC_BYTES",
+    "UNREADABLE",
+    "VERSION",
+    "Plain",
+    "activity_from_plain",
+    "activity_to_plain",
+    "decode_ended",
+    "decode_spec",
+    "decode_started",
+    "device_from_plain",
+    "device_to_plain",
+    "encode_ended",
+    "encode_spec",
+    "encode_started",
+    "ending_from_plain",
+    "ending_to_plain",
+    "job_to_plain",
+    "member_note",
+    "member_of",
+    "of_member",
+    "peak_from_plain",
+    "peak_to_plain",
+    "placement_from_plain",
+    "placement_to_plain",
+    "record_to_plain",
+    "run_device_from_plain",
+    "run_device_to_plain",
+    "run_to_plain",
+    "stand_in",
+    "timeline_from_plain",
+    "timeline_to_plain",
+    "whole_payload",
+]

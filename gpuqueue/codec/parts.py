@@ -1,0 +1,98 @@
+"""The parts of a request that have values of their own: waits, retries, early signal, placement, terminal."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from gpuqueue.codec.text import Plain, iso, meaning
+from gpuqueue.early_signal import EarlySignal
+from gpuqueue.fields import Fields
+from gpuqueue.placement import ANYWHERE, Placement, Preference
+from gpuqueue.retries import NO_RETRIES, Retries, RetryOn
+from gpuqueue.waits import NO_WAITS, Condition, Dependency, Waits
+from gpuqueue.window import Window
+
+
+def waits_to_plain(waits: Waits) -> Plain:
+    """Return *waits* as plain values."""
+    return {
+        "after": [{"job_id": each.job_id, "condition": each.condition.value} for each in waits.after],
+        "begin_at": iso(waits.begin_at),
+        "hold": waits.hold,
+        "dedupe": waits.dedupe,
+    }
+
+
+def waits_from_plain(plain: object) -> Waits:
+    """Return the waits that *plain* describes; none where there is nothing."""
+    if plain is None:
+        return NO_WAITS
+    fields = Fields(plain, "what a job waits for")
+    after = (Fields(each, "a job to wait for") for each in fields.each("after"))
+    begin_at = fields.text_or_none("begin_at")
+    return Waits(
+        after=tuple(Dependency(each.whole("job_id"), Condition(each.text("condition"))) for each in after),
+        begin_at=datetime.fromisoformat(begin_at) if begin_at else None,
+        hold=fields.flag("hold", default=False),
+        dedupe=fields.text_or_none("dedupe"),
+    )
+
+
+def retries_to_plain(retries: Retries) -> Plain:
+    """Return *retries* as plain values."""
+    return {"times": retries.times, "on": [each.value for each in retries.on]}
+
+
+def retries_from_plain(plain: object) -> Retries:
+    """Return the retries that *plain* describes; none where there is nothing."""
+    if plain is None:
+        return NO_RETRIES
+    fields = Fields(plain, "a job's retries")
+    return Retries(times=fields.whole("times"), on=tuple(RetryOn(each) for each in fields.texts("on")))
+
+
+def signal_to_plain(early: EarlySignal | None) -> Plain | None:
+    """Return *early* as plain values, None where there is none."""
+    return None if early is None else {"number": early.number, "before_s": early.before_s}
+
+
+def signal_from_plain(plain: object) -> EarlySignal | None:
+    """Return the early signal that *plain* describes."""
+    if plain is None:
+        return None
+    what = "an early signal"
+    fields = Fields(plain, what)
+    with meaning(what):
+        return EarlySignal(number=fields.whole("number"), before_s=fields.number("before_s"))
+
+
+def placement_to_plain(placement: Placement) -> Plain:
+    """Return *placement* as plain values."""
+    return {
+        "exclusive": placement.exclusive,
+        "whole": placement.whole,
+        "models": list(placement.models),
+        "devices": list(placement.devices),
+        "preference": placement.preference.value if placement.preference else None,
+    }
+
+
+def placement_from_plain(plain: object) -> Placement:
+    """Return the placement that *plain* describes; requests of before there were any have none."""
+    if plain is None:
+        return ANYWHERE
+    what = "a placement"
+    fields = Fields(plain, what)
+    with meaning(what):
+        return Placement(
+            exclusive=fields.flag("exclusive", default=False),
+            whole=fields.flag("whole", default=False),
+            models=fields.texts("models") if fields.has("models") else (),
+            devices=fields.texts("devices") if fields.has("devices") else (),
+            preference=Preference(fields.text("preference")) if fields.has("preference") else None,
+        )
+
+
+def window_from_plain(plain: Fields) -> Window:
+    """Return the size of a terminal that *plain* describes."""
+    return Window(columns=plain.whole("columns", 80), rows=plain.whole("rows", 24))

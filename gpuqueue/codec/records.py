@@ -1,0 +1,100 @@
+"""Jobs and runs as the ``--json`` output shows them. They are only written, never read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuqueue.codec.endings import ending_to_plain, run_device_to_plain
+from gpuqueue.codec.parts import placement_to_plain
+from gpuqueue.codec.text import Plain, iso
+from gpuqueue.job import Job
+
+if TYPE_CHECKING:
+    from gpuqueue.run import Record, Run
+
+
+def job_to_plain(job: Job) -> Plain:
+    """Return *job* as the ``--json`` output shows it; the environment stays out."""
+    spec = job.spec
+    return {
+        "id": job.id,
+        "name": spec.name,
+        "user": spec.account.name,
+        "submit_host": spec.account.host,
+        "state": job.state.value,
+        "reason": job.reason.value if job.reason else None,
+        "command": list(spec.argv),
+        "cwd": spec.cwd,
+        "script": spec.script,
+        "interpreter": spec.interpreter,
+        "mem_bytes": spec.mem_bytes,
+        "gpus": spec.gpus,
+        "device": spec.device.value if spec.device else None,
+        "placement": placement_to_plain(spec.placement),
+        "time_limit_s": spec.time_limit_s,
+        "signal": str(spec.signal) if spec.signal else None,
+        "level": str(spec.level),
+        "pool": spec.pool,
+        "attempt": job.attempt,
+        "losses": job.losses,
+        "retries": job.retries,
+        "max_retries": spec.retries.times,
+        "retry_on": [each.value for each in spec.retries.on] if spec.retries.times else [],
+        "requeues": job.requeues,
+        "after": [str(each) for each in spec.waits.after],
+        "awaits": [str(each) for each in job.awaits],
+        "begins_at": iso(job.begins_at),
+        "dedupe": spec.waits.dedupe,
+        "because": job.because,
+        "submitted_at": iso(job.submitted_at),
+        "claimed_at": iso(job.claimed_at),
+        "started_at": iso(job.started_at),
+        "ended_at": iso(job.ended_at),
+        "host": job.host,
+        "devices": list(job.devices),
+        "array_id": job.member.array_id if job.member else None,
+        "array_index": job.member.index if job.member else None,
+        "array": tally_to_plain(job),
+    }
+
+
+def tally_to_plain(job: Job) -> Plain | None:
+    """Return an array as the ``--json`` output shows it, None for any other job."""
+    array, here = job.spec.array, job.tally
+    if array is None:
+        return None
+    return {
+        "indexes": str(array.indexes),
+        "count": len(array),
+        "at_once": array.at_once,
+        "sweep": [str(axis) for axis in array.axes],
+        "left": str(here.left) if here else None,
+        "held": str(here.held) if here else None,
+        "ended": dict(here.ended) if here else None,
+    }
+
+
+def run_to_plain(run: Run) -> Plain:
+    """Return *run* as the ``--json`` output shows it."""
+    return {
+        "job_id": run.job_id,
+        "attempt": run.attempt,
+        "host": run.host,
+        "worker": run.worker,
+        "claimed_at": iso(run.claimed_at),
+        "started_at": iso(run.started_at),
+        "ended_at": iso(run.ended_at),
+        "duration_s": run.duration_s,
+        "ending": ending_to_plain(run.ending) if run.ending else None,
+        "peak_bytes": run.peak_bytes,
+        "peak_at_once_bytes": run.peak_at_once_bytes,
+        "start_kind": str(run.start_kind) if run.start_kind else None,
+        "log_path": run.log_path,
+        "devices": [run_device_to_plain(each) for each in run.devices],
+    }
+
+
+def record_to_plain(record: Record) -> Plain:
+    """Return *record* as the ``--json`` output shows it: the job's keys, its ``runs`` and ``notes``."""
+    notes = [{"at": iso(note.at), "attempt": note.attempt, "text": note.text} for note in record.notes]
+    return {**job_to_plain(record.job), "runs": [run_to_plain(run) for run in record.runs], "notes": notes}

@@ -1,0 +1,137 @@
+"""A job's request: the door to the queue for every submitter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuqueue.codec.arrays import array_from_plain, array_to_plain, member_from_plain
+from gpuqueue.codec.parts import (
+    placement_from_plain,
+    placement_to_plain,
+    retries_from_plain,
+    retries_to_plain,
+    signal_from_plain,
+    signal_to_plain,
+    waits_from_plain,
+    waits_to_plain,
+    window_from_plain,
+)
+from gpuqueue.codec.text import VERSION, dump, meaning
+from gpuqueue.device import DeviceWish
+from gpuqueue.errors import BadRequest
+from gpuqueue.exec_limits import refuse_what_no_process_takes
+from gpuqueue.fields import loaded
+from gpuqueue.job import Account, JobSpec, Level
+from gpuqueue.retries import NO_RETRIES
+from gpuqueue.waits import NO_WAITS
+
+#: Largest spec taken, in bytes of JSON. It lives in the store's memory until the job has ended.
+MAX_SPEC_BYTES = 1024 * 1024
+
+Plain = dict[str, Any]
+
+
+def encode_spec(spec: JobSpec) -> str:
+    """Return *spec* as text: the door to the queue for every submitter.
+
+    Raises:
+        BadRequest: it is larger than MAX_SPEC_BYTES, or no process could be given its command or environment.
+
+    """
+    refuse_what_no_process_takes(spec.argv, spec.env, spec.cwd)
+    text = dump(
+        {
+            "v": VERSION,
+            "argv": spec.argv,
+            "cwd": spec.cwd,
+            "env": dict(spec.env),
+            "account": {"name": spec.account.name, "uid": spec.account.uid, "host": spec.account.host},
+            "mem_bytes": spec.mem_bytes,
+            "gpus": spec.gpus,
+            "device": spec.device.value if spec.device else None,
+            "placement": placement_to_plain(spec.placement) if spec.placement else None,
+            "time_limit_s": spec.time_limit_s,
+            "name": spec.name,
+            "level": int(spec.level),
+            "pool": spec.pool,
+            "requeue": spec.requeue,
+            "cap": spec.cap,
+            "umask": spec.umask,
+            "pty": {"columns": spec.pty.columns, "rows": spec.pty.rows} if spec.pty is not None else None,
+            "script": spec.script,
+            "interpreter": spec.interpreter,
+            "array": array_to_plain(spec.array),
+            "snapshot": spec.snapshot,
+            "signal": signal_to_plain(spec.signal),
+            **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
+            **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
+        }
+    )
+    if len(text) > MAX_SPEC_BYTES:
+        env_bytes = len(dump(dict(spec.env)))
+        remedy = (
+            "submit from a smaller environment (env -i), or put large values into a file"
+            if env_bytes > MAX_SPEC_BYTES // 2
+            else "put large inputs into a file"
+        )
+        raise BadRequest(
+            f"the job's command and environment take {len(text)} bytes, at most {MAX_SPEC_BYTES} are taken: {remedy}"
+        )
+    return text
+
+
+def decode_spec(text: object) -> JobSpec:
+    """Return the spec that *text* holds; where it is a member's (:func:`of_member`), what that member is to run.
+
+    Raises:
+        Unreadable: it holds none that this version knows.
+
+    """
+    what = "a job's request"
+    plain = loaded(text, what)
+    account, env = plain.below("account", "a job's account"), plain.below("env", "a job's environment")
+    with meaning(what):
+        spec = JobSpec(
+            argv=plain.texts("argv"),
+            cwd=plain.text("cwd"),
+            env={name: env.text(name) for name in env},
+            account=Account(name=account.text("name"), uid=account.whole("uid"), host=account.text("host")),
+            mem_bytes=plain.whole("mem_bytes"),
+            gpus=plain.whole("gpus", 1),
+            device=DeviceWish(plain.text("device")) if plain.has("device") else None,
+            placement=placement_from_plain(plain.plain("placement")),
+            time_limit_s=plain.number_or_none("time_limit_s"),
+            name=plain.text("name"),
+            level=Level(plain.whole("level", Level.NORMAL.value)),
+            pool=plain.text("pool", ""),
+            requeue=plain.flag("requeue", default=True),
+            cap=plain.flag("cap", default=True),
+            umask=plain.whole("umask", 0o022),
+            pty=window_from_plain(plain.below("pty", "a terminal")) if plain.has("pty") else None,
+            script=plain.text_or_none("script"),
+            interpreter=plain.text_or_none("interpreter"),
+            snapshot=plain.text_or_none("snapshot"),
+            waits=waits_from_plain(plain.plain("waits", None)),
+            retries=retries_from_plain(plain.plain("retries", None)),
+            array=array_from_plain(plain.plain("array")),
+            signal=signal_from_plain(plain.plain("signal")),
+        )
+        member = member_from_plain(plain)
+        return spec if member is None else spec.of_member(member)
+
+
+#: The name and the command of a job whose request nobody can read.
+UNREADABLE = "(unreadable)"
+
+
+def stand_in(*, user: str, mem_bytes: int, **known: Any) -> JobSpec:
+    """Return what is shown of a request that cannot be read: the job is there all the same, and must be seen.
+
+    Raises:
+        Unreadable: not even that makes sense.
+
+    """
+    account = Account(name=user, uid=known.pop("uid", 0), host=known.pop("host", ""))
+    defaults = {"argv": (UNREADABLE,), "cwd": "/", "name": UNREADABLE}
+    with meaning("a job's request"):
+        return JobSpec(**{**defaults, **known, "account": account, "mem_bytes": mem_bytes})
