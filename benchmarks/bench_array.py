@@ -28,8 +28,9 @@ from gpuqueue.device import Device, DeviceKind
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.job import Account, JobSpec, JobState
 from gpuqueue.queue.connect import connect
-from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Offer
+from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.run import Ending
 from gpuqueue.settings import Settings

@@ -26,8 +26,9 @@ from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.job import Account, JobSpec, Level
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
-from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Offer
+from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.settings import Settings
 

@@ -6,8 +6,9 @@ from typing import Any
 
 from gpuqueue.device import Device, DeviceKind
 from gpuqueue.job import Account, JobSpec
-from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Offer
+from gpuqueue.queue.requests import new_nonce
 from gpuqueue.units import GIB
 
 ADA = Account(name="ada", uid=1000, host="laptop")

@@ -12,8 +12,9 @@ from gpuqueue.clock import Clock
 from gpuqueue.device import Device, DeviceKind
 from gpuqueue.errors import Unreachable
 from gpuqueue.job import JobState
-from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import BrokenClaim, Claim, Later
+from gpuqueue.queue.requests import new_nonce
 from gpuqueue.run import Ending, RunDevice
 from gpuqueue.settings import Settings
 from workers.devices.backend import DeviceBackend

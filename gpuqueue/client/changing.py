@@ -23,7 +23,7 @@ from gpuqueue.waits import Dependency
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
-    from gpuqueue.queue.jobqueue import Changed
+    from gpuqueue.queue.changes import Changed
     from gpuqueue.queue.lease import DeviceStatus
 
 #: Longest reason for a drain, in characters: it is shown in one line.
@@ -151,7 +151,7 @@ class Changing(Looking):
                 done = replace(done, state=JobState.CANCELLING if done.ending else JobState.CANCELLED)
         if done is not None:
             return done
-        from gpuqueue.queue.jobqueue import Changed  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.changes import Changed  # noqa: PLC0415 - as in queue
 
         return Changed(state=self.show(name.id).job.state)
 

@@ -144,7 +144,7 @@ class Submitting(Looking):
 
     def _queued(self, spec: JobSpec, found: Callable[[Job], None] | None) -> Job:
         """Submit *spec*; once more where the reply got lost: the same nonce makes the same job."""
-        from gpuqueue.queue.jobqueue import new_nonce  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.requests import new_nonce  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.unqueued import Found, Unknown  # noqa: PLC0415 - as in queue
 
         nonce = new_nonce()

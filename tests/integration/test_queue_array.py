@@ -12,8 +12,9 @@ from store_dump import dump, faults
 from gpuqueue.array import Array, Axis, Indexes, Member
 from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.queue.connect import connect
-from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
+from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.scripts import Scripts
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB

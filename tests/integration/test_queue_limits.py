@@ -16,8 +16,9 @@ from gpuqueue.limits import Limits, Measure, Use
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import LimitReached, Obstacle
-from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
+from gpuqueue.queue.requests import new_nonce
 from gpuqueue.run import Ending
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB

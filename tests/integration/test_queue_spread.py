@@ -17,8 +17,9 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.doorbell import Doorbell, Ring
 from gpuqueue.queue.drains import DrainOrigin
-from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Later, Offer
+from gpuqueue.queue.requests import new_nonce
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB, MIB
 

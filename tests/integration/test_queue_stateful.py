@@ -29,9 +29,10 @@ from gpuqueue.placement import ANYWHERE, Placement, Preference
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
-from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, Alive, Claim, Later, Offer
 from gpuqueue.queue.matching import admits
+from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.unqueued import Found
 from gpuqueue.retries import Retries, RetryOn
 from gpuqueue.run import Ending, EndingKind

@@ -12,7 +12,8 @@ from store_dump import dump, faults
 
 from gpuqueue.job import JobState
 from gpuqueue.queue.connect import connect
-from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.requests import new_nonce
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB
 

@@ -15,8 +15,9 @@ from factories import make_offer, make_spec, must_claim
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.doorbell import Doorbell, Ring
-from gpuqueue.queue.jobqueue import JobQueue, new_nonce
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Later
+from gpuqueue.queue.requests import new_nonce
 from gpuqueue.units import GIB
 
 LINK, SWITCH, NODE, SYSTEM = 0, 10, 40, 50

@@ -1,0 +1,91 @@
+"""Changes of mind about jobs that are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuqueue.array import Indexes
+from gpuqueue.errors import Unreadable
+from gpuqueue.job import JobState
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import answering
+from gpuqueue.queue.store import Store
+from gpuqueue.words import brief
+
+#: Where a job stands that a change of mind reached.
+_AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Changed:
+    """What a change of mind came to: where the job or the array stands now.
+
+    Of an array, how many members it moved (None: it is none), and whether one of them still has to end.
+    """
+
+    state: JobState
+    moved: int | None = None
+    ending: bool = False
+
+
+class Changes(Store):
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that ends, holds and releases jobs."""
+
+    @answering
+    def cancel(self, job_id: int) -> JobState | None:
+        """End a job; return its state after, None if it is unknown here."""
+        return _state_of(self.change("cancel", job_id))
+
+    @answering
+    def hold(self, job_id: int) -> JobState | None:
+        """Keep a queued job from being claimed; return its state after, None if it is unknown here."""
+        return _state_of(self.change("hold", job_id))
+
+    @answering
+    def release(self, job_id: int) -> JobState | None:
+        """Let a held job be claimed again; return its state after, None if it is unknown here."""
+        return _state_of(self.change("release", job_id))
+
+    @answering
+    def change(self, act: str, job_id: int) -> Changed | None:
+        """Cancel, hold or release a job, or all of an array; None if it is unknown here."""
+        reply = self._scripts.run(act, job_id)
+        if reply == "array":
+            return self.part(job_id, act)
+        state = state_in(reply)
+        return None if state is None else Changed(state=state)
+
+    @answering
+    def part(self, array_id: int, act: str, part: Indexes | None = None) -> Changed | None:
+        """Cancel, hold or release an array, or a *part* of it; None if it is unknown here.
+
+        Its members that no device took yet are moved in one step, the others one by one after it.
+        """
+        reply = self._scripts.run("part", array_id, act, "" if part is None else str(part))
+        if not reply:
+            return None
+        state, moved, *others = reply
+        answers = self._scripts.run_each(act, [(each,) for each in others])
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        reached = sum(answer in _AIMS[act] for answer in answers)
+        after = self._redis.hget(keys.job(array_id), "st") if others else state
+        return Changed(state=JobState(after or state), moved=int(moved) + reached, ending="cancelling" in answers)
+
+
+def _state_of(done: Changed | None) -> JobState | None:
+    return None if done is None else done.state
+
+
+def state_in(reply: str) -> JobState | None:
+    """Return the state that a script answered with, None where it knows no such job.
+
+    Raises:
+        Unreadable: no state is called so.
+
+    """
+    try:
+        return JobState(reply) if reply else None
+    except ValueError:
+        raise Unreadable(f"the job is {brief(reply)} in the store, which this version does not know") from None

@@ -1,0 +1,156 @@
+"""Requests: a job is put into the queue, or one that waits there is asked for something else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuqueue.array import Indexes, Tally
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.codec import decode_spec, encode_spec
+from gpuqueue.device import Device
+from gpuqueue.errors import BadRequest, Impossible, Refused
+from gpuqueue.job import Job, JobSpec, JobState, WaitReason
+from gpuqueue.later import later
+from gpuqueue.queue import waiting
+from gpuqueue.queue.connect import answering
+from gpuqueue.queue.looks import Looks
+from gpuqueue.queue.matching import why_impossible
+from gpuqueue.queue.unqueued import Found, Unknown
+
+if TYPE_CHECKING:
+    from gpuqueue.queue import limiting
+else:
+    limiting = later("gpuqueue.queue.limiting")
+
+
+def new_nonce() -> str:
+    """Return 48 random bits, as hexadecimal digits."""
+    return os.urandom(6).hex()
+
+
+class Requests(Looks):
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that takes what people ask for, or says why not."""
+
+    @answering
+    def submit(self, spec: JobSpec, *, nonce: str | None = None, ends: Mapping[int, bool] | None = None) -> Job:
+        """Queue *spec* and return the job. Sent twice with the same *nonce* it makes one job.
+
+        Where no device is known that it may run on, it waits all the same, and its reason is DEVICE. *ends* is which of
+        the jobs that it is to come after have ended and are forgotten here, and whether they succeeded.
+
+        One that does not say how long it takes gets its pool's time limit.
+
+        Raises:
+            Impossible: no known device could ever run it, a job that it is to come after ended otherwise, or a limit
+                never lets it.
+            Refused: a limit leaves no room for it now.
+            Unknown: jobs that it is to come after are not here.
+            Found: a job of this user with its dedupe key waits or runs.
+
+        """
+        nonce = nonce or new_nonce()
+        verdict, *rest = self._asked(spec, nonce, ends)
+        if verdict == "default":
+            spec = replace(spec, time_limit_s=int(rest[0]) / 1000)
+            verdict, *rest = self._asked(spec, nonce, ends)
+        if verdict == "found":
+            raise Found(int(rest[0]))
+        _refuse(spec, verdict, rest, self._known)
+        job_id, submitted_ms, reason, aside = rest
+        return Job(
+            id=int(job_id),
+            spec=spec,
+            state=JobState.HELD if spec.waits.hold else JobState.QUEUED,
+            submitted_at=from_epoch_ms(int(submitted_ms)),
+            reason=WaitReason(aside or reason or WaitReason.MEMORY),
+            begins_at=spec.waits.begin_at if aside else None,
+            tally=Tally(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
+        )
+
+    def _asked(self, spec: JobSpec, nonce: str, ends: Mapping[int, bool] | None) -> list[str]:
+        words = (spec.account.name, int(spec.level), spec.mem_bytes, str(spec.shape), int(spec.requeue))
+        reply: list[str] = self._scripts.run("submit", *words, encode_spec(spec), nonce, waiting.asked(spec, ends))
+        return reply
+
+    @answering
+    def edit(
+        self,
+        job_id: int,
+        change: Callable[[JobSpec], JobSpec],
+        *,
+        level: bool = False,
+        after: bool = False,
+        begin: bool = False,
+        ends: Mapping[int, bool] | None = None,
+    ) -> JobState | None:
+        """Change the request of a job that waits; return its state, None if it is unknown here. It keeps its place.
+
+        *level*, *after* and *begin* tell which of these *change* changes: a job that waiting has lifted stays where it
+        is otherwise, one that has waited for an end or its time does not begin anew. *ends*: see :meth:`submit`.
+
+        Raises:
+            Refused: it runs or has ended.
+            Unreadable: its request cannot be read.
+            BadRequest: it would wait for itself.
+            Impossible, Unknown: see :meth:`submit`; nothing was changed.
+
+        """
+        while True:
+            fields, payload = next(self._entries([job_id]))
+            if not fields:
+                return None
+            spec = change(decode_spec(payload))
+            digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
+            verdict, *rest = self._scripts.run(
+                "edit",
+                job_id,
+                digest,
+                int(spec.level) if level else "",
+                spec.mem_bytes,
+                str(spec.shape),
+                encode_spec(spec),
+                int(after),
+                int(begin),
+                waiting.asked(spec, ends),
+            ) or ("changed",)
+            if verdict != "changed":  # else somebody else was faster: what they made of it is changed
+                _refuse_edit(job_id, verdict, rest)
+                _refuse(spec, verdict, rest, self._known)
+                return JobState(verdict)
+
+
+def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
+    """Raise what the queue has against an edit that it could not have against a submit."""
+    if verdict == "stands":
+        raise Refused(f"job {job_id} is {rest[0]}: only a job that waits can be edited")
+    if verdict == "begun":
+        raise Refused(
+            f"job {job_id} is an array that has begun, or a member of one: cancel what waits and submit it anew"
+        )
+    if verdict == "circle":
+        other = f"job {rest[0]} waits for it" if int(rest[0]) != job_id else "it is that job"
+        raise BadRequest(f"job {job_id} cannot come after job {rest[0]}: {other}")
+    if verdict == "tangled":
+        raise BadRequest(f"job {job_id} cannot come after jobs that wait for so many others")
+
+
+def _refuse(
+    spec: JobSpec, verdict: str, rest: Sequence[str], known: Callable[[], Sequence[tuple[Device, str]]]
+) -> None:
+    """Raise what the queue has against a request, if anything; *known* are its devices."""
+    if verdict == "unknown":
+        raise Unknown(tuple(map(int, rest)))
+    if verdict == "never":
+        job_id, how = rest
+        ended = "succeeded" if how == "ok" else "failed, or was cancelled"
+        raise Impossible(f"job {job_id} {ended}: a job that is to come after it otherwise could never start")
+    if verdict == "impossible":
+        why, figure = rest
+        raise Impossible(why_impossible(spec, why, int(figure), known() if why == "model" else ()))
+    if verdict == "limited":
+        whose, limit, used, most, asked = rest
+        raise limiting.beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))
