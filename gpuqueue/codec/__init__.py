@@ -31,7 +31,7 @@ from gpuqueue.codec.endings import (
     run_device_to_plain,
 )
 from gpuqueue.codec.parts import placement_from_plain, placement_to_plain
-from gpuqueue.codec.records import job_to_plain, record_to_plain, run_to_plain
+from gpuqueue.codec.records import job_to_plain, record_to_plain, run_to_plain, tally_to_plain
 from gpuqueue.codec.request import MAX_SPEC_BYTES, UNREADABLE, decode_spec, encode_spec, stand_in
 from gpuqueue.codec.text import VERSION, Plain
 
@@ -65,6 +65,7 @@ __all__ = [
     "run_device_to_plain",
     "run_to_plain",
     "stand_in",
+    "tally_to_plain",
     "timeline_from_plain",
     "timeline_to_plain",
     "whole_payload",

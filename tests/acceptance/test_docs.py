@@ -272,7 +272,7 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
     simulated = json.loads(CliRunner().invoke(commands, words, input=EXAMPLE).stdout)
     expected = {
         "A job": list(record),
-        "An array": list(codec.array_to_plain(replace(record_of.job, spec=make_spec(array=Array.parse("0-1")))) or ()),
+        "An array": list(codec.tally_to_plain(replace(record_of.job, spec=make_spec(array=Array.parse("0-1")))) or ()),
         "A run": list(run),
         "An ending": list(run["ending"]),
         "A run's device": list(run_device),
