@@ -44,7 +44,7 @@ def _migrated_postgres(postgres_server: Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def _migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a file with our tables, to copy."""
     path = tmp_path_factory.mktemp("book") / "template.db"
     migrate.upgrade(f"sqlite:///{path}")
@@ -73,7 +73,7 @@ def empty_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> I
 def book_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Iterator[str]:
     """Return the URL of a new database with our tables."""
     if backend == "sqlite":
-        shutil.copy(request.getfixturevalue("_migrated_sqlite"), tmp_path / "book.db")
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
         yield f"sqlite:///{tmp_path / 'book.db'}"
         return
     server: Server = request.getfixturevalue("postgres_server")

@@ -57,7 +57,7 @@ def here(
     queue: JobQueue, store_url: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> JobQueue:
     """Return a queue with a waiting, a running and a cancelled job, and let the command line use it."""
-    shutil.copy(request.getfixturevalue("_migrated_sqlite"), tmp_path / "book.db")
+    shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
     monkeypatch.setenv("GPUQUEUE_REDIS_URL", store_url)
     monkeypatch.setenv("GPUQUEUE_DATABASE_URL", f"sqlite:///{tmp_path / 'book.db'}")
     monkeypatch.setenv("GPUQUEUE_HOST", "nodeA")

@@ -31,7 +31,7 @@ LOG = "what the job said\n"
 @pytest.fixture(autouse=True)
 def _book(site: Site, request: pytest.FixtureRequest) -> None:
     """Give the site a book with tables, and nothing in it."""
-    shutil.copy(request.getfixturevalue("_migrated_sqlite"), site.settings.state_dir / "book.db")
+    shutil.copy(request.getfixturevalue("migrated_sqlite"), site.settings.state_dir / "book.db")
 
 
 def make_run(site: Site, job_id: int, token: str, *, age_s: float = 2 * YOUNG_S, device: str = "GPU-0") -> RunDir:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
+import shutil
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 from factories import ADA, BOB, make_device, make_offer, make_spec, serve
@@ -22,9 +25,11 @@ from hypothesis.stateful import (
 from store_dump import dump, faults
 
 from gpuqueue.array import Array, Indexes
+from gpuqueue.book.book import Book
 from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.job import ENDS, JobSpec, JobState, Level, WaitReason
 from gpuqueue.limits import Limits
+from gpuqueue.opening import open_queue
 from gpuqueue.placement import ANYWHERE, Placement, Preference
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
@@ -36,8 +41,10 @@ from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.unqueued import Found
 from gpuqueue.retries import Retries, RetryOn
 from gpuqueue.run import Ending, EndingKind
+from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
 from gpuqueue.waits import Condition, Dependency, Waits
+from workers.recorder import Recorder
 
 DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
 MODELS = {"GPU-0": "Test A100", "GPU-1": "Test A100", "GPU-2": "Test H100", "GPU-3": "Test H100"}
@@ -83,6 +90,8 @@ class Site(RuleBasedStateMachine):
     """Submitters, workers, reapers and people at once, one act at a time: every script is atomic."""
 
     url = ""
+    #: An empty book, and where each site may have a copy of it.
+    empty_book, home = Path(), Path()
 
     claims = Bundle("claims")
 
@@ -94,6 +103,11 @@ class Site(RuleBasedStateMachine):
         self.acknowledged: set[int] = set()
         self.ended: dict[int, JobState] = {}
         self.attempts: dict[int, int] = {}
+        self.recorded: set[int] = set()
+        path = self.home / f"{secrets.token_hex(4)}.db"
+        shutil.copy(self.empty_book, path)
+        self.book = Book(f"sqlite:///{path}")
+        self.recorder = Recorder(Settings.load({}), self.queue, self.book)
 
     @initialize(target=claims, batch=st.lists(jobs, min_size=6, max_size=12), order=orders)
     def open(self, batch: list[dict[str, Any]], order: list[str]) -> Any:
@@ -106,6 +120,7 @@ class Site(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Close the connections."""
+        self.book.close()
         self.queue.close()
         self.client.close()
 
@@ -329,6 +344,35 @@ class Site(RuleBasedStateMachine):
         self.client.hset("{gq}:meta", mapping={"reap": self.queue.now_ms(), "grace": 0})
         self.queue.reap(loss_limit=3, lease_s=300, tick_s=1000)
 
+    @rule()
+    def record(self) -> None:
+        """The book takes what the outbox has; the store forgets what has ended."""
+        self.ended.update({job.id: job.state for job in self.queue.live() if job.state in ENDS})
+        while self.recorder.record(0):
+            pass
+        live = {job.id for job in self.queue.live()}
+        self.recorded |= set(self.ended) - live
+        assert {each: self.ended[each] for each in self.recorded} == self.book.states(self.recorded)
+
+    @rule()
+    def lose_the_store(self) -> None:
+        """Its data is gone. What the book knows comes back as it stood, and every run goes on under its token."""
+        self.record()
+        before = self._standing()
+        self.client.flushall()
+        assert open_queue(self.queue, self.book, lease_s=300) is not None
+        after = self._standing()
+        wrong = [
+            (each, before.get(each), after.get(each)) for each in before | after if before.get(each) != after.get(each)
+        ]
+        assert not wrong, wrong
+        self.client.hset(keys.PREFIX + "meta", "claims", 0)  # as if the lease were over
+        serve(self.queue, *(self.offer(uuid) for uuid in DEVICES))
+
+    def _standing(self) -> dict[int, tuple[Any, ...]]:
+        """Return where each job stands, as far as both stores must agree on it."""
+        return {job.id: (job.state, job.attempt, job.losses, job.retries, job.requeues) for job in self.queue.live()}
+
     # ---- what must hold ------------------------------------------------------------------------------------------
 
     @invariant()
@@ -356,15 +400,15 @@ class Site(RuleBasedStateMachine):
         """And what has ended stays as it ended."""
         live = self.queue.live()
         states = {job.id: job.state for job in live}
-        assert self.acknowledged == {job.id for job in live if job.member is None}
+        assert self.acknowledged - self.recorded == {job.id for job in live if job.member is None}
         for job_id, state in self.ended.items():
-            assert state is states[job_id]
+            assert job_id in self.recorded or state is states[job_id]
         self.ended.update({job_id: state for job_id, state in states.items() if state in ENDS})
 
 
-def test_no_order_of_acts_breaks_a_promise(store_url: str) -> None:
+def test_no_order_of_acts_breaks_a_promise(store_url: str, migrated_sqlite: Path, tmp_path: Path) -> None:
     """Hypothesis looks for one, and shows the shortest that it finds."""
-    Site.url = store_url
+    Site.url, Site.empty_book, Site.home = store_url, migrated_sqlite, tmp_path
     run_state_machine_as_test(
         Site,
         settings=settings(
