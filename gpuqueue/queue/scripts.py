@@ -54,9 +54,21 @@ _LUA = Path(__file__).with_name("lua")
 _FIRST = "do local why = refusal() if why then return why end end\n"
 
 
+class Late(str):
+    """A part that an act seldom needs. It stands in a function, ``load_waits``, which the act calls first.
+
+    Of a look at an idle queue half the time was spent on making functions that nobody called.
+    """
+
+    __slots__ = ()
+
+
 #: What stands before an act beside ``lib.lua``.
 SHARED = {
-    "claim": ("constraints", "limits", "waits", "placement", "together", "elsewhere", "members"),
+    "claim": (
+        *("constraints", Late("limits"), Late("waits"), "placement"),
+        *("together", Late("elsewhere"), Late("members")),
+    ),
     **dict.fromkeys(("reserve", "age", "preempt", "why"), ("constraints", "limits", "placement")),
     "uses": ("limits",),
     **dict.fromkeys(
@@ -92,7 +104,15 @@ def whole(act: str, clock: str = "") -> str:
     *clock* goes right behind the prelude, to give a simulation another ``now_ms`` (see simulated.py).
     """
     first = "" if act in OPENING else _FIRST
-    return "".join((source("lib"), clock, first, *map(source, SHARED.get(act, ())), source(act)))
+    parts = [_late(part) if isinstance(part, Late) else source(part) for part in SHARED.get(act, ())]
+    return "".join((source("lib"), clock, first, *parts, source(act)))
+
+
+def _late(part: str) -> str:
+    """Return a part whose functions are made by ``load_…``, once, and not before."""
+    head, _, body = source(part).partition("\ndo\n")
+    exported = head[head.index("\nlocal ") + len("\nlocal ") :].partition(",")[0]
+    return f"{head}\nlocal function load_{part}()\nif {exported} then return end\n{body}"
 
 
 class Scripts:

@@ -16,7 +16,24 @@ if gpus_here == '1' then heard_of_gpus = true end -- also while their own worker
 local now = now_ms()
 local stamp = string.format('%.0f', now)
 
+local limited
+local function are_limited() -- most sites are not; looked up when a job is found that fits
+  if limited == nil then limited = call('EXISTS', P .. 'limits') == 1 end
+  if limited then load_limits() end
+  return limited
+end
+local function load_arrays() -- and all that lets jobs in
+  load_waits()
+  load_members()
+end
+local function spec_for(id, array)
+  if not array then return call('GET', key2('s', id)) end
+  load_arrays()
+  return spec_of(id, array)
+end
+
 -- A claim sent twice because the reply was lost gets the same answer twice, unless somebody else has the job by now.
+do
 local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', '^(%w+):(%d+)$')
 if last_nonce == nonce then
   local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
@@ -27,11 +44,18 @@ if last_nonce == nonce then
       least = math.min(least or bytes, bytes)
       mem = string.format('%.0f', least)
     end
-    return {last_id, j[2], spec_of(last_id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
+    return {last_id, j[2], spec_for(last_id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
   end
   return {}
 end
-let_in_if_due(now)
+end
+do
+local first_due = call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
+if first_due and tonumber(first_due) <= now then -- a job's time has come, or what it waited for has ended
+  load_arrays()
+  let_in(now)
+end
+end
 if call('HEXISTS', P .. 'drained', device) == 1 then return {} end
 if now < meta().claims then return {} end -- rebuilt a moment ago (see open.lua)
 
@@ -97,7 +121,7 @@ local function gang(mem, asks, for_job)
 end
 
 local r_job, r_need, r_start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
-if r_job and reserved_in_vain(r_job) then
+if r_job and are_limited() and reserved_in_vain(r_job) then
   unreserve(r_job)
   r_job = nil
 end
@@ -138,6 +162,7 @@ local function take(id, lv, user, shape, devices, how)
     unreserve(id)
     if j[9] then call('HDEL', job_key(id), 'pl') end
     array = id
+    load_arrays()
     id, index, left = split(array, j[6], now)
     if not id then return nil end
   else
@@ -150,7 +175,7 @@ local function take(id, lv, user, shape, devices, how)
   local attempt, losses = counted(j[3]) + 1, counted(j[4])
   local token = attempt .. '.' .. nonce
   local names = table.concat(devices, ',')
-  local spec = spec_of(id, array)
+  local spec = spec_for(id, array)
   if limit_s > 0 then -- the shape's is rounded up; a quote within a text of the spec has a backslash before it
     limit_s = math.min(limit_s, tonumber(string.match(spec or '', '"time_limit_s":([%d.]+)')) or limit_s)
   end
@@ -222,10 +247,13 @@ local function leave_elsewhere(id, shape) -- to a device that should rather have
   local asks = kind_of(shape, colon)
   if asks.n > 1 then
     local elsewhere = fits(shape).elsewhere
-    return elsewhere ~= nil and leave_to(elsewhere, id, now)
+    if not elsewhere then return false end
+    load_elsewhere()
+    return leave_to(elsewhere, id, now)
   end
   local order = asks.want.order or meta().order
   if asks.want.alone or order == '' then return false end
+  load_elsewhere()
   local better = better_device(this, tonumber(string.sub(shape, 1, colon - 1)), asks, order, now)
   return better ~= nil and leave_to(better, id, now)
 end
@@ -247,7 +275,7 @@ local FEW = 8
 local function take_among_first(lv, user)
   local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
   for i = 1, #heads, 2 do
-    if fits(heads[i]) and not is_left(lv, user, heads[i]) and not limit_in_the_way(user, heads[i], kind) then
+    if fits(heads[i]) and not is_left(lv, user, heads[i]) and not (are_limited() and limit_in_the_way(user, heads[i], kind)) then
       local taken = take_head(lv, user, heads[i], heads[i + 1])
       if taken or not is_left(lv, user, heads[i]) then return taken, true end
     end
@@ -264,7 +292,7 @@ local function take_fitting(lv, user, fitting)
     for i = 1, #heads do
       local id = heads[i] and tonumber(heads[i])
       local shape = fitting[from + i - 1]
-      if id and (not first or id < first) and not is_left(lv, user, shape) and not limit_in_the_way(user, shape, kind) then
+      if id and (not first or id < first) and not is_left(lv, user, shape) and not (are_limited() and limit_in_the_way(user, shape, kind)) then
         first, its_shape = id, shape
       end
     end
@@ -326,4 +354,4 @@ for _, lv in ipairs(LEVELS) do
     if taken then return taken end
   end
 end
-return left > 0 and {LEAVE_MS} or {}
+return left and left > 0 and {LEAVE_MS} or {}

@@ -93,6 +93,8 @@ end
 
 -- What a script is handed is judged before its first write: writes are not undone when a script dies half-way. Each
 -- script names the kinds of its arguments in their order. The argument itself is not repeated: it may be anything.
+local misfit, expect
+do
 local NUMBER, WORD, MOST = '^%d+$', '^[%w_.@+-]+$', '9007199254740992' -- 2^53, what a double counts up to
 local KINDS = {
   levels = '^[0-3]+$', id = '^[1-9]%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER, level = '^[0-3]$', ['level?'] = '^[0-3]?$', flag = '^[01]$',
@@ -110,7 +112,7 @@ local KINDS = {
 local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true, later = true}
 
 -- -> the error to answer with, or nil. `from` is the first argument that is judged, 1 unless said.
-local function misfit(kinds, from)
+function misfit(kinds, from)
   for i = 1, #kinds do
     local kind, text = kinds[i], ARGV[(from or 1) + i - 1]
     local good = text and (kind == 'text' or (#text <= 4096 and string.find(text, KINDS[kind])))
@@ -121,25 +123,29 @@ local function misfit(kinds, from)
 end
 
 -- As misfit, where nothing may follow.
-local function expect(kinds)
+function expect(kinds)
   if #ARGV > #kinds then return redis.error_reply('BADARGS there are ' .. #ARGV .. ' arguments, not ' .. #kinds) end
   return misfit(kinds)
+end
 end
 
 -- Forward decay: a device-second spent at t weighs 2^((t - T0) / half-life). Dividing all by one number never
 -- changes their order, so scores are only ever added to. (Cormode et al., "Forward Decay", ICDE 2009.)
+local meta, set_meta
+do
 local T0_S, HALF_LIFE_S = 1735689600, 7 * 86400
 local kept -- of the site's figures; read once in a script
-local function meta()
+function meta()
   if kept then return kept end
   local claims, fair, t0, half_life, order = unpack(call('HMGET', P .. 'meta', 'claims', 'fair', 't0', 'half_life', 'order'))
   kept = {claims = tonumber(claims or '') or 0, fair = tonumber(fair or ''), t0_s = tonumber(t0 or '') or T0_S,
     half_life_s = tonumber(half_life or '') or HALF_LIFE_S, order = order or ''}
   return kept
 end
-local function set_meta(...)
+function set_meta(...)
   call('HSET', P .. 'meta', ...)
   kept = nil
+end
 end
 local function exponent(ms) return (ms / 1000 - meta().t0_s) / meta().half_life_s end
 local function weight(ms) return 2 ^ exponent(ms) end
