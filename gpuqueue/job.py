@@ -120,6 +120,8 @@ class WaitReason(str, Enum):
     MEMORY = "memory"
     #: The queue knows of no device of the kind, and in the pool, that it may run on.
     DEVICE = "device"
+    #: Every device that it may run on is kept for a job that has waited too long, or takes no new job.
+    RESERVATION = "reservation"
     #: Every device that it may run on takes no new job, by somebody's say.
     DRAINED = "drained"
     #: A limit of its user or its group leaves no room for it.

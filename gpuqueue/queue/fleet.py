@@ -114,6 +114,11 @@ class Fleet(Store):
         """Return the UUIDs of the devices that take no new job, by anybody's say."""
         return set(cast("list[str]", self._redis.hkeys(keys.DRAINED)))
 
+    def _kept(self) -> dict[str, str]:
+        """Return by UUID for which job each device is kept that is kept for one."""
+        reservations = cast("dict[str, str]", self._redis.hgetall(keys.KEPT))
+        return {device: reservation.partition(":")[0] for device, reservation in reservations.items()}
+
     def _tell_seen(self, offer: Offer) -> None:
         """Tell who else is on the device and what is wrong with it, when that has changed."""
         strangers = [asdict(each) for each in offer.strangers]

@@ -80,7 +80,7 @@ class Looks(Recovery, Fleet, Ticks):
         """Return *jobs*; of those that wait, say which wait for something else than memory."""
         if all(job.reason is not WaitReason.MEMORY for job in jobs):
             return jobs
-        devices, drained = self._known(), self._drained()
+        devices, drained, kept = self._known(), self._drained(), self._kept()
         others = WaitReason.PAUSE if self.pause_left_s() else WaitReason.MEMORY
         limits = self.limits()
         uses = self.uses() if limits.users or limits.groups else {}
@@ -93,7 +93,10 @@ class Looks(Recovery, Fleet, Ticks):
                 return WaitReason.DEVICE
             if drained.issuperset(found):
                 return WaitReason.DRAINED
-            return WaitReason.LIMIT if limits.over(job.spec.account.name, limiting.use_of(job.spec), uses) else others
+            if limits.over(job.spec.account.name, limiting.use_of(job.spec), uses):
+                return WaitReason.LIMIT
+            for_others = {device for device, job_id in kept.items() if job_id != str(job.id)}
+            return WaitReason.RESERVATION if drained.union(for_others).issuperset(found) else others
 
         return [replace(job, reason=reason(job)) for job in jobs]
 

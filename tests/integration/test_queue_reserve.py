@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 
-from gpuqueue.job import JobState
+from gpuqueue.job import JobState, WaitReason
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -56,6 +56,22 @@ def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) ->
         end(queue, run)
 
     assert large == must_claim(queue).job_id
+
+
+def test_who_waits_for_a_reservation_is_told_so(queue: JobQueue) -> None:
+    """And the job that the room is kept for waits for memory, as before."""
+    serve(queue)
+    small(queue)
+    must_claim(queue)
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    passed = small(queue)
+
+    def reasons() -> list[WaitReason | None]:
+        return [job.reason for job in queue.live() if job.id in {large, passed}]
+
+    assert [WaitReason.MEMORY, WaitReason.MEMORY] == reasons()
+    reserve(queue)
+    assert [WaitReason.MEMORY, WaitReason.RESERVATION] == reasons()
 
 
 def test_without_a_reservation_it_is_passed_each_time(queue: JobQueue) -> None:
