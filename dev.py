@@ -28,7 +28,7 @@ PYTHONS = {"3.10": "5.5", "3.11": "5.7", "3.12": "5.6", "3.13": "5.7"}
 #: What pytest exits with where tests failed, and nothing else was wrong.
 TESTS_FAILED = 1
 #: What those tests need beside the package itself.
-NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", "ruamel.yaml")
+NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", "ruamel.yaml", "tqdm")
 
 
 def main(words: list[str]) -> int:
@@ -76,9 +76,10 @@ def all_tests() -> int:
     """Run all tests, and those that failed once more; what passes only then is told, as in CPython's own test run.
 
     They kill processes and wait for them, so a machine that stands still for a minute can fail one that is right.
+    Most of their time is waiting: two files at once take half as long, more would be late for what they wait for.
     """
     pytest = (BIN / "python", "-m", "pytest", "--cov")
-    code = run(*pytest, "--cov-report=term")
+    code = run(*pytest, "-n", "2", "--dist", "loadfile", "--cov-report=term")
     if code != TESTS_FAILED:
         return code
     print("\nOnce more, only what failed:", flush=True)

@@ -33,7 +33,7 @@ def attach(job_id: str) -> None:
     \b
     Examples:
       gpuqueue attach 12
-      gpuqueue attach 12 && gpuqueue submit evaluate.py --mem 2G
+      gpuqueue attach 12 && echo done
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         client.get(job_id)  # what is not there is told before anything else

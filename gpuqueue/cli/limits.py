@@ -17,7 +17,13 @@ from gpuqueue.words import plain
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 def limits(*, as_json: bool) -> None:
-    """Tell what users, groups and pools may have at a time here, and what is used of it."""
+    """Tell what users, groups and pools may have at a time here, and what is used of it.
+
+    \b
+    Examples:
+      gpuqueue limits
+      gpuqueue limits --json
+    """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         found = client.limits()
     click.echo(json.dumps(limits_to_plain(found), indent=2) if as_json else _tables(found))

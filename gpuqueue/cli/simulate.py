@@ -59,7 +59,13 @@ def simulate(
 
     TRACE.csv is one of your own, or what gpuqueue history --csv printed; - reads it from the standard input. What no
     option says is as in this account's settings.
-    """
+
+    \b
+    Examples:
+      gpuqueue simulate --example > trace.csv
+      gpuqueue simulate trace.csv --devices 4x24G,2x80G
+      gpuqueue simulate trace.csv --devices 4x24G --plot waits.png
+    """  # noqa: D301 - \b is click's mark for lines to keep
     if example or count is not None:
         if file is not None or (example and count is not None):
             raise BadRequest("--example and --make print a trace and take none: choose one")

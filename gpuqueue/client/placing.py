@@ -31,11 +31,15 @@ def placed(
     kinds = [word for word in words if word in list(DeviceWish)]
     if kinds and len(words) > 1:
         raise BadRequest(f"--device {kinds[0]} stands for itself: say either a kind of device, or which devices")
+    try:
+        uuids = () if kinds or not words else tuple(uuids_of(words))
+    except BadRequest as error:
+        raise BadRequest(f"{error}; or say gpu, cpu or any") from None
     placement = Placement(
         exclusive=exclusive,
         whole=exclusive and not sized,
         models=_words("device_type", device_type),
-        devices=() if kinds or not words else tuple(uuids_of(words)),
+        devices=uuids,
         preference=Preference.parse(preference) if preference is not None else None,
     )
     if placement.devices:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -104,6 +103,8 @@ class Requests(Looks):
             if not fields:
                 return None
             spec = change(decode_spec(payload))
+            import hashlib  # noqa: PLC0415 - imports are what a submit waits for
+
             digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
             verdict, *rest = self._scripts.run(
                 "edit",

@@ -36,6 +36,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "cancel": (),
     "hold": (),
     "release": (),
+    "edit": ("-m", "-g", "--device", "-t", "-n", "-p", "--pool", "--after", "--begin", "--retries", "--retry-on"),
     "history": (
         *("-u", "-n", "-s", "--since", "--until", "-d", "-l", "--before", "--json", "--csv", "--sort", "--columns"),
         *("--ending", "--exit-code", "--model", "--host", "--min-peak", "--min-duration", "--max-duration", "-c"),
@@ -48,8 +49,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "drain": ("--all", "--reason"),
     "resume": ("--all",),
 }
-#: They wait for something, or start and stop the machine: not here.
-ELSEWHERE = {"run", "attach", "up", "down", "status", "db", "doctor", "completion"}
+#: They wait for something, run something, or start and stop the machine: not here.
+ELSEWHERE = {"run", "attach", "estimate", "simulate", "up", "down", "status", "db", "doctor", "completion"}
 
 
 @pytest.fixture
