@@ -67,6 +67,20 @@ def one_job(value: object) -> JobName:
     return name
 
 
+def whole_job(value: object) -> int:
+    """Return the id of a job, or of all of an array.
+
+    Raises:
+        BadRequest: it names no job, or a part of an array.
+        JobNotFound: no job can have it.
+
+    """
+    name = job_name(value)
+    if name.part is not None:
+        raise BadRequest(f"{name} is a part of an array, which is changed as a whole: say {name.id}")
+    return name.id
+
+
 def count(what: str, value: object) -> int:
     """Return how many of something to return at most.
 

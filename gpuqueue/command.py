@@ -18,6 +18,9 @@ from gpuqueue.words import in_one_line
 
 #: Ended by Ctrl-C, and by a reader that has gone, as the shell reports SIGINT and SIGPIPE.
 INTERRUPTED, READER_GONE = 130, 141
+#: The class of what click puts in the place of standard output when nobody reads it any more. (Celery puts something
+#: there as well.)
+_READER_HAS_GONE = "PacifyFlushWrapper"
 #: Exit code of a mistake that only the operating system knows.
 FAILED = 1
 
@@ -47,13 +50,12 @@ def run(group: click.Group, program: str) -> int:
 
 def _ended(group: click.Group, program: str) -> int:
     """Run *group*; a command ends by returning, or by sys.exit with a code of its own."""
-    stdout, stderr = sys.stdout, sys.stderr
     try:
         # None leaves colour to click, which has it on a terminal only. See no-color.org.
         code = group.main(prog_name=program, standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None)
     except SystemExit as ended:
-        if sys.stdout is not stdout:  # click has met a reader that has gone, and makes it a 1
-            sys.stdout, sys.stderr = stdout, stderr
+        if type(sys.stdout).__name__.endswith(_READER_HAS_GONE):  # click has met a reader that has gone, and makes it a 1
+            sys.stdout, sys.stderr = sys.__stdout__ or sys.stdout, sys.__stderr__ or sys.stderr
             raise BrokenPipeError from None
         code = ended.code
     return code if isinstance(code, int) else 0

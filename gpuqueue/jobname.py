@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpuqueue.array import Indexes, Member
@@ -36,6 +37,13 @@ class JobName:
         if self.part is None or len(self.part) != 1:
             return None
         return Member(self.id, next(iter(self.part)))
+
+    def each(self) -> Iterator[str]:
+        """Yield the names of the jobs that are meant, one by one: the members of a part, else the name itself."""
+        if self.part is None:
+            yield str(self)
+        else:
+            yield from (f"{self.id}_{index}" for index in self.part)
 
     def __str__(self) -> str:
         return str(self.id) if self.part is None else f"{self.id}_{self.part}"

@@ -169,8 +169,8 @@ def _submit(batch: Batch, event: Event) -> None:
         "spec": member_note(member) if member and event.act is Act.CLAIM else payload,
         "array_id": member.array_id if member else None,
         "array_index": member.index if member else None,
-        "array_left": str(spec.array.indexes) if spec.array else None,
-        "array_held": "" if spec.array else None,
+        "array_left": None if spec.array is None else "" if spec.waits.hold else str(spec.array.indexes),
+        "array_held": None if spec.array is None else str(spec.array.indexes) if spec.waits.hold else "",
     }
 
 

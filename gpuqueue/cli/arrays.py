@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpuqueue.cli.ended import code_of
+from gpuqueue.command import INTERRUPTED
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName
@@ -109,4 +110,5 @@ def worst_code(client: Client, record: Record) -> int:
         return code_of(record)
     bad = [state for state in JobState if state.is_end and state is not JobState.SUCCEEDED]
     found = client.history(array=record.job.id, states=bad, limit=len(record.job.spec.array))
-    return max(map(code_of, found), default=1) or 1
+    none = INTERRUPTED if record.job.state is JobState.CANCELLED else 1
+    return max(map(code_of, found), default=none) or none

@@ -47,13 +47,13 @@ def live_ids(*states: str) -> Completer:
 
     def offered(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
         given = ctx.params.get(param.name or "")
-        named = set(given) if isinstance(given, tuple) else set()
+        named = set(map(str, given)) if isinstance(given, tuple) else set()
         return _starting(
             incomplete,
             (
-                (str(job.id), f"{job.state}, {job.spec.account.name}, {job.spec.name}")
+                (job.label, f"{job.state}, {job.spec.account.name}, {job.spec.name}")
                 for job in _jobs()
-                if job.id not in named and (not states or job.state.value in states)
+                if job.label not in named and (not states or job.state.value in states)
             ),
         )
 

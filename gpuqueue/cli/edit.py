@@ -6,15 +6,17 @@ from typing import Any
 
 import click
 
-from gpuqueue.checks import MAX_ID
+from gpuqueue import checks
 from gpuqueue.cli import wait_options
+from gpuqueue.cli.arrays import JobNameType
+from gpuqueue.cli.completing import live_ids
 from gpuqueue.client import Client
 from gpuqueue.device import DeviceWish
 from gpuqueue.job import Level
 
 
 @click.command()
-@click.argument("job_id", metavar="ID", type=click.IntRange(1, MAX_ID))
+@click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids("queued", "held"))
 @click.option("-m", "--mem", metavar="SIZE", help="Memory on each device.")
 @click.option("-g", "--gpus", type=int, help="Devices, all on one host.")
 @click.option("--device", type=click.Choice([str(wish) for wish in DeviceWish]), help="Wait for that kind.")
@@ -26,7 +28,7 @@ from gpuqueue.job import Level
 @wait_options.begin
 @wait_options.retries
 @wait_options.retry_on
-def edit(job_id: int, *, priority: str | None, after: tuple[str, ...], **changes: Any) -> None:
+def edit(job_id: str, *, priority: str | None, after: tuple[str, ...], **changes: Any) -> None:
     """Change what a job asks for that waits: all of it, or nothing where one thing is refused. It keeps its place.
 
     \b
@@ -36,5 +38,5 @@ def edit(job_id: int, *, priority: str | None, after: tuple[str, ...], **changes
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         level = None if priority is None else Level[priority.upper()]
-        job = client.edit(job_id, level=level, after=after or None, **changes)
+        job = client.edit(checks.whole_job(job_id), level=level, after=after or None, **changes)
     click.echo(f"job {job.id}: {job.state}")

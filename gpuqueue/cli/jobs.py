@@ -20,6 +20,7 @@ from gpuqueue.codec import job_to_plain, record_to_plain
 from gpuqueue.command import put, say
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, WaitTimeout
 from gpuqueue.job import JobState
+from gpuqueue.jobname import JobName
 from gpuqueue.logs import LogTail
 from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_duration
@@ -133,7 +134,7 @@ def logs(job_id: str, lines: int | None, *, follow: bool) -> None:
 
 
 @click.command()
-@job_ids()
+@job_ids(parts=True)
 @click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); the jobs go on.")
 @json_option
 def wait(ids: tuple[str, ...], timeout: str | None, *, as_json: bool) -> None:
@@ -145,11 +146,12 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, as_json: bool) -> None:
     Examples:
       gpuqueue wait 12 13
       gpuqueue wait --timeout 2h 12 && gpuqueue logs 12
+      gpuqueue wait 17_0-9
     """  # noqa: D301 - \b is click's mark for lines to keep
     deadline = None if timeout is None else time.monotonic() + parse_duration(timeout)
     code, records = 0, []
     with Client() as client:
-        for each in ids:
+        for each in (one for name in ids for one in JobName.parse(name).each()):
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
             try:
                 record = client.wait(each, timeout_s=left_s, held=tell_held)

@@ -205,6 +205,10 @@ def _clock(at_ms: int) -> str:
 def _not_yet(found: Why) -> Iterator[str]:
     """Yield for what else than a device the job waits; nothing where it may start."""
     job = found.job
+    if job.state is JobState.HELD:
+        yield f"not before somebody releases it: gpuqueue release {job.label}"
+    if job.reason is WaitReason.ARRAY_LIMIT:
+        yield "not before a member of it has ended"
     if job.state is not JobState.QUEUED:
         return
     for each in job.awaits:

@@ -134,9 +134,7 @@ class Submitting(Looking):
             pty=Window.ours() if pty else None,
             script=script,
             interpreter=chosen,
-            waits=Waits(
-                after=wishes.dependencies(after), begin_at=wishes.begin(begin), hold=hold, dedupe=dedupe or None
-            ),
+            waits=Waits(after=wishes.dependencies(after), begin_at=wishes.begin(begin), hold=hold, dedupe=dedupe),
             retries=wishes.retries(retries, retry_on),
             array=_array(array, sweep, at_once),
         )

@@ -74,7 +74,7 @@ def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Sit
 
     assert f"cancelled (dependency {first} failed)" in open_site.cli("show", str(second)).stdout
     done = open_site.cli("wait", str(second), check=False)
-    assert 1 == done.returncode
+    assert 130 == done.returncode
     assert f"job {second} cancelled (dependency {first} failed)" in done.stderr
     (told, _) = json.loads(open_site.cli("history", "--json").stdout)
     assert (f"dependency {first} failed", "dependency") == (told["because"], told["reason"])

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuqueue.queue.door.door import Door, Pipeline
 from gpuqueue.queue.door.errors import NoStore, Said
 from gpuqueue.queue.door.resp import MAX_LINE_BYTES, MAX_STRING_BYTES, Reader, packed
+
+ROOT = Path(__file__).parents[2]
 
 
 class NoMore(Exception):
@@ -136,3 +141,16 @@ def test_an_answer_that_was_interrupted_begins_again() -> None:
         reader.answer()
 
     assert ["abc", 1] == reader.answer()
+
+
+def test_the_door_has_every_command_that_the_queue_asks_for() -> None:
+    """What only the library's door can do would be a traceback for a person, and pass every test of a worker."""
+    rooms = (ROOT / "gpuqueue" / "queue").glob("*.py")
+    texts = [room.read_text() for room in rooms if room.name not in {"library.py", "queue_facts.py", "server_facts.py"}]
+    asked = {(whose, name) for text in texts for whose, name in re.findall(r"\b(_redis|pipe)\.([a-z_]+)\(", text)}
+
+    assert ("_redis", "hgetall") in asked
+    assert ("pipe", "execute") in asked
+    assert [] == sorted(
+        (whose, name) for whose, name in asked if not hasattr(Door if whose == "_redis" else Pipeline, name)
+    )

@@ -29,6 +29,10 @@ class Commands:
         """Return a string, or None."""
         return self._do(("GET", key), _same)
 
+    def mget(self, keys: Sequence[str]) -> Any:
+        """Return several strings, or None in the place of one that is not there."""
+        return self._do(("MGET", *keys), _same)
+
     def time(self) -> Any:
         """Return the store's clock: seconds, and microseconds."""
         return self._do(("TIME",), _clock)
