@@ -54,7 +54,9 @@ def _ended(group: click.Group, program: str) -> int:
         # None leaves colour to click, which has it on a terminal only. See no-color.org.
         code = group.main(prog_name=program, standalone_mode=False, color=False if os.environ.get("NO_COLOR") else None)
     except SystemExit as ended:
-        if type(sys.stdout).__name__.endswith(_READER_HAS_GONE):  # click has met a reader that has gone, and makes it a 1
+        if type(sys.stdout).__name__.endswith(
+            _READER_HAS_GONE
+        ):  # click has met a reader that has gone, and makes it a 1
             sys.stdout, sys.stderr = sys.__stdout__ or sys.stdout, sys.__stderr__ or sys.stderr
             raise BrokenPipeError from None
         code = ended.code

@@ -127,8 +127,6 @@ def _open_queue(machine: Machine) -> None:
 
 def _refresh(machine: Machine, devices: str | None, pid: int) -> None:
     """Mend what is up already: the store may have died, or an interrupted `down` may have closed the devices."""
-    if devices is not None:
-        raise Refused(f"already up (pid {pid}): for other devices run gpuqueue down first")
     if machine.start_store() == "started":
         _tell("store", "restarted", machine.status().store)
     try:
@@ -138,6 +136,8 @@ def _refresh(machine: Machine, devices: str | None, pid: int) -> None:
         _tell_away(error)
     _open_queue(machine)
     machine.resume()
+    if devices is not None:
+        raise Refused(f"already up (pid {pid}): for other devices run gpuqueue down first")
     click.echo(f"already up (pid {pid}): see gpuqueue status", err=True)
 
 

@@ -134,3 +134,31 @@ def test_a_program_asks_for_arrays_as_well(site: Site) -> None:
         with pytest.raises(BadRequest):
             client.submit(["true"], mem="64M", **asked)  # type: ignore[arg-type]
     assert (1, 0) == site.queue.counts()
+
+
+def test_a_member_is_no_job_to_edit(site: Site) -> None:
+    """Python reads 1_2 as 12: that was the job which was changed."""
+    client = quiet(site)
+    for _ in range(12):
+        client.submit(["true"], mem="1G", hold=True)
+
+    said = site.cli("edit", "1_2", "--mem", "9G", check=False)
+
+    assert (2, 1) == (said.returncode, said.stderr.count("\n"))
+    assert "a part of an array" in said.stderr
+    assert client.submit(["true"], mem="1G").spec.mem_bytes == client.get(12).spec.mem_bytes
+
+
+def test_one_waits_for_a_part_and_hears_of_a_cancel(site: Site) -> None:
+    """All of the part must have ended; a cancelled array is told as a cancelled job is."""
+    client = quiet(site)
+    site.start_recorder()
+    array = int(site.cli("submit", "--mem", "64M", "--hold", "--array", "0-3", "--", "true").stdout)
+    late = site.cli("wait", f"{array}_1-2", "--timeout", "0.01s", check=False)
+    assert (124, True) == (late.returncode, f"job {array}_1 has not ended" in late.stderr)
+    assert "not before somebody releases it" in site.cli("why", str(array)).stdout
+
+    client.cancel(array)
+
+    assert 130 == site.cli("wait", f"{array}_1-2", check=False).returncode
+    assert 130 == site.cli("wait", str(array), check=False).returncode

@@ -12,7 +12,7 @@ from gpuqueue.array import Array, Axis, Indexes, Member
 from gpuqueue.book.book import Book
 from gpuqueue.event import Act, Cursor
 from gpuqueue.history import HistoryQuery
-from gpuqueue.job import Job, JobState
+from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.opening import catch_up, open_queue
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
@@ -21,6 +21,7 @@ from gpuqueue.queue.lease import Claim, Stray
 from gpuqueue.run import Ending, RunDevice
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
+from gpuqueue.waits import Dependency, Waits
 from workers.recorder import Recorder
 
 LEASE_S = 300.0
@@ -247,3 +248,20 @@ def test_the_ids_of_members_count_as_seen(queue: JobQueue, book: Book, first: in
     record()
     assert first + 10 == book.max_job_id()
     assert isinstance(book.cursor(), Cursor)
+
+
+def test_an_array_that_was_born_held_is_held_after_a_loss(
+    queue: JobQueue, book: Book, record: Callable[[], None]
+) -> None:
+    """It once came back as one that waits for what else it was to wait for, and then started by itself."""
+    parent = queue.submit(make_spec(waits=Waits(hold=True))).id
+    waits = Waits(hold=True, after=(Dependency(parent),))
+    array = queue.submit(make_spec(array=Array.parse("0-1"), waits=waits)).id
+    record()
+
+    lose_data(queue, book)
+
+    after = stand(queue, array)
+    assert (JobState.HELD, WaitReason.HELD) == (after.state, after.reason)
+    assert after.tally is not None
+    assert ("", "0-1") == (str(after.tally.left), str(after.tally.held))
