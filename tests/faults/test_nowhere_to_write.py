@@ -98,4 +98,4 @@ def test_a_home_that_is_not_there_is_no_reason_to_refuse_a_state_directory_that_
     done = run(tmp_path / "state", "gpuqueue", "status", HOME="/proc/no/home")
 
     assert (4, "") == (done.returncode, done.stderr)
-    assert f"unix://{tmp_path}/state/store/store.sock" in done.stdout
+    assert Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path / "state")}).redis_url in done.stdout

@@ -16,6 +16,7 @@ import time
 from typing import Any
 
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim
 from workers.gate import Gate
 from workers.worker import Worker
 
@@ -29,17 +30,17 @@ def note_looks(path: str) -> None:
     """Let the gate and the claim tell when they looked."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     began = threading.local()
-    look, claim, still_fits = Gate.look, JobQueue.claim, Gate.still_fits
+    look, seek, still_fits = Gate.look, JobQueue.seek, Gate.still_fits
 
     def noted_look(self: Gate) -> Any:
         began.ns = time.time_ns()
         return look(self)
 
-    def noted_claim(self: JobQueue, *args: Any, nonce: str, **kwargs: Any) -> Any:
-        claimed = claim(self, *args, nonce=nonce, **kwargs)
-        if claimed is not None:
+    def noted_seek(self: JobQueue, *args: Any, nonce: str, **kwargs: Any) -> Any:
+        found = seek(self, *args, nonce=nonce, **kwargs)
+        if isinstance(found, Claim):
             os.write(file, f"claim {nonce} {began.ns}\n".encode())
-        return claimed
+        return found
 
     def noted_still_fits(self: Gate, run: Any) -> Any:
         os.write(file, f"start {run.held.token} {time.time_ns()}\n".encode())
@@ -48,7 +49,7 @@ def note_looks(path: str) -> None:
     patched: Any = Gate
     patched.look, patched.still_fits = noted_look, noted_still_fits
     patched = JobQueue
-    patched.claim = noted_claim
+    patched.seek = noted_seek
 
 
 if __name__ == "__main__":
