@@ -102,7 +102,7 @@ def _store() -> Iterator[tuple[JobQueue, redis.Redis]]:
 
 def _submit_singles(client: redis.Redis, count: int) -> None:
     text, shape = encode_spec(SPEC), str(SPEC.shape)
-    words = (["ada", 1, SPEC.mem_bytes, shape, 1, text, new_nonce()] for _ in range(count))
+    words = (["ada", 1, SPEC.mem_bytes, shape, 1, text, new_nonce(), ""] for _ in range(count))
     scripts = Scripts(client)
     while some := [each for each, _ in zip(words, range(500), strict=False)]:
         scripts.run_each("submit", some)

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpuqueue.later import import_all_now
 from gpuqueue.queue.keys import PREFIX
+from gpuqueue.queue.lean import lean
 
 #: One script an act; ``lib.lua`` is the prelude of all, ``constraints.lua`` of those that match jobs with devices,
 #: ``placement.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``waits.lua`` and
@@ -50,6 +51,8 @@ ACTS = (
 
 #: The acts that make a store ready; it refuses every other one before.
 OPENING = frozenset({"begin", "restore", "gather", "recall", "open"})
+#: The act that runs most often, and in processes that live long: for a command that comes once it would not pay.
+LEAN = frozenset({"claim"})
 _LUA = Path(__file__).with_name("lua")
 _FIRST = "do local why = refusal() if why then return why end end\n"
 
@@ -105,7 +108,8 @@ def whole(act: str, clock: str = "") -> str:
     """
     first = "" if act in OPENING else _FIRST
     parts = [_late(part) if isinstance(part, Late) else source(part) for part in SHARED.get(act, ())]
-    return "".join((source("lib"), clock, first, *parts, source(act)))
+    text = "".join((source("lib"), clock, first, *parts, source(act)))
+    return lean(text) if act in LEAN else text
 
 
 def _late(part: str) -> str:
