@@ -14,8 +14,6 @@ MOST_MODELS = 8
 MOST_DEVICES = 64
 #: Longest text that stands for a model, in characters.
 MOST_MODEL = 64
-#: A device that is to be had as a whole may hold so much of its memory for strangers, as 1/N: a screen, the driver.
-STRANGERS_SHARE = 16
 
 _WORD = re.compile(r"[a-z0-9.]+")
 #: No comma, no colon: they part the UUIDs, and the words of a shape.

@@ -12,7 +12,7 @@ from gpuqueue.cli.completing import device_names
 from gpuqueue.client import Client
 from gpuqueue.errors import Refused
 from gpuqueue.queue.drains import Drain
-from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.queue.lease import SILENT_BEATS, DeviceStatus
 from gpuqueue.words import plain
 
 devices_argument = click.argument("devices", metavar="DEVICE…", nargs=-1, shell_complete=device_names)
@@ -83,3 +83,12 @@ def drain_plain(said: Drain) -> dict[str, str | None]:
     """Return *said* as plain values."""
     at = said.at.isoformat(timespec="milliseconds") if said.at else None
     return {"origin": said.origin.value, "why": said.why, "by": said.by, "at": at}
+
+
+def condition(device: DeviceStatus, beat_s: float) -> str:
+    """Return in a few words whether a device takes jobs."""
+    if device.drains:
+        return f"drained {plain(str(device.drains[0]))}"
+    if device.seen_s_ago > SILENT_BEATS * beat_s:
+        return f"silent for {device.seen_s_ago:.0f}s"
+    return "ready" if device.trouble is None else f"closed: {plain(device.trouble)}"

@@ -13,7 +13,7 @@ from dataclasses import asdict
 import click
 
 from gpuqueue.cli import render
-from gpuqueue.cli.drain import drain_lines, drain_plain
+from gpuqueue.cli.drain import condition, drain_lines, drain_plain
 from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
 from gpuqueue.command import say
@@ -21,7 +21,7 @@ from gpuqueue.embedded.machine import Machine, MachineStatus
 from gpuqueue.errors import BookUnreachable, Refused, Unreachable
 from gpuqueue.event import BEHIND_S
 from gpuqueue.process import DetachedProcess
-from gpuqueue.queue.lease import SILENT_BEATS, DeviceStatus
+from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import plain, short
@@ -295,7 +295,7 @@ def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
             format_bytes(each.free_bytes),
             f"{len(each.jobs)}/{each.slots}",
             " ".join(str(job_id) for job_id in each.jobs) or "-",
-            _condition(each, settings),
+            condition(each, settings.beat_s),
         )
         for each in found
     ]
@@ -312,16 +312,6 @@ def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             held = "unknown" if stranger.held_bytes is None else format_bytes(stranger.held_bytes)
             label = render.device_label(each.device)
             yield f"stranger on {plain(each.host)} device {label}: {held}  {who}  {what}"
-
-
-def _condition(each: DeviceStatus, settings: Settings) -> str:
-    if each.drains:
-        return f"drained {plain(str(each.drains[0]))}"
-    if each.seen_s_ago > SILENT_BEATS * settings.beat_s:
-        return f"silent for {each.seen_s_ago:.0f}s"
-    if each.trouble is not None:
-        return f"closed: {plain(each.trouble)}"
-    return "ready"
 
 
 def device_plain(each: DeviceStatus) -> dict[str, object]:

@@ -199,12 +199,6 @@ class Changing(Looking):
         self.queue.resume(uuids, origins=BY_PEOPLE)
         return self._statuses(uuids)
 
-    def _uuids(self, names: Sequence[str], *, all_here: bool) -> list[str]:
-        from gpuqueue.naming import named  # noqa: PLC0415 - as in queue
-
-        meant = named(self.devices(), names, host=self.settings.host, all_here=all_here)
-        return [each.device.uuid for each in meant]
-
     def _statuses(self, uuids: Sequence[str]) -> list[DeviceStatus]:
         by_uuid = {each.device.uuid: each for each in self.devices()}
         return [by_uuid[uuid] for uuid in uuids if uuid in by_uuid]

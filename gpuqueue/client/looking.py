@@ -226,3 +226,15 @@ class Looking(Connection):
     def devices(self) -> list[DeviceStatus]:
         """Return every device that workers announced."""
         return self.queue.devices()
+
+    def _uuids(self, names: Sequence[str], *, all_here: bool = False) -> list[str]:
+        """Return the UUIDs of the devices that people call so.
+
+        Raises:
+            BadRequest: a name means no device or several.
+
+        """
+        from gpuqueue.naming import named  # noqa: PLC0415 - as in queue
+
+        meant = named(self.devices(), names, host=self.settings.host, all_here=all_here)
+        return [each.device.uuid for each in meant]

@@ -112,7 +112,7 @@ class Submitting(Looking):
             python=checks.path_or_none("python", python),
         )
         wish, placement = placed(
-            device, device_type, preference, exclusive=exclusive, sized=mem is not None, uuids_of=self._uuids_of
+            device, device_type, preference, exclusive=exclusive, sized=mem is not None, uuids_of=self._uuids
         )
         spec = JobSpec(
             argv=command_line,
@@ -163,11 +163,6 @@ class Submitting(Looking):
             if found is not None:
                 found(job)
             return job
-
-    def _uuids_of(self, names: Sequence[str]) -> list[str]:
-        from gpuqueue.naming import named  # noqa: PLC0415 - as in queue
-
-        return [each.device.uuid for each in named(self.queue.devices(), names, host=self.settings.host)]
 
     def _mem_bytes(self, mem: str | int | None, pool: str) -> int:
         if mem is None:

@@ -21,8 +21,11 @@ from gpuqueue.queue.matching import why_impossible
 from gpuqueue.queue.unqueued import Found, Unknown
 
 if TYPE_CHECKING:
+    import hashlib
+
     from gpuqueue.queue import limiting
 else:
+    hashlib = later("hashlib")
     limiting = later("gpuqueue.queue.limiting")
 
 
@@ -103,8 +106,6 @@ class Requests(Looks):
             if not fields:
                 return None
             spec = change(decode_spec(payload))
-            import hashlib  # noqa: PLC0415 - imports are what a submit waits for
-
             digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
             verdict, *rest = self._scripts.run(
                 "edit",

@@ -8,10 +8,11 @@ from enum import Enum
 
 from gpuqueue.cli import render
 from gpuqueue.cli.arrays import label
+from gpuqueue.cli.drain import condition
 from gpuqueue.cli.screen.snapshot import Snapshot
 from gpuqueue.job import Job
 from gpuqueue.progress import Progress
-from gpuqueue.queue.lease import SILENT_BEATS, DeviceStatus
+from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import plain, short
 
@@ -89,15 +90,6 @@ def device_rows(snapshot: Snapshot, beat_s: float) -> list[tuple[str, ...]]:
         )
         for each in snapshot.devices
     ]
-
-
-def condition(device: DeviceStatus, beat_s: float) -> str:
-    """Return in a few words whether a device takes jobs."""
-    if device.drains:
-        return f"drained {plain(str(device.drains[0]))}"
-    if device.seen_s_ago > SILENT_BEATS * beat_s:
-        return f"silent for {device.seen_s_ago:.0f}s"
-    return "ready" if device.trouble is None else f"closed: {plain(device.trouble)}"
 
 
 def ordered(snapshot: Snapshot, order: Order) -> list[Job]:

@@ -6,7 +6,7 @@
 --   devices  UUIDs, separated by commas
 local within, constraints, facts_known, know_facts, of_model, is_named, belongs, undisturbed, alone_there
 do
-local STRANGERS_SHARE = 16 -- as gpuqueue.placement: a part of the memory that a screen and the driver may take
+local STRANGERS_SHARE = 16 -- strangers may hold 1/16 of a whole device: a screen, the driver
 
 function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
 
