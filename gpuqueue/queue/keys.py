@@ -13,7 +13,7 @@ rebuilding             string  the epoch to come, while the jobs of the book are
 seq                    int     the last job id given out, or kept for the members of an array; restored from the book
                                when the epoch is new
 live                   zset    job id -> job id: every job that the book has not taken over yet
-j:<id>                 hash    where a job stands (fields: see ``lua/lib.lua`` and ``members.lua``); small, so compact
+j:<id>                 hash    where a job stands (fields: see ``lua/base.lua`` and ``members.lua``); small, so compact
 s:<id>                 string  the job's spec (see gpuqueue.codec), apart because it is large; a member's is its array's
 am:<id>                set     the members of an array that are jobs of their own and have not ended
 q:<lv>:<user>:<shape>  zset    job id -> job id: one user's waiting jobs of one shape, in order of arrival

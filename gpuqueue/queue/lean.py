@@ -1,12 +1,15 @@
-"""Leaves out of a script the functions that it never calls.
+"""Makes a script that runs very often cheap to begin: what it never uses is left out. Pure.
 
 Making a function costs the store a fraction of a microsecond each time that a script runs, called or not, and the parts
-that stand before an act have functions for all acts: of the claim's, which runs most often, a third. Pure.
+that stand before an act have functions for all acts: of the claim's, which runs most often, a third. One that names a
+variable of the same chunk is found that variable in a list of all that are named so, from the end on; a variable of a
+chunk around it costs nothing more. So each section becomes a chunk within the one before it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 _COMMENT = re.compile(r"--[^\n]*")
@@ -17,18 +20,37 @@ _END = re.compile(r"^end\b[^\n]*\n", re.MULTILINE)
 _DECLARED = re.compile(r"^local [\w, \n]+?\n(?=do\n|local function load_\w+\(\)\n)", re.MULTILINE)
 
 
+#: The kinds of arguments that misfit() knows, and one of them.
+_KINDS = re.compile(r"(?<=\nlocal KINDS = \{\n).*?(?=\n\}\n)", re.DOTALL)
+_KIND = re.compile(r"(?:\['(\w+\?)'\]|\b(\w+)) = (?:'[^']*'|[A-Z]+)")
+#: Where a script says of which kinds its arguments are.
+_JUDGED = re.compile(r"(?:misfit|expect) ?\(?\{([^}]*)\}")
+
+
 class _Function(NamedTuple):
     name: str
     begin: int
     end: int
 
 
+def nested(sections: Sequence[str]) -> str:
+    """Return the script of these *sections*, each a chunk within the one before it."""
+    return "return (function()\n".join(sections) + "\nend)()" * (len(sections) - 1)
+
+
 def lean(text: str) -> str:
-    """Return the script *text* without the functions at its margin that nothing calls."""
+    """Return the script *text* without the functions at its margin that nothing calls, and unused kinds of words."""
+    judged = set(re.findall(r"'([^']*)'", " ".join(_JUDGED.findall(text))))
+    text = _KINDS.sub(lambda kinds: _kept(kinds[0], judged), text)
     while idle := _idle(text):
         for function in reversed(idle):
             text = text[: function.begin] + text[function.end :]
     return text
+
+
+def _kept(kinds: str, judged: set[str]) -> str:
+    """Return those of the *kinds* that something is *judged* by."""
+    return ", ".join(kind[0] for kind in _KIND.finditer(_COMMENT.sub("", kinds)) if (kind[1] or kind[2]) in judged)
 
 
 def _idle(text: str) -> list[_Function]:

@@ -1,4 +1,4 @@
-"""Loads the Lua scripts: one file an act, the shared prelude in front."""
+"""Loads the Lua scripts: one file an act, what they share in front."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 
 from gpuqueue.later import import_all_now
 from gpuqueue.queue.keys import PREFIX
-from gpuqueue.queue.lean import lean
+from gpuqueue.queue.lean import lean, nested
 
-#: One script an act; ``lib.lua`` is the prelude of all, ``constraints.lua`` of those that match jobs with devices,
+#: What stands before every act.
+PRELUDE = ("base", "lib")
+#: One script an act; ``constraints.lua`` is the prelude of those that match jobs with devices,
 #: ``placement.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``waits.lua`` and
 #: ``members.lua`` of those that queue a job or take it out, ``judge.lua`` of those that take a request,
 #: ``together.lua`` and ``elsewhere.lua`` of the claim; they are no acts.
@@ -66,10 +68,10 @@ class Late(str):
     __slots__ = ()
 
 
-#: What stands before an act beside ``lib.lua``.
+#: What stands before an act beside the prelude.
 SHARED = {
     "claim": (
-        *("constraints", Late("limits"), Late("waits"), "placement"),
+        *("constraints", Late("limits"), Late("waits"), Late("placement")),
         *("together", Late("elsewhere"), Late("members")),
     ),
     **dict.fromkeys(("reserve", "age", "preempt", "why"), ("constraints", "limits", "placement")),
@@ -108,8 +110,8 @@ def whole(act: str, clock: str = "") -> str:
     """
     first = "" if act in OPENING else _FIRST
     parts = [_late(part) if isinstance(part, Late) else source(part) for part in SHARED.get(act, ())]
-    text = "".join((source("lib"), clock, first, *parts, source(act)))
-    return lean(text) if act in LEAN else text
+    sections = (*map(source, PRELUDE), "".join((clock, first, *parts)), source(act))
+    return lean(nested(sections)) if act in LEAN else "".join(sections)
 
 
 def _late(part: str) -> str:

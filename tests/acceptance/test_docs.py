@@ -43,7 +43,7 @@ from gpuqueue.job import TRANSITIONS, Job, JobState, Level, WaitReason
 from gpuqueue.limits import Bound, Limit, LimitsInUse, Measure, PoolLimits
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
-from gpuqueue.queue.scripts import ACTS, SHARED, source
+from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
 from gpuqueue.settings import _READERS, PREFIX, Settings
 from gpuqueue.simulator.made import EXAMPLE
@@ -387,7 +387,7 @@ def test_every_state_ending_and_reason_is_described(head: str, words: type[JobSt
 
 def test_every_script_is_where_the_docs_say() -> None:
     """The path gpuqueue/queue/lua that the pages name holds the scripts."""
-    assert {*ACTS, "lib", *chain.from_iterable(SHARED.values())} == {
+    assert {*ACTS, *PRELUDE, *chain.from_iterable(SHARED.values())} == {
         entry.name.removesuffix(".lua") for entry in (files("gpuqueue.queue") / "lua").iterdir()
     }
 

@@ -82,7 +82,7 @@ def site(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
     def source(act: str) -> str:
         text = real(act)
-        if act != "lib":
+        if act != "base":
             return text
         assert 1 == text.count("local t = call('TIME')")
         return text.replace(

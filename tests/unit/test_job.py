@@ -9,7 +9,7 @@ from factories import make_spec
 from gpuqueue.device import DeviceKind, DeviceWish
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import ENDS, TRANSITIONS, Account, JobState, Shape
-from gpuqueue.queue.scripts import ACTS, SHARED, source
+from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.units import GIB, MIB
 
 
@@ -31,7 +31,7 @@ def test_every_lua_file_is_an_act_or_the_prelude() -> None:
     """No script lies about that nothing runs."""
     present = {entry.name.removesuffix(".lua") for entry in (files("gpuqueue.queue") / "lua").iterdir()}
 
-    assert {*ACTS, "lib", *chain.from_iterable(SHARED.values())} == present
+    assert {*ACTS, *PRELUDE, *chain.from_iterable(SHARED.values())} == present
 
 
 def test_ends_are_final() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from gpuqueue.queue.lean import lean
+from gpuqueue.queue.lean import lean, nested
 from gpuqueue.queue.scripts import LEAN, whole
 
 
@@ -46,3 +46,25 @@ def test_a_lean_script_has_all_that_it_calls() -> None:
             "select",
         }
         assert called - made - lua <= {"call", "factor", "after_close", "function", "and", "or", "not", "if", "return"}
+
+
+def test_what_no_argument_is_judged_by_is_left_out() -> None:
+    """The table of kinds is made anew in each run; a word of the same name elsewhere keeps none."""
+    text = (
+        "local NUMBER = '^%d+$'\n"
+        "local KINDS = {\n  ms = NUMBER, ['level?'] = '^[0-3]?$', user = '^%w+$', -- not 'ms'\n  pool = '^%w*$',\n}\n"
+        "local wrong = misfit {'ms', 'level?'}\n"
+        "if wrong then expect({'pool'}) end\n"
+        "call('GET', 'user')\n"
+    )
+
+    kept = lean(text)
+
+    assert "local KINDS = {\nms = NUMBER, ['level?'] = '^[0-3]?$', pool = '^%w*$'\n}\n" in kept
+
+
+def test_a_section_is_a_chunk_within_the_one_before_it() -> None:
+    """What a section returns is what the script returns."""
+    assert "local a = 1\nreturn (function()\nlocal b = a\nreturn (function()\nreturn b\nend)()\nend)()" == nested(
+        ("local a = 1\n", "local b = a\n", "return b")
+    )

@@ -82,6 +82,7 @@ local peers
 local free_on = {[device] = available} -- what the devices that were looked at can give
 local function neighbours() -- the host's other devices of this kind, the fullest first, in a fixed order
   if peers then return peers end
+  load_placement()
   peers = {}
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
@@ -120,7 +121,12 @@ local function gang(mem, asks, for_job)
   return devices
 end
 
-local r_job, r_need, r_start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
+local r_job, r_need, r_start, blockers
+local kept_for = call('HGET', P .. 'rsv', device)
+if kept_for then
+  load_placement()
+  r_job, r_need, r_start, blockers = parse_reservation(kept_for)
+end
 if r_job and are_limited() and reserved_in_vain(r_job) then
   unreserve(r_job)
   r_job = nil
@@ -233,8 +239,8 @@ local function how_it_came(lv, user, shape) -- did it pass a job that comes befo
     if above == lv then break end
     if any_belongs(key2('sh', above), 100) then return 'backfill' end
   end
-  for _, other in ipairs(call('ZRANGE', key2('ul', lv), 0, math.min(call('ZRANK', key2('ul', lv), user), 64) - 1)) do
-    if other == user then break end
+  local before = math.min(call('ZRANK', key2('ul', lv), user), 64) -- users
+  for _, other in ipairs(before > 0 and call('ZRANGE', key2('ul', lv), 0, before - 1) or {}) do
     if any_belongs(key3('us', lv, other), 100) then return 'backfill' end
   end
   local place = call('ZRANK', key3('us', lv, user), shape)
@@ -253,6 +259,7 @@ local function leave_elsewhere(id, shape) -- to a device that should rather have
   end
   local order = asks.want.order or meta().order
   if asks.want.alone or order == '' then return false end
+  load_placement()
   load_elsewhere()
   local better = better_device(this, tonumber(string.sub(shape, 1, colon - 1)), asks, order, now)
   return better ~= nil and leave_to(better, id, now)

@@ -1,6 +1,6 @@
 -- Arrays: one entry for all the members that no device took yet. Goes before every script that may move a job.
 --
--- Fields of j:<array> beside those of a job (see lib.lua):
+-- Fields of j:<array> beside those of a job (see base.lua):
 --   rm indexes that wait to be taken    hd indexes that a person holds; both as ranges: 3-99,105-110:5
 --   n members in all    cap most of them that may be jobs of their own at once
 --   tw when the last one was taken (ms), of a member when it was: nothing of it has waited for longer
