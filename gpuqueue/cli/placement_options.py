@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import click
 
-from gpuqueue.placement import Preference
+Option = Callable[[Any], Any]
 
+
+def _prefer(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
+    """Keep the one of these flags that is said as ``preference``."""
+    before = ctx.params.setdefault("preference", None)
+    if chosen and before is not None:
+        other = "no-preference" if before == "none" else before
+        raise click.UsageError(f"--{other} and {param.opts[0]} contradict each other: say one of them", ctx)
+    if chosen:
+        ctx.params["preference"] = param.name
+
+
+def _preference(name: str, help_text: str) -> Option:
+    return click.option(f"--{name}", is_flag=True, expose_value=False, callback=_prefer, help=help_text)
+
+
+device = click.option(
+    "--device",
+    multiple=True,
+    metavar="WHICH",
+    help="gpu, cpu or any; or a device by UUID, its start, INDEX or HOST:INDEX, several by commas. "
+    "Nothing said: a GPU, unless the queue knows of none.",
+)
+device_type = click.option(
+    "--device-type",
+    multiple=True,
+    metavar="MODEL",
+    help="Only devices of this model, by words of its name: A100. May be repeated: any of these.",
+)
+spread = _preference("spread", "On the device with the most free memory.")
+pack = _preference("pack", "On the device with the least that is enough.")
+#: Only of ``edit``.
+no_preference = click.option(
+    "--no-preference", "none", is_flag=True, expose_value=False, callback=_prefer, help="On which, the site says."
+)
+#: Those of submit and run.
 OPTIONS = (
-    click.option(
-        "--device",
-        multiple=True,
-        metavar="WHICH",
-        help="gpu, cpu or any; or a device by UUID, its start, INDEX or HOST:INDEX, several by commas. "
-        "Nothing said: a GPU, unless the queue knows of none.",
-    ),
-    click.option(
-        "--device-type",
-        multiple=True,
-        metavar="MODEL",
-        help="Only devices of this model, by words of its name: A100. May be repeated: any of these.",
-    ),
+    device,
+    device_type,
     click.option("--exclusive", is_flag=True, help="Alone on each device. Without --mem: all of its memory."),
-    click.option(
-        "--spread", "preference", flag_value=str(Preference.SPREAD), help="On the device with the most free memory."
-    ),
-    click.option(
-        "--pack", "preference", flag_value=str(Preference.PACK), help="On the device with the least that is enough."
-    ),
+    spread,
+    pack,
 )

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue import checks, wishes
+from gpuqueue import checks
 from gpuqueue.client.looking import Looking
-from gpuqueue.device import DeviceWish
 from gpuqueue.errors import (
     BadRequest,
     Refused,
 )
-from gpuqueue.job import Job, JobSpec, JobState, Level
-from gpuqueue.retries import RetryOn
+from gpuqueue.job import Job, JobState
 from gpuqueue.submission import current_account
-from gpuqueue.units import parse_bytes
-from gpuqueue.waits import Dependency
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
@@ -70,25 +65,16 @@ class Changing(Looking):
         """
         return self._moved(job, self._changed("release", job), JobState.QUEUED, "release")
 
-    def edit(  # noqa: PLR0913 - each is one thing that a person may change
-        self,
-        job_id: int,
-        *,
-        mem: str | int | None = None,
-        gpus: int | None = None,
-        device: DeviceWish | str | None = None,
-        time_limit: str | float | None = None,
-        name: str | None = None,
-        level: Level | None = None,
-        pool: str | None = None,
-        after: str | int | Dependency | Sequence[str | int | Dependency] | None = None,
-        begin: str | datetime | None = None,
-        retries: int | None = None,
-        retry_on: str | Sequence[RetryOn] | None = None,
-    ) -> Job:
-        """Change what is asked for a job that waits, and return it. It keeps its place; None leaves a thing as it is.
+    def edit(self, job_id: int, **changes: Any) -> Job:
+        """Change what is asked for a job that waits, and return it. It keeps its place.
 
-        ``"none"`` takes back a time limit, or the jobs to come after; ``"now"`` the time to begin.
+        Args:
+            job_id: A job, or all of an array. Of an array that has begun only ``at_once`` can be changed.
+            changes: As for ``submit``: ``mem``, ``gpus``, ``device``, ``device_type``, ``exclusive``, ``preference``,
+                ``time_limit``, ``signal``, ``name``, ``level``, ``pool``, ``after``, ``begin``, ``retries``,
+                ``retry_on``, ``at_once``. What is not named, or None, stays as it is. ``"none"`` takes back a time
+                limit, a signal, a preference, a device type, the jobs to come after, or how many at once; ``"now"``
+                the time to begin, ``"any"`` a named device.
 
         Raises:
             JobNotFound: nobody knows it.
@@ -97,38 +83,19 @@ class Changing(Looking):
             Impossible: no known device could ever run it so; nothing was changed.
 
         """
+        from gpuqueue.client.editing import Edit  # noqa: PLC0415 - imports are what users wait for
         from gpuqueue.queue.unqueued import Unknown  # noqa: PLC0415 - as in queue
 
-        wanted: dict[str, Any] = {
-            "mem_bytes": parse_bytes(mem) if isinstance(mem, str) else mem,
-            "gpus": gpus,
-            "device": None if device is None else DeviceWish.parse(device),
-            "name": name,
-            "level": level,
-            "pool": pool,
-        }
-        wanted = {field: value for field, value in wanted.items() if value is not None}
-        if time_limit is not None:
-            wanted["time_limit_s"] = None if time_limit == wishes.NONE else checks.time_limit(time_limit)
-        waits: dict[str, Any] = {}
-        if after is not None:
-            waits["after"] = () if after in (wishes.NONE, (wishes.NONE,)) else wishes.dependencies(after)
-        if begin is not None:
-            waits["begin_at"] = wishes.begin(begin)
-        if not wanted and not waits and retries is None and retry_on is None:
+        wanted = Edit(**changes)
+        if not wanted:
             raise BadRequest(f"say what to change: gpuqueue edit {job_id} --mem 8G")
-
-        def change(spec: JobSpec) -> JobSpec:
-            again = wishes.other_retries(spec.retries, retries, retry_on)
-            return replace(spec, **wanted, waits=replace(spec.waits, **waits), retries=again)
-
         edit = partial(
             self.queue.edit,
             checks.job_id(job_id),
-            change,
-            level=level is not None,
-            after=after is not None,
-            begin=begin is not None,
+            wanted.change(self._uuids),
+            level=wanted.level is not None,
+            after=wanted.after is not None,
+            begin=wanted.begin is not None,
         )
         try:
             state = edit()

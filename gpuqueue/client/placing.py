@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
-from gpuqueue import checks
+from gpuqueue import checks, wishes
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest
 from gpuqueue.placement import Placement, Preference
@@ -27,14 +29,7 @@ def placed(
         BadRequest: a name means no device or several, or words and names are mixed.
 
     """
-    words = _words("device", device)
-    kinds = [word for word in words if word in list(DeviceWish)]
-    if kinds and len(words) > 1:
-        raise BadRequest(f"--device {kinds[0]} stands for itself: say either a kind of device, or which devices")
-    try:
-        uuids = () if kinds or not words else tuple(uuids_of(words))
-    except BadRequest as error:
-        raise BadRequest(f"{error}; or say gpu, cpu or any") from None
+    wish, uuids = _which(_words("device", device), uuids_of)
     placement = Placement(
         exclusive=exclusive,
         whole=exclusive and not sized,
@@ -42,9 +37,62 @@ def placed(
         devices=uuids,
         preference=Preference.parse(preference) if preference is not None else None,
     )
-    if placement.devices:
-        return DeviceWish.ANY, placement  # whoever names a device says of what kind it is
-    return DeviceWish.parse(kinds[0]) if kinds else None, placement
+    return wish, placement
+
+
+def replaced(
+    device: DeviceWish | str | Sequence[str] | None,
+    device_type: str | Sequence[str] | None,
+    preference: Preference | str | None,
+    *,
+    exclusive: bool | None,
+    sized: bool,
+    uuids_of: Callable[[Sequence[str]], Sequence[str]],
+) -> Callable[[Placement], dict[str, Any]]:
+    """Return what makes, of the placement of a request, the fields of it that are other ones now.
+
+    None leaves a thing as it is, ``none`` takes it back. *sized* and *uuids_of* as in :func:`placed`.
+
+    Raises:
+        BadRequest: as there. So does what is returned, where a job would be left without a size.
+
+    """
+    said: dict[str, Any] = {}
+    wish, uuids = _which(_words("device", device), uuids_of)
+    if device is not None:
+        said["devices"] = uuids
+    if device_type is not None:
+        models = _words("device_type", device_type)
+        said["models"] = () if models == (wishes.NONE,) else models
+    if preference is not None:
+        said["preference"] = None if preference == wishes.NONE else Preference.parse(preference)
+    if exclusive is not None:
+        said["exclusive"] = exclusive
+    if sized:
+        said["whole"] = False
+
+    def place(placement: Placement) -> dict[str, Any]:
+        if exclusive is False and placement.whole and not sized:
+            raise BadRequest("it asked for all memory of the card: say how much it needs beside others, with --mem 6G")
+        fields: dict[str, Any] = {} if wish is None else {"device": wish}
+        return {**fields, "placement": replace(placement, **said)} if said else fields
+
+    return place
+
+
+def _which(
+    words: Sequence[str], uuids_of: Callable[[Sequence[str]], Sequence[str]]
+) -> tuple[DeviceWish | None, tuple[str, ...]]:
+    """Return the kind of device that *words* mean, None for none, and the devices that they name."""
+    kinds = [word for word in words if word in list(DeviceWish)]
+    if kinds and len(words) > 1:
+        raise BadRequest(f"--device {kinds[0]} stands for itself: say either a kind of device, or which devices")
+    if kinds or not words:
+        return DeviceWish.parse(kinds[0]) if kinds else None, ()
+    try:
+        return DeviceWish.ANY, tuple(uuids_of(words))  # whoever names a device says of what kind it is
+    except BadRequest as error:
+        raise BadRequest(f"{error}; or say gpu, cpu or any") from None
 
 
 def _words(what: str, value: DeviceWish | str | Sequence[str] | None) -> tuple[str, ...]:

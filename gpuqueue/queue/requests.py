@@ -131,7 +131,8 @@ def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
         raise Refused(f"job {job_id} is {rest[0]}: only a job that waits can be edited")
     if verdict == "begun":
         raise Refused(
-            f"job {job_id} is an array that has begun, or a member of one: cancel what waits and submit it anew"
+            f"job {job_id} is an array that has begun, or a member of one: only --at-once can be changed of it. For "
+            "the rest cancel what waits, and submit that anew"
         )
     if verdict == "circle":
         other = f"job {rest[0]} waits for it" if int(rest[0]) != job_id else "it is that job"

@@ -2,7 +2,8 @@
 -- ARGV: id  digest (SHA-1 of its spec, as the caller knows it)  level ('': as it is)  mem  shape  spec
 --       1 if it comes after other jobs than before  1 if it begins at another time  how it waits (see waits.lua)
 -- returns {state} | {'stands', state}: it does not wait | {'changed'}: its spec is another by now | {} unknown
---       | {'begun'}: it is a member of an array, or an array of which a member was taken
+--       | {'begun'}: it is a member of an array, or an array of which a member was taken; of the latter only how many
+--         members may be at once can be changed
 --       | {'circle', id}: that one waits for it | {'tangled'}: too many jobs wait for each other | as submit.lua
 local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'text'}
 local waits
@@ -14,9 +15,28 @@ if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADAR
 local job = read_job(id)
 if not job.st then return {} end
 local of = call('HMGET', job_key(id), 'ar', 'tw')
-if of[1] or of[2] then return {'begun'} end -- its request is its array's, or that of its members
-if (job.st ~= 'queued' and job.st ~= 'held') or not queueable(job) then return {'stands', job.st} end
-if redis.sha1hex(call('GET', key2('s', id)) or '') ~= digest then return {'changed'} end
+local known = call('GET', key2('s', id)) or ''
+local function but_for_at_once(text) return (string.gsub(text, '("array":{"indexes":"[%d,:-]+","at_once":)%w+,', '%1,', 1)) end
+local begun = of[2] and not of[1]
+if of[1] or (begun and but_for_at_once(known) ~= but_for_at_once(spec)) then -- its request is its array's, or its members'
+  return {'begun'}
+end
+local waits_yet = (job.st == 'queued' or job.st == 'held') and queueable(job)
+if not waits_yet and not (begun and ACTIVE[job.st]) then return {'stands', job.st} end
+if redis.sha1hex(known) ~= digest then return {'changed'} end
+
+local function keep_spec() -- and of an array how many of it may be at once
+  call('SET', key2('s', id), spec)
+  local text, _, cap = array_of(spec)
+  if text then call('HDEL', job_key(id), 'cap') end
+  if cap then call('HSET', job_key(id), 'cap', cap) end
+end
+if begun then
+  keep_spec()
+  local state = reckon(id, now_ms(), 'edit', 'spec', spec, 'begin', job.nb or '')
+  ring('work')
+  return {state}
+end
 
 -- Who would wait for this job if it waited for those? Ids only grow, so before an edit nobody can.
 local function circle(wanted)
@@ -57,7 +77,7 @@ if lv ~= '' then
   job.lv = lv
   call('HSET', job_key(id), 'lv', lv, 'lf', 0)
 end
-call('SET', key2('s', id), spec)
+keep_spec()
 local nb, nw = job.nb, job.nw
 waits.key = job.dk
 waits.retries, waits.requeues = counted(job.rn) > 0 and job.rn or nil, counted(job.qn) > 0 and job.qn or nil

@@ -1,0 +1,117 @@
+"""From what a person wants changed to a changed request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from gpuqueue import checks, wishes
+from gpuqueue.array import Array
+from gpuqueue.client.placing import replaced
+from gpuqueue.device import DeviceWish
+from gpuqueue.early_signal import EarlySignal
+from gpuqueue.errors import BadRequest
+from gpuqueue.job import JobSpec, Level
+from gpuqueue.placement import Preference
+from gpuqueue.retries import RetryOn
+from gpuqueue.units import parse_bytes
+from gpuqueue.waits import Dependency
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """What is to be changed of a job that waits; None leaves a thing as it is. Words: see ``Changing.edit``."""
+
+    mem: str | int | None = None
+    gpus: int | None = None
+    device: DeviceWish | str | Sequence[str] | None = None
+    device_type: str | Sequence[str] | None = None
+    exclusive: bool | None = None
+    preference: Preference | str | None = None
+    time_limit: str | float | None = None
+    signal: EarlySignal | str | None = None
+    name: str | None = None
+    level: Level | None = None
+    pool: str | None = None
+    after: str | int | Dependency | Sequence[str | int | Dependency] | None = None
+    begin: str | datetime | None = None
+    retries: int | None = None
+    retry_on: str | Sequence[RetryOn] | None = None
+    at_once: int | str | None = None
+
+    def __bool__(self) -> bool:
+        """Return whether anything is to be changed."""
+        return self != NOTHING
+
+    def change(self, uuids_of: Callable[[Sequence[str]], Sequence[str]]) -> Callable[[JobSpec], JobSpec]:
+        """Return what makes the changed request; *uuids_of* looks up devices by what people call them.
+
+        Raises:
+            BadRequest: something is malformed. So does what is returned, where a request cannot be so.
+
+        """
+        wanted = {**self._plain(), **self._limit()}
+        waits = self._waits()
+        place = replaced(
+            self.device,
+            self.device_type,
+            self.preference,
+            exclusive=self.exclusive,
+            sized=self.mem is not None,
+            uuids_of=uuids_of,
+        )
+
+        def changed(spec: JobSpec) -> JobSpec:
+            return replace(
+                spec,
+                **wanted,
+                **place(spec.placement),
+                waits=replace(spec.waits, **waits),
+                retries=wishes.other_retries(spec.retries, self.retries, self.retry_on),
+                array=self._array(spec.array),
+            )
+
+        return changed
+
+    def _plain(self) -> dict[str, Any]:
+        wanted = {
+            "mem_bytes": parse_bytes(self.mem) if isinstance(self.mem, str) else self.mem,
+            "gpus": self.gpus,
+            "name": self.name,
+            "level": self.level,
+            "pool": self.pool,
+        }
+        return {field: value for field, value in wanted.items() if value is not None}
+
+    def _limit(self) -> dict[str, Any]:
+        wanted: dict[str, Any] = {}
+        if self.time_limit is not None:
+            wanted["time_limit_s"] = None if self.time_limit == wishes.NONE else checks.time_limit(self.time_limit)
+        if self.signal is not None:
+            wanted["signal"] = None if self.signal == wishes.NONE else checks.early_signal(self.signal)
+        return wanted
+
+    def _waits(self) -> dict[str, Any]:
+        waits: dict[str, Any] = {}
+        if self.after is not None:
+            waits["after"] = () if self.after in (wishes.NONE, (wishes.NONE,)) else wishes.dependencies(self.after)
+        if self.begin is not None:
+            waits["begin_at"] = wishes.begin(self.begin)
+        return waits
+
+    def _array(self, array: Array | None) -> Array | None:
+        if self.at_once is None:
+            return array
+        if array is None:
+            raise BadRequest("how many at once is said of an array: this job is none")
+        if self.at_once == wishes.NONE:
+            return replace(array, at_once=None)
+        text = str(self.at_once)
+        if not text.isascii() or not text.isdigit():
+            raise BadRequest(f"at once there can be a number of members, or none for all that fit, not {text!r}")
+        return replace(array, at_once=int(text))
+
+
+NOTHING = Edit()

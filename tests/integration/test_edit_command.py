@@ -1,0 +1,154 @@
+"""``edit`` as people use it: where a job goes, when it is warned, and how many of an array run at once."""
+
+from __future__ import annotations
+
+import pytest
+from factories import claim, make_offer, must_claim, serve
+from site_of_one import Site
+from store_dump import dump, faults
+
+from gpuqueue import Client
+from gpuqueue.device import DeviceWish
+from gpuqueue.job import JobState, WaitReason
+from gpuqueue.placement import Placement, Preference
+from gpuqueue.queue.connect import connect
+from gpuqueue.run import Ending
+from gpuqueue.units import MIB
+
+
+@pytest.fixture
+def client(site: Site) -> Client:
+    """Return the client of a site whose device nobody works for: what is claimed, the test itself claims."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer())
+    return site.client
+
+
+def submit(site: Site, *words: str) -> int:
+    """Queue a job and return its id."""
+    return int(site.cli("submit", *words, "--", "true").stdout)
+
+
+def test_where_a_job_goes_can_be_changed(site: Site, client: Client) -> None:
+    """All that submit takes of devices edit takes as well, and takes it back."""
+    job = submit(site, "--mem", "64M")
+    uuid = make_offer().device.uuid
+
+    site.cli("edit", str(job), "--exclusive", "--device", uuid[:12], "--device-type", "none", "--pack")
+
+    there = client.get(job).spec
+    assert Placement(exclusive=True, devices=(uuid,), preference=Preference.PACK) == there.placement
+    assert DeviceWish.ANY is there.device
+    site.cli("edit", str(job), "--shared", "--device", "gpu", "--no-preference")
+    back = client.get(job).spec
+    assert (Placement(), DeviceWish.GPU, 64 * MIB) == (back.placement, back.device, back.mem_bytes)
+
+
+def test_who_wanted_the_whole_card_must_say_how_much_is_enough(site: Site, client: Client) -> None:
+    """Nobody knows how much memory such a job needs beside others."""
+    job = submit(site, "--exclusive")
+
+    refused = site.cli("edit", str(job), "--shared", check=False)
+
+    assert 2 == refused.returncode
+    assert "say how much it needs beside others, with --mem 6G" in refused.stderr
+    assert client.get(job).spec.placement.whole
+    site.cli("edit", str(job), "--shared", "--mem", "128M")
+    assert (Placement(), 128 * MIB) == (client.get(job).spec.placement, client.get(job).spec.mem_bytes)
+
+
+def test_a_device_that_never_fits_changes_nothing(site: Site, client: Client) -> None:
+    """As at submit: refused with what there is."""
+    job = submit(site, "--mem", "64M")
+
+    refused = site.cli("edit", str(job), "--device-type", "H100", check=False)
+
+    assert 2 == refused.returncode
+    assert "H100" in refused.stderr
+    assert Placement() == client.get(job).spec.placement
+
+
+@pytest.mark.parametrize("words", [("--spread", "--pack"), ("--pack", "--no-preference")])
+def test_contradictions_are_refused(site: Site, client: Client, words: tuple[str, str]) -> None:
+    """The last one said used to win, silently; so it did at submit."""
+    job = submit(site, "--mem", "64M")
+
+    refused = site.cli("edit", str(job), *words, check=False)
+
+    assert 2 == refused.returncode
+    assert f"{words[0]} and {words[1]} contradict each other" in refused.stderr
+    assert JobState.QUEUED is client.get(job).state
+
+
+def test_submit_refuses_both_preferences(site: Site, client: Client) -> None:
+    """Nothing is queued."""
+    refused = site.cli("submit", "--mem", "64M", "--pack", "--spread", "--", "true", check=False)
+
+    assert 2 == refused.returncode
+    assert not list(client.jobs())
+
+
+def test_a_warning_can_be_had_and_taken_back(site: Site, client: Client) -> None:
+    """It must still come before the time limit."""
+    job = submit(site, "--mem", "64M")
+
+    refused = site.cli("edit", str(job), "--signal", "USR1@120", check=False)
+    site.cli("edit", str(job), "--signal", "USR1@120", "--time", "1h")
+
+    assert (2, True) == (refused.returncode, "there is none: give one (--time)" in refused.stderr)
+    assert "USR1@120" == str(client.get(job).spec.signal)
+    site.cli("edit", str(job), "--signal", "none")
+    assert client.get(job).spec.signal is None
+
+
+def test_an_array_that_runs_can_be_given_more_room_and_less(site: Site, client: Client) -> None:
+    """What Slurm's users do with ArrayTaskThrottle: members that run go on, and the next ones come as is said now."""
+    array = submit(site, "--mem", "64M", "--array", "0-9%1")
+    first = must_claim(site.queue)
+    assert (first.job_id, claim(site.queue)) == (array + 1, None)
+    assert WaitReason.ARRAY_LIMIT is client.get(array).reason
+
+    site.cli("edit", str(array), "--at-once", "3")
+
+    second, third = must_claim(site.queue), must_claim(site.queue)
+    assert [array + 2, array + 3] == [second.job_id, third.job_id]
+    assert claim(site.queue) is None
+    site.cli("edit", str(array), "--at-once", "1")
+    done = Ending.from_status(0)
+    for each in (first, second):
+        site.queue.finish(each.job_id, each.token, state=JobState.SUCCEEDED, ending=done, duration_s=1.0, devices=())
+    assert claim(site.queue) is None
+    site.cli("edit", str(array), "--at-once", "none")
+    assert array + 4 == must_claim(site.queue).job_id
+    asked = client.get(array).spec.array
+    assert asked is not None
+    assert asked.at_once is None
+    assert [] == faults(dump(connect(site.queue.url)))
+
+
+def test_of_an_array_that_runs_nothing_else_can_be_changed(site: Site, client: Client) -> None:
+    """Its members have its request: also those that run."""
+    array = submit(site, "--mem", "64M", "--array", "0-9%2")
+    must_claim(site.queue)
+
+    refused = site.cli("edit", str(array), "--mem", "1G", "--at-once", "3", check=False)
+
+    assert 5 == refused.returncode
+    assert "only --at-once can be changed" in refused.stderr
+    asked = client.get(array).spec.array
+    assert asked is not None
+    assert 2 == asked.at_once
+
+
+def test_how_many_at_once_is_said_of_arrays_only(site: Site, client: Client) -> None:
+    """And is a number, from 1 up."""
+    single, array = submit(site, "--mem", "64M"), submit(site, "--mem", "64M", "--array", "0-9")
+
+    refused = [
+        site.cli("edit", str(job), "--at-once", most, check=False)
+        for job, most in ((single, "2"), (array, "0"), (array, "many"))
+    ]
+
+    assert [2, 2, 2] == [each.returncode for each in refused]
+    assert "this job is none" in refused[0].stderr
+    assert client.get(array).state is JobState.QUEUED
