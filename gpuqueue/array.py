@@ -23,6 +23,8 @@ MOST_TEXT = 4000
 _RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([0-9]{1,7}))?)?")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _SPAN = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
+#: What somebody meant for one: between the dots and around them are numbers of any kind.
+_NUMBERS = re.compile(r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?", re.IGNORECASE)
 #: ``{name}``, and ``{{name}}`` for who wants the braces themselves.
 _PLACE = re.compile(r"\{\{([A-Za-z0-9_]+)\}\}|\{([A-Za-z0-9_]+)\}")
 
@@ -100,6 +102,11 @@ class Axis:
             )
         for piece in self.text.split(","):
             span = _SPAN.fullmatch(piece)
+            if span is None and _NUMBERS.fullmatch(piece):
+                raise BadRequest(
+                    f"{self.name}={brief(piece)}: a range goes from one whole number to another, such as 0..4; name "
+                    "other values one by one, such as 0.1,0.2,0.3"
+                )
             if not piece or "\0" in piece or (span and int(span[2]) < int(span[1])):
                 raise BadRequest(
                     f"{self.name}={brief(self.text)} has no values: write them like lr=1e-3,1e-4 or seed=0..4"

@@ -15,6 +15,7 @@ MOST_DEPENDENCIES = 1000
 #: Largest id of a job to wait for.
 _MAX_ID = 10**15 - 1
 _KEY = re.compile(r"[A-Za-z0-9_.@+:-]{1,128}")
+_MEMBER = re.compile(r"[1-9][0-9]{0,14}_[0-9]")
 _DEPENDENCY = re.compile(r"([1-9][0-9]{0,14})(?::([a-z]+))?")
 
 
@@ -65,6 +66,10 @@ class Dependency:
         found = []
         for word in text.split(","):
             match = _DEPENDENCY.fullmatch(word.strip())
+            if _MEMBER.match(word.strip()):
+                raise BadRequest(
+                    f"{brief(word)}: of an array only all of it can be waited for: say {word.split('_')[0]}"
+                )
             if match is None or match[2] not in {None, *(each.value for each in Condition)}:
                 examples = "write --after 12, or 12:ok, 12:any, 12:fail; several with commas"
                 raise BadRequest(f"{brief(word)} is no job to wait for: {examples}")

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta, timezone
 from gpuqueue import checks
 from gpuqueue.errors import BadRequest
 from gpuqueue.retries import DEFAULT_ON, Retries, RetryOn
-from gpuqueue.units import parse_duration
+from gpuqueue.units import MAX_S, parse_duration
 from gpuqueue.waits import Dependency
 from gpuqueue.words import brief
 
@@ -51,12 +51,16 @@ def begin(value: object, *, now: datetime | None = None) -> datetime | None:
     None stands for at once, and so does what has been.
 
     Raises:
-        BadRequest: it is no time.
+        BadRequest: it is no time, or none within ten years.
 
     """
     now = now or datetime.now(timezone.utc)
     moment = _moment(value, now) if isinstance(value, str) else checks.moment_or_none("begin", value)
-    return None if moment is None or moment <= now else moment.astimezone(timezone.utc)
+    if moment is None or moment <= now:
+        return None
+    if moment - now > timedelta(seconds=MAX_S):
+        raise BadRequest(f"{brief(str(value))} is more than ten years away: nothing begins so late")
+    return moment.astimezone(timezone.utc)
 
 
 def _moment(text: str, now: datetime) -> datetime | None:
@@ -87,7 +91,7 @@ def retries(times: object, on: object) -> Retries:
         BadRequest: one of them makes no sense, or endings are named for no retries.
 
     """
-    count = checks.count("retries", times)
+    count = Retries(times=times).times if isinstance(times, int) else checks.count("retries", times)
     if on is None or on == ():
         return Retries(times=count)
     if not count:

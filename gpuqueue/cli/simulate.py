@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ from gpuqueue.words import brief, short
 
 #: Most users with a line of their own.
 MOST_USERS = 20
+#: What stands before a fault of a setting: here an option gave it.
+_BLAMED = re.compile(r"^setting (\w+) \(environment \w+\):")
 
 
 @click.command()
@@ -109,7 +112,11 @@ def _settings(knobs: dict[str, str | None]) -> Settings:
     import os  # noqa: PLC0415 - the environment is read in one place, and this hands it there
 
     given = {f"GPUQUEUE_{name.upper()}": value for name, value in knobs.items() if value is not None}
-    return Settings.load({**os.environ, **given})
+    Settings.load(os.environ)  # what is wrong there is not the options' fault
+    try:
+        return Settings.load({**os.environ, **given})
+    except BadRequest as error:
+        raise BadRequest(_BLAMED.sub(lambda found: f"--{found[1].replace('_', '-')}:", str(error), count=1)) from None
 
 
 def _knobs(settings: Settings, jobs: Trace) -> Knobs:

@@ -168,8 +168,17 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
         _warn_if_alone(client, job)
 
 
+def _one_job_only(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    if value:
+        option = param.opts[0]
+        words = f"{option} makes many jobs, and run attends one: gpuqueue submit {option} …, then gpuqueue wait"
+        raise click.UsageError(words, ctx)
+
+
 @click.command(cls=WithRest)
 @job_options
+@click.option("--array", hidden=True, expose_value=False, callback=_one_job_only)
+@click.option("--sweep", hidden=True, expose_value=False, callback=_one_job_only)
 @click.pass_context
 def run(ctx: click.Context, /, **options: Any) -> None:
     """Submit a job, show its output while it runs, and return its exit code.

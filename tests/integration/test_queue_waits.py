@@ -187,7 +187,7 @@ def test_a_dependant_that_is_cancelled_leaves_nothing_behind(queue: JobQueue) ->
     assert [JobState.CANCELLED] * 2 == [queue.cancel(second), queue.cancel(third)]
 
     assert is_whole(queue)
-    assert f"dependency {second} failed" == job_of(queue, fourth).because
+    assert f"dependency {second} was cancelled" == job_of(queue, fourth).because
     assert first == must_claim(queue).job_id
 
 

@@ -526,7 +526,7 @@ def test_what_waits_comes_back_with_what_it_waits_for(
         queue.submit(make_spec(waits=Waits(dedupe="k")))
     queue.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
     assert (Dependency(parent),) == stand(queue, child).awaits
-    assert [f"dependency {failed} failed", f"dependency {orphan} failed"] == [
+    assert [f"dependency {failed} failed", f"dependency {orphan} was cancelled"] == [
         stand(queue, each).because for each in (orphan, grandchild)
     ]
     assert [] == faults(dump(client))

@@ -359,6 +359,15 @@ def test_knobs_are_those_of_the_settings_unless_an_option_says(monkeypatch: pyte
     assert longest("--slots", "2") == 0
 
 
+def test_a_knob_is_blamed_by_its_option(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as a setting that nobody set; one that somebody set is."""
+    refused = command(example, "--devices", "24G", "--reserve-after", "soon")
+
+    assert str(refused.exception).startswith("--reserve-after: 'soon' is not a duration")
+    monkeypatch.setenv("GPUQUEUE_SLOTS", "many")
+    assert "GPUQUEUE_SLOTS" in str(command(example, "--devices", "24G", "--headroom", "1G").exception)
+
+
 @pytest.mark.parametrize("kind", ["png", "svg", "html"])
 def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None:
     """Whole, and nothing beside them."""
@@ -379,7 +388,7 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
         (("--example", "--make", "5"), "choose one"),
         (("t.csv", "--devices", "24G"), "cannot read 't.csv': No such file"),
         (("-", "--devices", "24"), "say the unit: 24M or 24G"),
-        (("-", "--devices", "24G", "--slots", "0"), "setting slots"),
+        (("-", "--devices", "24G", "--slots", "0"), "--slots: '0' is no whole number"),
         (("-", "--devices", "24G", "--half-life", "1s"), "too short"),
         (("-", "--devices", "24G", "--shares", "@x=1"), "name them in groups"),
         (("-", "--devices", "24G", "--json", "--plot", "x.png"), "exclude each other"),

@@ -41,11 +41,18 @@ def test_what_names_no_array_is_refused_in_one_line(text: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["lr", "=1", "lr=", "lr=1,,2", "seed=4..0", "index=1", "a b=1", "1=2"])
+@pytest.mark.parametrize(
+    "text", ["lr", "=1", "lr=", "lr=1,,2", "seed=4..0", "index=1", "a b=1", "1=2", "lr=0.1..0.5", "k=1,2..3.5"]
+)
 def test_what_is_no_sweep_is_refused(text: str) -> None:
     """Names are words, and each axis has values."""
     with pytest.raises(BadRequest):
         Axis.parse(text)
+
+
+def test_what_only_looks_like_a_range_is_a_value() -> None:
+    """A path may well have two dots in it."""
+    assert ["../a", "x..y"] == [Axis.parse("data=../a,x..y").value(place) for place in (0, 1)]
 
 
 def test_a_sweep_goes_through_all_combinations_the_last_fastest() -> None:

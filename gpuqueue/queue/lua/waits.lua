@@ -141,13 +141,19 @@ local function end_for(id, job, parent, now) -- what it waited for will never be
   call('HSET', job_key(id), 'why', 'dependency', 'bc', because)
 end
 
+local function end_of(parent, how) -- in words; of one that is forgotten here nobody knows more
+  if how == 'ok' then return ' succeeded' end
+  local state = call('HGET', job_key(parent), 'st')
+  return (state == 'cancelled' or state == 'lost') and ' was ' .. state or ' failed'
+end
+
 local function parent_ended(id, parent, how, now) -- one job hears of the end of one that it waits for
   local job = read_job(id)
   if job.st ~= 'queued' and job.st ~= 'held' then return end
   local left = {}
   for _, each in ipairs(dependencies(job.af)) do
     if each.id ~= parent then left[#left + 1] = each
-    elseif not met(each.condition, how) then return end_for(id, job, parent .. (how == 'ok' and ' succeeded' or ' failed'), now) end
+    elseif not met(each.condition, how) then return end_for(id, job, parent .. end_of(parent, how), now) end
   end
   depend(id, job, left)
   if job.st ~= 'queued' or job.af or not queueable(job) then return end
