@@ -3,7 +3,8 @@
 
 python3 dev.py demo     set up .venv, run a real training job through the queue, show its history
 python3 dev.py test     set up .venv, then everything that must be green: lint, types, floors, tests, other Pythons
-python3 dev.py lint     only lint, types and floors
+python3 dev.py lint     only lint, types, floors and the links of the documentation
+python3 dev.py docs     build the site of docs/ into build/site
 python3 dev.py unit     only the tests that need no process, socket or file
 python3 dev.py pythons  only unit and Celery tests, on every other Python from 3.10 to 3.13 that is installed
 """
@@ -33,7 +34,7 @@ NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", 
 
 def main(words: list[str]) -> int:
     """Run one of the verbs above."""
-    verbs = {"demo": demo, "test": test, "lint": lint, "unit": unit, "pythons": pythons}
+    verbs = {"demo": demo, "test": test, "lint": lint, "docs": docs, "unit": unit, "pythons": pythons}
     if len(words) != 1 or words[0] not in verbs:
         print(__doc__)
         return 2
@@ -68,7 +69,7 @@ def demo() -> int:
 
 def test() -> int:
     """Run everything that must be green."""
-    set_up("examples", "test")
+    set_up("docs", "examples", "test")
     return worst(lint_only(), run(BIN / "coverage", "erase"), all_tests(), pythons())
 
 
@@ -91,7 +92,7 @@ def all_tests() -> int:
 
 def lint() -> int:
     """Check style, types and floors."""
-    set_up("examples", "test")
+    set_up("docs", "examples", "test")
     return lint_only()
 
 
@@ -102,7 +103,20 @@ def lint_only() -> int:
         run(BIN / "ruff", "format", "--check", "."),
         run(BIN / "mypy"),
         run(BIN / "lint-imports"),
+        site(),
     )
+
+
+def docs() -> int:
+    """Build the site."""
+    set_up("docs", "examples", "test")
+    return site()
+
+
+def site() -> int:
+    """Build the site of docs/; a link or an anchor that leads nowhere fails it."""
+    os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")  # the theme's advice, in every run
+    return run(BIN / "python", "-m", "mkdocs", "build", "--strict")  # with --quiet it would not count
 
 
 def unit() -> int:

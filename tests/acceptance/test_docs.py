@@ -59,6 +59,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+#: Pages that are read beside the documentation, and that lead into it.
+BESIDE = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]
 PROGRAMS: dict[str, click.Group] = {"gpuqueue": commands, "gpuqueue-worker": worker_commands}
 #: Option -> whether it takes a value.
 Options = dict[str, bool]
@@ -402,11 +404,12 @@ def prose(page: Path) -> str:
     return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", [*PAGES, *BESIDE], ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_relative_link_leads_somewhere(page: Path) -> None:
-    """The file is there, and where the link names a heading, that is there too."""
+    """The file or picture is there, and where the link names a heading, that is there too."""
     broken = []
-    for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
+    for groups in re.findall(r"\]\(([^)\s]+)\)|(?:src|srcset)=\"([^\"]+)\"", prose(page)):
+        target = "".join(groups)
         if "://" in target or target.startswith("mailto:"):
             continue
         path, _, mark = target.partition("#")
