@@ -4,7 +4,7 @@
 python3 dev.py demo     set up .venv, run a real training job through the queue, show its history
 python3 dev.py test     set up .venv, then everything that must be green: lint, types, floors, tests, other Pythons
 python3 dev.py lint     only lint, types, floors and the links of the documentation
-python3 dev.py docs     build the site of docs/ into build/site
+python3 dev.py docs     bring the reference pages up to the code, and build the site of docs/ into build/site
 python3 dev.py unit     only the tests that need no process, socket or file
 python3 dev.py pythons  only unit and Celery tests, on every other Python from 3.10 to 3.13 that is installed
 """
@@ -108,9 +108,9 @@ def lint_only() -> int:
 
 
 def docs() -> int:
-    """Build the site."""
+    """Bring the reference pages up to the code, and build the site."""
     set_up("docs", "examples", "test")
-    return site()
+    return run(BIN / "python", "docs/reference/generate.py") or site()
 
 
 def site() -> int:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -136,6 +139,50 @@ def test_every_command_and_option_is_described_and_none_that_is_gone() -> None:
     }
 
     assert {name: set(options) for name, options in every_command().items()} == described
+
+
+GENERATE = Path("reference") / "generate.py"
+
+
+def generate(docs: Path, *words: str) -> tuple[int, str]:
+    """Return exit code and output of what writes the reference pages in *docs*."""
+    done = subprocess.run(
+        [sys.executable, str(docs / GENERATE), *words], capture_output=True, text=True, check=False, timeout=100
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    """Options, values, defaults, examples and settings: python docs/reference/generate.py has nothing to write."""
+    assert (0, "") == generate(DOCS, "--check")
+
+
+def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
+    """A section, a row and a setting that are missing come back; a default that is wrong is put right; words stay."""
+    shutil.copytree(REFERENCE, tmp_path / "reference")
+    commands_page, settings_page = (tmp_path / "reference" / name for name in ("commands.md", "settings.md"))
+    text = commands_page.read_text()
+    begin, end = text.index("## `gpuqueue wait`"), text.index("## `gpuqueue cancel`")
+    text = text[:begin] + text[end:]
+    text = text.replace("Default 1000.", "Default 7.").replace("| `--foreground`", "| `--background`")
+    commands_page.write_text(text)
+    settings_page.write_text(re.sub(r"^.*_LEASE`.*\n", "", settings_page.read_text(), flags=re.MULTILINE))
+
+    code, said = generate(tmp_path, "--check")
+    assert code == 1
+    assert "run .venv/bin/python docs/reference/generate.py" in said
+    assert text == commands_page.read_text()
+
+    assert generate(tmp_path)[0] == 0
+    written = sections(commands_page)
+    assert {"--timeout", "--json"} == {first.split()[0] for first in first_words(written["gpuqueue wait"])}
+    assert "gpuqueue wait 12 13\n" in written["gpuqueue wait"]
+    assert "the oldest first. Default `1000`." in written["gpuqueue queue"]
+    assert ["--devices SPEC", "--foreground"] == first_words(written["gpuqueue up"])
+    assert sections(REFERENCE / "commands.md")["gpuqueue cancel"] == written["gpuqueue cancel"]
+    lease = next(row for row in rows(settings_page.read_text()) if row[1] == "`lease`")
+    assert ["`GPUQUEUE_LEASE`", "`lease`", "`5m`", "duration"] == lease[:4]
+    assert lease[4].startswith("How long a claim holds")
 
 
 def test_every_exit_code_is_described() -> None:
@@ -439,7 +486,7 @@ def fault(line: str) -> str | None:
     """Return what is wrong with a command line, None if nothing is."""
     words = []
     for word in shlex.split(line, comments=True):
-        if word in {"|", ">", "&&", ";", "--"}:
+        if word in {"|", "||", ">", "&&", ";", "--"}:
             break
         words.append(word)
     name, rest = words[0], words[1:]

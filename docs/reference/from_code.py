@@ -1,0 +1,195 @@
+"""What the code says of itself: each command with its options and examples, each setting, each exit code.
+
+Every one is told as a row: the cells that the code decides, and the words for it where nobody has written better ones.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+
+import click
+
+from gpuqueue import settings as setting
+from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
+from gpuqueue.doctor.examination import EXIT_CODES
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.units import format_bytes
+from workers.cli import worker_commands
+from workers.devices.backend import DeviceTrouble
+
+PROGRAMS: dict[str, click.Group] = {"gpuqueue": commands, "gpuqueue-worker": worker_commands}
+#: Defaults that differ from one machine to the next.
+PLACES = {
+    "state_dir": "`~/.local/state/gpuqueue`",
+    "redis_url": "`unix://STATE_DIR/store/store.sock`",
+    "database_url": "`sqlite:///STATE_DIR/book.db`",
+    "host": "this machine's host name",
+}
+#: Exit codes that no class of an error has.
+OTHER_CODES = {0: "All went well.", 130: "Interrupted by Ctrl-C.", 141: "The reader of the output has gone."}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One command, as a person types it."""
+
+    name: str
+    #: The first paragraph of its help.
+    purpose: str
+    options: tuple[click.Option, ...]
+    #: The lines below ``Examples:`` in its help.
+    examples: tuple[str, ...]
+
+
+def every_command() -> Iterator[Command]:
+    """Yield the commands of both programs that a person may use and that there is something to say of."""
+    for program, group in PROGRAMS.items():
+        for name, command in _leaves(program, group):
+            options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+            if options or not isinstance(command, click.Group):
+                yield Command(
+                    name=name,
+                    purpose=" ".join(inspect.cleandoc(command.help or "").split("\n\n")[0].split()),
+                    options=tuple(options),
+                    examples=_examples(command.help or ""),
+                )
+
+
+def _leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for each in command.list_commands(context):
+            below = command.get_command(context, each)
+            if below is not None and not below.hidden:
+                yield from _leaves(f"{name} {each}", below)
+
+
+def _examples(text: str) -> tuple[str, ...]:
+    _, found, after = inspect.cleandoc(text).partition("Examples:\n")
+    lines = [line.strip() for line in after.split("\n\n")[0].splitlines()] if found else []
+    return tuple(re.sub(r" {3,}(?=[a-z])", "  # ", line) for line in lines)
+
+
+def purposes() -> list[str]:
+    """Return a row for each group of commands: its heading, and the commands in it."""
+    return [
+        f"| {heading} | "
+        + ", ".join(f"[`{name}`](#gpuqueue-{_anchor(name)})" for name in names if name in COMMANDS)
+        + " |"
+        for heading, names in SECTIONS.items()
+    ]
+
+
+def _anchor(name: str) -> str:
+    """Return the end of a command's anchor; of a group that is its first command's."""
+    command = commands.get_command(click.Context(commands), name)
+    if isinstance(command, click.Group):
+        return f"{name}-{command.list_commands(click.Context(command))[0]}"
+    return name
+
+
+def first_cell(option: click.Option, shown: str = "") -> str:
+    """Return an option's names and what its value is called: by the code, else as in the cell *shown* before."""
+    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+    if option.is_flag:
+        return names
+    before = re.search(r" ([^`]+)`$", shown)
+    invented = option.opts[-1].lstrip("-").split("-")[-1].upper()
+    value = option.metavar or (before[1].replace("\\|", "|") if before else invented)
+    return f"{names[:-1]} {value}`".replace("|", "\\|")
+
+
+def with_facts(option: click.Option, words: str) -> str:
+    """Return *words* with the values and the default that the code has, where they do not name them."""
+    if words.startswith("As in "):
+        return words
+    if isinstance(option.type, click.Choice):
+        values = [str(value) for value in option.type.choices]
+        if not all(f"`{value}`" in words for value in values):
+            words += " One of " + ", ".join(f"`{value}`" for value in values) + "."
+    default = option.default
+    if option.is_flag or not isinstance(default, (str, int, float)) or default == "":
+        return words
+    text = f"{default:g}" if isinstance(default, float) else str(default)
+    if re.search(rf"`{re.escape(text)}`[^.`]*\bdefault\b", words):
+        return words
+    stated = re.compile(r"(?<=Default )(`[^`]+`|[\w-]+)")
+    if found := stated.search(words):
+        return words if found[0].strip("`") == text else stated.sub(f"`{text}`", words)
+    return f"{words} Default `{text}`."
+
+
+def setting_row(name: str) -> dict[str, str]:
+    """Return environment variable, key, default, unit and meaning of a setting."""
+    default = PLACES.get(name) or _in_words(name, setting.Settings.__dataclass_fields__[name].default)
+    unit = {"bytes": "size", "s": "duration"}.get(name.rpartition("_")[2], "")
+    return {
+        "environment": f"`{setting.variable_of(name)}`",
+        "file key": f"`{setting.key_of(name)}`",
+        "default": default,
+        "unit": unit,
+        "meaning": _comments()[name],
+    }
+
+
+def settings() -> list[str]:
+    """Return the names of all settings."""
+    return list(setting._READERS)  # noqa: SLF001 - the one list of what can be set
+
+
+def _in_words(name: str, value: object) -> str:
+    if value is None or value == "":
+        return "none" if value is None else "empty"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, Enum):
+        return f"`{value}`"
+    if name.endswith("_bytes") and isinstance(value, int):
+        return f"`{format_bytes(value)}`"
+    return f"`{_duration(value)}`" if isinstance(value, float) else f"`{value}`"
+
+
+def _duration(value_s: float) -> str:
+    """Return seconds in the largest unit that is whole."""
+    for unit, seconds in (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("m", timedelta(minutes=1))):
+        if value_s % seconds.total_seconds() == 0:
+            return f"{value_s / seconds.total_seconds():g}{unit}"
+    return f"{value_s:g}s"
+
+
+def _comments() -> dict[str, str]:
+    """Return what stands above each field of Settings behind ``#:``."""
+    lines = inspect.getsource(setting.Settings).splitlines()
+    found = {}
+    for each in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            above: list[str] = []
+            at = each.lineno - 2
+            while lines[at].strip().startswith("#:"):
+                above.insert(0, lines[at].strip()[2:].strip())
+                at -= 1
+            found[each.target.id] = " ".join(above).replace("``", "`")
+    return found
+
+
+def exit_codes() -> dict[int, str]:
+    """Return each exit code of the commands with what its class of errors says of itself."""
+    found = dict(OTHER_CODES)
+
+    def walk(error: type[GpuQueueError]) -> None:
+        found.setdefault(error.exit_code, (error.__doc__ or "").splitlines()[0])
+        for below in error.__subclasses__():
+            walk(below)
+
+    for root in (GpuQueueError, DeviceTrouble):  # the latter is the workers' and comes only by its name
+        walk(root)
+    for grade, code in EXIT_CODES.items():
+        found.setdefault(code, f"From `doctor`: {grade}.")
+    return dict(sorted(found.items()))
