@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import os
 import pty
@@ -11,19 +12,50 @@ import struct
 import subprocess
 import termios
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import pyte
 from bounded import until
+
+#: The mode in which a program that draws on the whole screen has a screen of its own.
+OWN_SCREEN = 1049
+
+
+class Screen(pyte.Screen):
+    """A screen that shows again what was there before when a program that took all of it has left."""
+
+    def set_mode(self, *modes: int, **kwargs: bool) -> None:
+        """Obey the terminal's sequence; keep what is there aside if the program wants a screen of its own."""
+        super().set_mode(*modes, **kwargs)
+        if OWN_SCREEN in modes and kwargs.get("private"):
+            self._kept = (copy.deepcopy(self.buffer), self.cursor.x, self.cursor.y)
+            self.erase_in_display(2)
+
+    def reset_mode(self, *modes: int, **kwargs: bool) -> None:
+        """Obey the terminal's sequence; put back what was kept aside."""
+        super().reset_mode(*modes, **kwargs)
+        if OWN_SCREEN in modes and kwargs.get("private") and self._kept is not None:
+            self.buffer, self.cursor.x, self.cursor.y = self._kept
+            self._kept = None
+
+    _kept: tuple[Any, int, int] | None = None
 
 
 class Terminal:
     """Runs *command* on a terminal of its own, so many columns wide and rows high."""
 
     def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], *, columns: int = 80, rows: int = 24
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        *,
+        columns: int = 80,
+        rows: int = 24,
+        directory: Path | None = None,
     ) -> None:
-        self._screen = pyte.Screen(columns, rows)
+        self._screen = Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
         #: All that was written so far, escapes included.
         self.written = b""
@@ -36,6 +68,7 @@ class Terminal:
             stdout=theirs,
             stderr=theirs,
             env=wanted,
+            cwd=directory,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - so that Ctrl-C is a signal
         )
@@ -53,6 +86,15 @@ class Terminal:
             self.written += written
             self._stream.feed(written)
         return [line.rstrip() for line in self._screen.display]
+
+    @property
+    def screen(self) -> Screen:
+        """Return the screen with its colours, as it was when it was last looked at."""
+        return self._screen
+
+    def line_of_cursor(self) -> str:
+        """Return what stands in the line of the cursor now."""
+        return self.lines()[self._screen.cursor.y]
 
     def shows(self, text: str) -> str:
         """Wait until *text* stands in one of the lines, and return that line."""

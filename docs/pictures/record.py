@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""Takes the terminal pictures of the documentation: a real walk through gpuqueue, typed into a real shell.
+
+    .venv/bin/python docs/pictures/record.py
+
+It starts a queue of its own on two simulated devices, in a directory of its own, takes the walk that the acceptance
+tests take (tests/walk.py), and writes first-look.svg, a film of it, and a still of `gpuqueue top`. Only the account's
+name and the path of that directory are replaced, by what a newcomer would see there.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from tempfile import mkdtemp
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import pyte.screens  # noqa: E402 - behind the path
+from svg import Cell, Frame, film, still  # noqa: E402 - as above
+from walk import Shell, walk  # noqa: E402 - as above
+
+BIN = Path(sys.executable).parent
+COLUMNS, ROWS = 96, 18
+#: Halts of the walk that are shown, and for how many seconds.
+SHOWN = {"up": 5.0, "submit": 3.5, "queue": 4.5, "why": 6.0, "top": 6.0, "logs": 3.5, "history": 6.0}
+#: The one that is shown where nothing may move.
+STILL = "why"
+NAME = "ada"
+DIRECTORY = "/home/ada/.local/state/gpuqueue"
+
+
+def main() -> int:
+    """Take the walk and write the pictures."""
+    state, place = (Path(mkdtemp(prefix=f"gpuqueue-{name}-")) for name in ("picture", "walk"))
+    environ = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")},
+        "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+        "GPUQUEUE_STATE_DIR": str(state),
+        "GPUQUEUE_HOST": "lab1",
+        "COLORTERM": "truecolor",
+    }
+    frames: dict[str, Frame] = {}
+    try:
+        with Shell(environ, place, columns=COLUMNS, rows=ROWS) as shell:
+            for halt in walk(shell, place):
+                print(halt)
+                frames[halt] = cells_of(shell.screen, str(state))
+    finally:
+        down = [str(BIN / "gpuqueue"), "down", "--cancel-jobs"]
+        subprocess.run(down, env=environ, capture_output=True, check=False, timeout=100)
+        shutil.rmtree(state, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
+    shown = [(frames[halt], seconds) for halt, seconds in SHOWN.items()]
+    title = "gpuqueue: three jobs on two devices, why the third waits, and what became of them"
+    write("first-look.svg", film(shown, title, shown=list(SHOWN).index(STILL)))
+    write("top.svg", still(frames["top"], "gpuqueue top"))
+    return 0
+
+
+def write(name: str, text: str) -> None:
+    """Write a picture."""
+    (HERE / name).write_text(text)
+    print(f"{(HERE / name).relative_to(ROOT)}: {len(text.encode()) / 1000:.0f} kB")
+
+
+def cells_of(screen: pyte.screens.Screen, state: str) -> Frame:
+    """Return what stands on *screen*, with other names for the account and the directory *state*."""
+    rows = [[cell_of(screen.buffer[y][x]) for x in range(screen.columns)] for y in range(screen.lines)]
+    return [renamed(row, state) for row in rows]
+
+
+def cell_of(char: pyte.screens.Char) -> Cell:
+    """Return a place on the screen as it is to be drawn."""
+    front, back = (char.bg, char.fg) if char.reverse else (char.fg, char.bg)
+    return Cell(char.data or " ", front, back, char.bold)
+
+
+def renamed(row: list[Cell], state: str) -> list[Cell]:
+    """Return a line with the account's name and the directory *state* replaced; what becomes too long is cut."""
+    text = "".join(cell.text for cell in row).replace(state, DIRECTORY)
+    account = getpass.getuser()
+    for before in (f" {account} ", f"({account})", f"({account},"):
+        after = before.replace(account, NAME)
+        after = after.ljust(len(before)) if before.startswith(" ") else after
+        text = text.replace(before, after)
+    text = text.ljust(len(row))[: len(row)]
+    return [replace(cell, text=letter) for cell, letter in zip(row, text, strict=True)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

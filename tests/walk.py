@@ -1,0 +1,159 @@
+"""A newcomer's first walk through gpuqueue, typed into a real shell on a real terminal, on simulated devices.
+
+The acceptance test takes it to see that it can be walked; docs/pictures/record.py takes pictures on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from bounded import until
+from terminal import Terminal
+
+PROMPT = "$"
+#: What the newcomer has brought along: it takes memory, tells its epochs, and stops in the middle until it may go on.
+TRAIN = """\
+import argparse, pathlib, time
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=12)
+epochs = parser.parse_args().epochs
+held = bytearray(b"1") * (400 * 2**20)  # what a model would take
+for epoch in range(1, epochs + 1):
+    print(f"epoch {epoch}/{epochs}  loss {2.3 / (1 + 0.4 * epoch):.4f}", flush=True)
+    time.sleep(0.1)
+    while epoch == 5 and not pathlib.Path("go").exists():
+        time.sleep(0.05)
+print("saved model.pt")
+"""
+
+
+class Shell(Terminal):
+    """A shell in a directory, into which somebody types."""
+
+    def __init__(self, environ: Mapping[str, str], directory: Path, *, columns: int = 100, rows: int = 26) -> None:
+        self._code = directory / ".code"
+        wanted = {**environ, "PS1": f"{PROMPT} ", "PROMPT_COMMAND": f"echo $? > {self._code}", "HISTFILE": "/dev/null"}
+        bash = ["bash", "--norc", "--noprofile", "-i"]
+        super().__init__(bash, wanted, columns=columns, rows=rows, directory=directory)
+        self.done()
+
+    def types(self, line: str, *, code: int = 0) -> str:
+        """Type a line, wait until it is done, return what stands on the screen."""
+        self.begins(line)
+        self.done()
+        assert code == self.code(), f"{line}\n{self.picture()}"
+        return self.picture()
+
+    def begins(self, line: str) -> None:
+        """Type a line that goes on until it is interrupted or left."""
+        self.press(line)
+        self.shows(f"{PROMPT} {line}")
+        self.press("\n")
+
+    def ends(self, keys: str, *, code: int) -> str:
+        """End with *keys* what goes on, return what stands on the screen."""
+        self.press(keys)
+        self.done()
+        assert code == self.code(), self.picture()
+        return self.picture()
+
+    def clears(self) -> None:
+        """Leave nothing but the prompt on the screen."""
+        self.press("\x0c")
+        until(lambda: self.picture().strip() == PROMPT, what="a clear screen")
+
+    def code(self) -> int:
+        """Return the exit code of the last line."""
+        return int(self._code.read_text())
+
+    def done(self) -> None:
+        """Wait until the shell asks for the next line."""
+        until(lambda: self.line_of_cursor() == PROMPT, timeout_s=100, what="the prompt")
+
+
+def walk(shell: Shell, place: Path) -> Iterator[str]:
+    """Go all the way, and say at each halt where it is; fail where something is not seen.
+
+    *place* is the shell's directory.
+    """
+    (place / "train.py").write_text(TRAIN)
+    assert "ready" in shell.types("gpuqueue up --devices sim:2x4G")
+    yield "up"
+    shell.clears()
+    assert "\n1\n" in shell.types("gpuqueue submit train.py --mem 2G --time 1h")
+    assert "\n2\n" in shell.types("gpuqueue submit train.py --mem 2G --time 2h --name bert -- --epochs 5000")
+    assert "\n3\n" in shell.types("gpuqueue submit train.py --mem 2G --name patient")
+    yield "submit"
+    yield from _looks(shell)
+    yield from _ends(shell, place)
+    yield from _afterwards(shell, place)
+
+
+def _looks(shell: Shell) -> Iterator[str]:
+    """Where does it stand, and why does it wait?"""
+    seen = shell.types("gpuqueue queue")
+    assert ["running", "running", "queued"] == [line.split()[3] for line in seen.rstrip().splitlines()[-4:-1]]
+    assert "memory" in seen
+    yield "queue"
+    shell.clears()
+    seen = shell.types("gpuqueue why 3")
+    assert "WHY NOT THERE" in seen
+    assert "512M too little: job 1" in seen
+    assert "when job 1 must have ended" in seen
+    yield "why"
+    shell.clears()
+    shell.begins("gpuqueue top")
+    shell.shows("2 running, 1 waiting")
+    shell.shows("5/12")
+    shell.shows(" train.py ")
+    shell.shows(" running ")
+    shell.shows("q Quit")
+    assert "█" in shell.shows("Simulated 4G")
+    yield "top"
+    shell.ends("q", code=0)
+
+
+def _ends(shell: Shell, place: Path) -> Iterator[str]:
+    """One comes to its end under the newcomer's eyes, the other is taken away."""
+    shell.clears()
+    shell.begins("gpuqueue logs -f 1")
+    shell.shows("epoch 5/12")
+    (place / "go").touch()
+    shell.shows("saved model.pt")
+    shell.done()
+    yield "logs"
+    shell.clears()
+    assert "job 2: cancelling" in shell.types("gpuqueue cancel 2")
+    yield "cancel"
+    shell.types("gpuqueue wait 3")
+    yield "wait"
+
+
+def _afterwards(shell: Shell, place: Path) -> Iterator[str]:
+    """What became of it all?"""
+    shell.types("gpuqueue wait 2", code=130)
+    shell.clears()
+
+    def recorded() -> bool:
+        shell.clears()
+        seen = shell.types("gpuqueue history")
+        return "cancelled" in seen and seen.count("exit 0") == len(["train.py", "patient"])
+
+    until(recorded, what="the book")
+    assert "M\n" in shell.picture(), "the peaks"
+    yield "history"
+    shell.clears()
+    assert "lab.svg" in shell.types("gpuqueue stats --plot lab.svg")
+    assert (place / "lab.svg").read_text().rstrip().endswith("</svg>")
+    yield "stats"
+    shell.clears()
+    shell.begins("gpuqueue doctor")
+    shell.done()
+    assert shell.code() in {0, 6}, "a machine may be warned of something, but nothing is broken"
+    shell.shows("no process has outlived its run")
+    yield "doctor"
+    shell.clears()
+    assert "workers  stopped" in shell.types("gpuqueue down")
+    yield "down"
