@@ -70,7 +70,7 @@ def _range(text: str) -> range:
     first, step = int(found[1]), int(found[3] or 1)
     last = int(found[2] or first)
     if last < first or step < 1:
-        raise BadRequest(f"{brief(text)} names no index: the second number must not be below the first, nor a step 0")
+        raise BadRequest(f"{brief(text)} names no index: write the smaller number first, and no step of 0")
     if last >= MOST_MEMBERS:
         raise BadRequest(f"{brief(text)}: an index is at most {MOST_MEMBERS - 1}")
     return range(first, last + 1, step)

@@ -34,7 +34,7 @@ def run(group: click.Group, program: str) -> int:
     except click.exceptions.Abort:
         code = say(program, "interrupted", INTERRUPTED)
     except click.ClickException as error:
-        code = say(program, _in_words(error), error.exit_code)
+        code = say(program, _in_words(error, _asked_for(group, program)), error.exit_code)
     except GpuQueueError as error:
         code = say(program, str(error), error.exit_code)
     except BrokenPipeError:  # the reader (head, less) has gone; that is no mistake of anybody
@@ -81,16 +81,26 @@ def put(chunk: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _in_words(error: click.ClickException) -> str:
+def sentence(words: str) -> str:
+    """Return *words* with something at their end that lets another sentence follow."""
+    return words if words.endswith((".", "?", "!", ".)", "?)")) else f"{words}."
+
+
+def _asked_for(group: click.Group, program: str) -> str:
+    """Return the command that was typed, as far as it is one: click does not always tell where it gave up."""
+    name = next(iter(sys.argv[1:]), "")
+    return f"{program} {name}" if name in group.list_commands(click.Context(group)) else program
+
+
+def _in_words(error: click.ClickException, asked_for: str) -> str:
     """Return what click has to say in our way: one line that ends with what to do."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
         return "name a command"
     words = error.format_message()
-    context = getattr(error, "ctx", None)
-    if context is None:
+    if not isinstance(error, click.UsageError):
         return words
-    return f"{words} See {context.command_path} --help"
+    return f"{sentence(words)} See {error.ctx.command_path if error.ctx else asked_for} --help"
 
 
 def _close_stdout() -> None:

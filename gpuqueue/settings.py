@@ -351,7 +351,9 @@ def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
             content = file.read(_MAX_FILE_BYTES + 1)
     except OSError as error:
         if environ.get(PREFIX + "CONFIG"):
-            raise BadRequest(f"cannot read the settings file {path}: {error.strerror}") from error
+            raise BadRequest(
+                f"cannot read the settings file {path}: {error.strerror}. Name another with GPUQUEUE_CONFIG"
+            ) from error
         return {}
     except ValueError as error:
         raise BadRequest(f"{brief(str(path))} is no path of a settings file: {error}") from error

@@ -140,7 +140,7 @@ def command_of(
     if not isinstance(command, str):
         return (*command, *args), None, None
     if python is not None and shutil.which(python) is None:
-        raise BadRequest(f"no such interpreter: {python}")
+        raise BadRequest(f"no such interpreter: {python}: name one that is there with --python")
     chosen = python or interpreter(os.environ)
     argv = script_command(command, args, cwd=cwd, python=chosen)
     return argv, command, chosen if argv[0] == chosen else None
@@ -158,7 +158,7 @@ def working_directory(cwd: str | os.PathLike[str] | None) -> Path:
     except FileNotFoundError:
         raise BadRequest("the current directory is gone: go elsewhere, or say --cwd") from None
     if not os.path.isdir(directory):  # noqa: PTH112 - as in interpreter
-        raise BadRequest(f"no such directory: {directory}")
+        raise BadRequest(f"no such directory: {directory}: name one that is there with --cwd")
     return directory
 
 

@@ -45,7 +45,8 @@ def parse_bytes(text: str) -> int:
     """
     match = _SIZE.fullmatch(text.strip())
     if not match:
-        hint = "negative sizes make no sense" if text.strip().startswith("-") else "write it like 6G or 512MiB"
+        negative = "negative sizes make no sense, " if text.strip().startswith("-") else ""
+        hint = f"{negative}write it like 6G or 512MiB"
         if _BARE.fullmatch(text.strip()):
             hint = f"say the unit: {text.strip()}M or {text.strip()}G"
         raise BadRequest(f"{brief(text)} is not a size: {hint}")

@@ -50,7 +50,7 @@ def write(path: str, title: str, figure: Figure, text: str) -> None:
     """Write *figure* to *path* in the format of its ending; a page also gets *text*, which must suit a terminal.
 
     Raises:
-        OSError: it cannot be written; what was there is as it was.
+        GpuQueueError: it cannot be written; what was there is as it was.
 
     """
     import io  # noqa: PLC0415 - see above
@@ -65,7 +65,12 @@ def write(path: str, title: str, figure: Figure, text: str) -> None:
         else:
             figure.savefig(drawn, format="svg", metadata={"Date": None})
     content = _page(title, drawn.getvalue().decode(), text) if kind == ".html" else drawn.getvalue()
-    _replace(Path(path), content)
+    try:
+        _replace(Path(path), content)
+    except OSError as error:
+        raise GpuQueueError(
+            f"cannot write {brief(path)}: {error.strerror}: name a file in a directory that you may write to"
+        ) from error
 
 
 def _page(title: str, svg: str, text: str) -> bytes:

@@ -137,7 +137,9 @@ def _read(file: str) -> Trace:
         with open(file, encoding="utf-8", newline="") as lines:  # noqa: PTH123 - brief() below names it as it was given
             return trace.read(lines, short(file, 60))
     except OSError as error:
-        raise GpuQueueError(f"cannot read {brief(file)}: {error.strerror}") from error
+        raise GpuQueueError(
+            f"cannot read {brief(file)}: {error.strerror}: gpuqueue simulate --example prints a trace"
+        ) from error
 
 
 def _left_out(jobs: Trace, told: Comparison) -> list[str]:

@@ -16,6 +16,7 @@ from gpuqueue.cli.attend import Attendance
 from gpuqueue.cli.completing import directories, files, pools
 from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found
 from gpuqueue.client import Client
+from gpuqueue.command import sentence
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.job import Job, Level, WaitReason
@@ -38,7 +39,7 @@ class WithRest(click.Command):
         except click.UsageError as error:
             if ctx.obj is None and ("No such option" in error.message or "extra argument" in error.message):
                 raise click.UsageError(
-                    f"{error.format_message()} What belongs to the script goes after --.", ctx
+                    f"{sentence(error.format_message())} What belongs to the script goes after --.", ctx
                 ) from None
             raise
 

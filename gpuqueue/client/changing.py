@@ -40,9 +40,9 @@ class Changing(Looking):
         """
         done = self._changed("cancel", job)
         if done.state.is_end and done.state is not JobState.CANCELLED:
-            raise Refused(f"job {job} has {done.state} already")
+            raise Refused(f"job {job} has {done.state} already: see gpuqueue show {job}")
         if done.moved == 0 and not done.state.is_end and done.state is not JobState.CANCELLING:
-            raise Refused(f"nothing of {job} waits or runs: there is nothing to cancel")
+            raise Refused(f"nothing of {job} waits or runs: there is nothing to cancel, see gpuqueue show {job}")
         return done.state
 
     def hold(self, job: int | str) -> JobState:
@@ -126,7 +126,7 @@ class Changing(Looking):
         if done.moved:
             return wanted
         if done.moved == 0 or done.state is not wanted:
-            raise Refused(f"job {job} is {done.state}: there is nothing to {verb}")
+            raise Refused(f"job {job} is {done.state}: there is nothing to {verb}, see gpuqueue show {job}")
         return done.state
 
     def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> list[DeviceStatus]:

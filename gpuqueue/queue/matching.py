@@ -65,7 +65,7 @@ def why_impossible(spec: JobSpec, why: str, figure: int, devices: Collection[tup
         ),
         "model": (
             f"no device of type {plain(' or '.join(spec.placement.models))}{where}: there are "
-            f"{models_of(devices, spec.pool)}"
+            f"{models_of(devices, spec.pool)}: say another --device-type, or none"
         ),
         "named": (
             f"no device that was named{where} fits the rest of what was asked: leave out --device, --pool or "

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 from own_home import Home
+from site_of_one import BIN
 from walk import Shell, walk
 
 HALTS = ["up", "submit", "queue", "why", "top", "logs", "cancel", "wait", "history", "stats", "doctor", "down"]
@@ -16,3 +18,108 @@ def test_a_newcomer_gets_through(home: Home, tmp_path: Path) -> None:
     """Each command of the first ten minutes, on a real terminal, on simulated devices."""
     with Shell(home.environ, tmp_path) as shell:
         assert HALTS == list(walk(shell, tmp_path))
+
+
+#: What is typed where nothing runs yet -> exit code, and what the message tells to do next.
+BEFORE_UP = {
+    "queue": (4, "Start it with gpuqueue up"),
+    "submit train.py --mem 1G": (4, "Start it with gpuqueue up"),
+    "top": (4, "Start it with gpuqueue up"),
+    "history": (4, "run gpuqueue up, or gpuqueue db upgrade"),
+    "up --devices four": (2, "write auto, gpu, cpu, or simulated ones like sim:4x24G"),
+    "status": (4, "start: gpuqueue up"),
+}
+
+#: The same where job 1 has failed, on two simulated devices of 4 GiB.
+MISTAKES = {
+    # a word that is none
+    "sumbit train.py": (2, "Did you mean submit? See gpuqueue --help"),
+    "frobnicate": (2, "See gpuqueue --help"),
+    "submit train.py --memory 1G": (2, "Did you mean '--mem'?"),
+    "db downgrade": (2, "Did you mean 'upgrade'?"),
+    "completion tcsh": (2, "is not one of 'bash', 'zsh', 'fish'. See gpuqueue completion --help"),
+    # something is missing
+    "submit": (2, "Name a script (gpuqueue submit train.py --mem 6G), or put a command after --"),
+    "submit train.py": (2, "--mem 6G"),
+    "submit --mem 1G": (2, "Name a script"),
+    "submit train.py --mem": (2, "Option '--mem' requires an argument. See gpuqueue submit --help"),
+    "show": (2, "See gpuqueue show --help"),
+    "edit 1": (2, "gpuqueue edit 1 --mem 8G"),
+    "drain": (2, "name the devices (an index, HOST:INDEX or a UUID), or say --all"),
+    "simulate": (2, "gpuqueue simulate trace.csv --devices 4x24G"),
+    # a size, a time, a number
+    "submit train.py --mem 6": (2, "say the unit: 6M or 6G"),
+    "submit train.py --mem lots": (2, "write it like 6G or 512MiB"),
+    "submit train.py --mem -1G": (2, "write it like 6G or 512MiB"),
+    "submit train.py --mem 1G --time 5": (2, "say the unit: 5s, 5m or 5h"),
+    "submit train.py --mem 1G --time soon": (2, "write it like 90s, 15m, 2h or 1:30:00"),
+    "submit train.py --mem 1G --gpus two": (2, "See gpuqueue submit --help"),
+    "submit train.py --mem 1G --gpus 0": (2, "give a number from 1 to 64"),
+    "submit train.py --mem 1G --begin yesterday": (2, "write 2h, now+2h, 16:00, 2026-11-01 or 2026-11-01T09:00"),
+    "submit train.py --mem 1G --array 5-1": (2, "write the smaller number first"),
+    "submit train.py --mem 1G --priority highest": (2, "'low', 'normal', 'high', 'urgent'"),
+    "submit train.py --mem 1G --env NAME": (2, "write it like --env KEY=VALUE"),
+    "history --since lastweek": (2, "write 7d, 12h, 2026-11-01 or 2026-11-01T09:00"),
+    "history --columns id,colour": (2, "choose from id, name, user"),
+    "top --interval 0": (2, "See gpuqueue top --help"),
+    # more than there is
+    "submit train.py --mem 80G": (2, "ask for less with --mem"),
+    "submit train.py --mem 1G --gpus 3": (2, "ask for fewer with --gpus"),
+    "submit train.py --mem 1G --pool big": (2, "leave out --pool"),
+    "submit train.py --mem 1G --device-type A100": (
+        2,
+        "there are 2 of Simulated 4G: say another --device-type, or none",
+    ),
+    "submit train.py --mem 1G --device tpu": (2, "gpuqueue gpus lists them by host and index; or say gpu, cpu or any"),
+    # a file or a place that is not there
+    "submit tran.py --mem 1G": (2, "To run a command, put it after --"),
+    "submit notes.txt --mem 1G": (2, "put its interpreter and it after --"),
+    "submit train.py --mem 1G --cwd /nowhere": (2, "name one that is there with --cwd"),
+    "submit train.py --mem 1G --python /nowhere": (2, "name one that is there with --python"),
+    "submit train.py --mem 1G --lr 3": (2, "What belongs to the script goes after --. See gpuqueue submit --help"),
+    "submit train.py three --mem 1G": (2, "(three). What belongs to the script goes after --."),
+    "stats --plot lab.docx": (2, "name a file that ends in .png, .svg, .html"),
+    "stats --plot /nowhere/lab.svg": (1, "name a file in a directory that you may write to"),
+    "simulate nowhere.csv --devices 24G": (1, "gpuqueue simulate --example prints a trace"),
+    # a job or a device that nobody knows, or that has gone on
+    "show 99": (3, "see gpuqueue queue and gpuqueue history"),
+    "show train.py": (2, "write 17, or of an array a member 17_2 or a part 17_5-9. See gpuqueue show --help"),
+    "submit train.py --mem 1G --after 99": (2, "see gpuqueue queue and gpuqueue history"),
+    "drain 7": (2, "gpuqueue gpus lists them by host and index"),
+    "cancel 1": (5, "see gpuqueue show 1"),
+    "hold 1": (5, "see gpuqueue show 1"),
+    "edit 1 --mem 2G": (5, "only a job that waits can be edited"),
+    "up --devices sim:2x4G": (5, "for other devices run gpuqueue down first"),
+}
+
+
+def unhelpful(home: Home, mistakes: dict[str, tuple[int, str]]) -> dict[str, str]:
+    """Return what was said of each mistake that was not one line with the way out, or that had another exit code."""
+    found = {}
+    for words, (code, remedy) in mistakes.items():
+        done = subprocess.run(
+            [str(BIN / "gpuqueue"), *words.split()],
+            env=home.environ,
+            cwd=home.state,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        said = done.stderr or done.stdout.splitlines()[-1] + "\n"
+        if code != done.returncode or remedy not in said or said.count("\n") != 1:
+            found[words] = f"{done.returncode}: {done.stdout}{done.stderr}"
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_every_mistake_is_told_with_the_way_out(home: Home) -> None:
+    """One line that says what to do next, and the documented exit code."""
+    (home.state / "train.py").write_text("print(1)")
+    (home.state / "notes.txt").write_text("buy milk")
+    assert {} == unhelpful(home, BEFORE_UP)
+    home("up", "--devices", "sim:2x4G")
+    home("run", "--mem", "1G", "--", "sh", "-c", "exit 3", code=3)
+
+    assert {} == unhelpful(home, MISTAKES)
+    assert ["1"] == [line.split()[0] for line in home("history").splitlines()[1:]], "and none of them left a job"

@@ -124,7 +124,10 @@ def test_cancel_ends_the_tree_and_is_in_the_book(site: Site) -> None:
     done = int(site.cli("submit", "--mem", "1M", "--", "true").stdout)
     site.until_recorded(done)
     again = site.cli("cancel", str(done), check=False)
-    assert (5, f"gpuqueue: job {done} has succeeded already\n") == (again.returncode, again.stderr)
+    assert (5, f"gpuqueue: job {done} has succeeded already: see gpuqueue show {done}\n") == (
+        again.returncode,
+        again.stderr,
+    )
 
 
 def test_logs_follow_until_the_end(site: Site) -> None:

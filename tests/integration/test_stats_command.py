@@ -94,12 +94,12 @@ def test_each_picture_is_whole_and_nothing_else_is_written(
         (
             ["stats", "--plot", "nowhere/charts.png"],
             1,
-            "No such file or directory: nowhere/charts.png",
+            "cannot write 'nowhere/charts.png': No such file or directory: name a file in a directory",
         ),
         (
             ["show", "1", "--plot", "nowhere/job.svg"],
             1,
-            "No such file or directory: nowhere/job.svg",
+            "cannot write 'nowhere/job.svg': No such file or directory: name a file in a directory",
         ),
         (["show", "1", "--plot", "job.png", "--json"], 2, "exclude each other"),
         (["show", "2", "--plot", "job.png"], 5, "job 2 has no memory to draw"),
