@@ -1,0 +1,113 @@
+"""Each message that docs/troubleshooting.md explains is one that the code can say, in these words."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "troubleshooting.md"
+#: Stands for what differs: a value that the code puts in, or ``…`` in the page.
+ANY = "*"
+#: The least share of a message's words that must be the code's own: else ``{what}: {why}`` would say everything.
+OWN_WORDS = 0.6
+#: Said by somebody else.
+NOT_OURS = {"CUDA out of memory", "No such option: …. … What belongs to the script goes after --."}
+
+
+def tokens(text: str) -> tuple[str, ...]:
+    """Return words, numbers and marks, with ANY for what differs."""
+    return tuple(ANY if each in "…\0" else each for each in re.findall(r"[^\W\d]+|\d+|[^\w\s]|\0", text))
+
+
+def strings(tree: ast.AST) -> Iterator[str]:
+    """Yield each text in the code, with a NUL for each value that is put in."""
+    inside = {id(part) for each in ast.walk(tree) if isinstance(each, ast.JoinedStr) for part in each.values}
+    inside |= {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}  # what is said of the code
+    for each in ast.walk(tree):
+        if isinstance(each, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in each.values)
+        elif isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in inside:
+            yield each.value
+
+
+@cache
+def said() -> tuple[tuple[str, ...], ...]:
+    """Return all that the code can say."""
+    files = [path for room in ("gpuqueue", "workers") for path in (ROOT / room).rglob("*.py")]
+    ours = {text for path in files for text in strings(ast.parse(path.read_text()))}
+    return tuple(map(tokens, ours | {os.strerror(number) for number in errno.errorcode}))
+
+
+def agreement(page: tuple[str, ...], code: tuple[str, ...]) -> int:
+    """Return how many words two texts have in common if one can be read as the other, else -1."""
+    least = [-1] * len(code) + [0]
+    for at in range(len(code) - 1, -1, -1):
+        least[at] = 0 if code[at] == ANY and least[at + 1] == 0 else -1
+    for word in reversed(page):
+        row = [-1] * (len(code) + 1)
+        row[-1] = least[-1] if word == ANY else -1
+        for at in range(len(code) - 1, -1, -1):
+            ways = []
+            if word == ANY:
+                ways += [least[at], row[at + 1]]
+            if code[at] == ANY:
+                ways += [row[at + 1], least[at]]
+            if word == code[at] != ANY:
+                ways.append(least[at + 1] + 1 if least[at + 1] >= 0 else -1)
+            row[at] = max(ways, default=-1)
+        least = row
+    return least[0]
+
+
+def is_said(message: str) -> bool:
+    """Return whether some text of the code has this message, or several have its parts."""
+    return _is_text(message, OWN_WORDS) or all(_is_text(part, 1.0) for part in parts(message))
+
+
+def parts(message: str) -> list[str]:
+    """Return what may be put together from several texts: what stands between marks and examples of values."""
+    found = re.split(r"[:;,.()?…]|\s{2,}|\b\d[\w.]*|'[^' ]*'|(?<=the file) \w+ (?=of)|(?= cannot be read)", message)
+    return [part.strip() for part in found if re.search(r"[a-z]{2}", part)]
+
+
+def _is_text(message: str, least: float) -> bool:
+    words = tokens(message)
+    own = {word for word in words if word.isalpha() and len(word) > len("and")}
+    least *= sum(word != ANY for word in words)
+    return any(
+        agreement((ANY, *words, ANY), text) >= least for text in said() if 2 * len(own.intersection(text)) >= len(own)
+    )
+
+
+def explained() -> list[str]:
+    """Return the messages in the page's tables, those of ``show`` included."""
+    found, wanted = [], False
+    for line in PAGE.read_text().splitlines():
+        if line.startswith(("| message |", "| ending |")):
+            wanted = True
+        elif not line.startswith("|"):
+            wanted = False
+        elif wanted:
+            first = re.split(r"(?<!\\)\|", line)[1].replace("\\|", "|").split("` at `")[0]
+            found += [message for message in re.findall(r"`([^`]+)`", first) if " " in message]
+    return [message for message in found if message not in NOT_OURS]
+
+
+def test_every_message_that_is_explained_is_said() -> None:
+    """A message that was reworded is reworded in the page as well."""
+    assert [] == [message for message in explained() if not is_said(message)]
+
+
+def test_the_judge_knows_a_message_from_its_like() -> None:
+    """Values and ends may differ, words may not."""
+    assert is_said("there is no job 17: see gpuqueue queue and gpuqueue history")
+    assert is_said("the store at … does not answer: …")
+    assert not is_said("there is no task 17: see gpuqueue queue and gpuqueue history")
+    assert not is_said("the store at … will never answer: …")
+    assert len(explained()) > 100
