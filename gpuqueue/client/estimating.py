@@ -70,6 +70,8 @@ class Estimating(Asking):
         directory = working_directory(checks.path_or_none("cwd", cwd))
         words = checks.words("args", args)
         chosen = checks.path_or_none("python", python)
+        if not os.path.exists(directory / script):  # noqa: PTH110 - Path.exists fails on a name that is too long
+            raise BadRequest(f"no such file: {script} (in {directory}): name a script that is there")
         _, _, interpreter = command_of(script, words, cwd=directory, python=chosen)
         if interpreter is None:
             raise BadRequest(f"{script} is no .py file: only a Python script can be estimated")

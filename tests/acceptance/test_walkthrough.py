@@ -73,6 +73,7 @@ MISTAKES = {
     "submit train.py --mem 1G --device tpu": (2, "gpuqueue gpus lists them by host and index; or say gpu, cpu or any"),
     # a file or a place that is not there
     "submit tran.py --mem 1G": (2, "To run a command, put it after --"),
+    "estimate tran.py": (2, "name a script that is there"),
     "submit notes.txt --mem 1G": (2, "put its interpreter and it after --"),
     "submit train.py --mem 1G --cwd /nowhere": (2, "name one that is there with --cwd"),
     "submit train.py --mem 1G --python /nowhere": (2, "name one that is there with --python"),
