@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,17 @@ def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
     ):
         assert needed in names
     assert {"gpuqueue", "workers"} == {name.split("/")[0] for name in names if "dist-info" not in name}
+
+
+def test_the_description_leads_nowhere_that_is_not_there(wheel: Path) -> None:
+    """It is read where no file of the repository is: no link to one, no picture, and not a word less."""
+    with zipfile.ZipFile(wheel) as opened:
+        (metadata,) = (name for name in opened.namelist() if name.endswith("/METADATA"))
+        text = opened.read(metadata).decode().partition("\n\n")[2]
+
+    assert [] == [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
+    for words in ("# gpuqueue", "gpuqueue submit train.py --mem 6G", "| Celery |", "the first ten minutes"):
+        assert words in text
 
 
 @pytest.mark.timeout(900)
