@@ -9,7 +9,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from datetime import timedelta
 from enum import Enum
 
@@ -126,9 +126,10 @@ def with_facts(option: click.Option, words: str) -> str:
     return f"{words} Default `{text}`."
 
 
-def setting_row(name: str) -> dict[str, str]:
-    """Return environment variable, key, default, unit and meaning of a setting."""
-    default = PLACES.get(name) or _in_words(name, setting.Settings.__dataclass_fields__[name].default)
+def setting_row(name: str, shown: str = "") -> dict[str, str]:
+    """Return what stands in each column of a setting; *shown* is what its page calls a default of nothing."""
+    value = setting.Settings.__dataclass_fields__[name].default
+    default = PLACES.get(name) or (shown or "empty" if value is MISSING else _in_words(name, value))
     unit = {"bytes": "size", "s": "duration"}.get(name.rpartition("_")[2], "")
     return {
         "environment": f"`{setting.variable_of(name)}`",
@@ -137,6 +138,11 @@ def setting_row(name: str) -> dict[str, str]:
         "unit": unit,
         "meaning": _comments()[name],
     }
+
+
+def key_of(name: str) -> str:
+    """Return what a setting is called in the settings file."""
+    return setting.key_of(name)
 
 
 def settings() -> list[str]:

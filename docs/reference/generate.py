@@ -104,8 +104,8 @@ def settings_page(page: str) -> str:
         before = {row[1].strip("`"): row for row in rows}
         made = {}
         for name in from_code.settings():
-            row = from_code.setting_row(name)
-            key = row["file key"].strip("`")
+            key = from_code.key_of(name)
+            row = from_code.setting_row(name, shown=before[key][2] if key in before else "")
             if key in before:
                 row["unit"], row["meaning"] = before[key][3:]
             made[key] = "| " + " | ".join(row.values()).replace("|  |", "| |") + " |"
