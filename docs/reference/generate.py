@@ -17,9 +17,11 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import from_code
-
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1]))  # this checkout's code, whatever else is installed
+
+import from_code  # noqa: E402 - behind the path
+
 EXAMPLES = "<!-- from --help -->"
 GROUPS_HEAD = "| for | commands |"
 OPTIONS_HEAD = "| option | meaning |"
