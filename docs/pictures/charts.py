@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws the charts of the documentation with the real commands, from the made-up month of a small lab.
 
-    .venv/bin/python docs/pictures/charts.py
+    .venv/bin/python docs/pictures/charts.py [DIRECTORY]
 
 It fills a book of its own with two weeks of jobs on four cards, the same each time. `gpuqueue stats --plot` draws them:
 stats.png. memory.png is what `gpuqueue show --plot` draws of one of the jobs, without the command: that asks the store
@@ -75,31 +75,32 @@ class Card:
         return TOTAL - HEADROOM - sum(size for start, end, size in self.runs if start <= moment < end)
 
 
-def main() -> int:
-    """Fill a book and draw."""
+def main(target: Path) -> int:
+    """Fill a book and draw into *target*."""
     place = Path(mkdtemp(prefix="gpuqueue-charts-"))
-    environ = {**os.environ, "GPUQUEUE_STATE_DIR": str(place), "TZ": "UTC"}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
+    environ = {**ours, "GPUQUEUE_STATE_DIR": str(place), "TZ": "UTC"}
     url = f"sqlite:///{place / 'book.db'}"
     try:
         migrate.upgrade(url)
         book = Book(url)
         longest = fill(Outbox(book), random.Random(7))  # noqa: S311 - the same each time
         days = ("--since", f"{BEGIN:%Y-%m-%d}", "--until", f"{BEGIN + timedelta(days=DAYS):%Y-%m-%d}")
-        command = [str(BIN / "gpuqueue"), "stats", *days, "--plot", str(HERE / "stats.png")]
+        command = [str(BIN / "gpuqueue"), "stats", *days, "--plot", str(target / "stats.png")]
         subprocess.run(command, env=environ, check=True, timeout=200)
-        draw_memory(book, longest)
+        draw_memory(book, longest, target / "memory.png")
     finally:
         shutil.rmtree(place, ignore_errors=True)
     return 0
 
 
-def draw_memory(book: Book, job_id: int) -> None:
+def draw_memory(book: Book, job_id: int, path: Path) -> None:
     """Draw how the memory of a job went."""
     record = book.get(job_id)
     run = charts.drawable(record) if record else None
     if record is None or run is None:
         raise SystemExit(f"job {job_id} has nothing to draw: choose another")
-    picture.write(str(HERE / "memory.png"), charts.title_of(record), charts.memory(record, run), "")
+    picture.write(str(path), charts.title_of(record), charts.memory(record, run), "")
 
 
 def fill(outbox: Outbox, chance: random.Random) -> int:
@@ -192,4 +193,4 @@ def tell(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(*sys.argv[1:] or [str(HERE)])))

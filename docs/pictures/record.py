@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Takes the terminal pictures of the documentation: a real walk through gpuqueue, typed into a real shell.
 
-    .venv/bin/python docs/pictures/record.py
+    .venv/bin/python docs/pictures/record.py [DIRECTORY]
 
 It starts a queue of its own on two simulated devices, in a directory of its own, takes the walk that the acceptance
 tests take (tests/walk.py), and writes first-look.svg, a film of it, and a still of `gpuqueue top`. Only the account's
@@ -37,8 +37,8 @@ NAME = "ada"
 DIRECTORY = "/home/ada/.local/state/gpuqueue"
 
 
-def main() -> int:
-    """Take the walk and write the pictures."""
+def main(target: Path) -> int:
+    """Take the walk and write the pictures into *target*."""
     state, place = (Path(mkdtemp(prefix=f"gpuqueue-{name}-")) for name in ("picture", "walk"))
     environ = {
         **{name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")},
@@ -60,15 +60,15 @@ def main() -> int:
         shutil.rmtree(place, ignore_errors=True)
     shown = [(frames[halt], seconds) for halt, seconds in SHOWN.items()]
     title = "gpuqueue: three jobs on two devices, why the third waits, and what became of them"
-    write("first-look.svg", film(shown, title, shown=list(SHOWN).index(STILL)))
-    write("top.svg", still(frames["top"], "gpuqueue top"))
+    write(target / "first-look.svg", film(shown, title, shown=list(SHOWN).index(STILL)))
+    write(target / "top.svg", still(frames["top"], "gpuqueue top"))
     return 0
 
 
-def write(name: str, text: str) -> None:
+def write(path: Path, text: str) -> None:
     """Write a picture."""
-    (HERE / name).write_text(text)
-    print(f"{(HERE / name).relative_to(ROOT)}: {len(text.encode()) / 1000:.0f} kB")
+    path.write_text(text)
+    print(f"{path.name}: {len(text.encode()) / 1000:.0f} kB")
 
 
 def cells_of(screen: pyte.screens.Screen, state: str) -> Frame:
@@ -96,4 +96,4 @@ def renamed(row: list[Cell], state: str) -> list[Cell]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Path(*sys.argv[1:] or [str(HERE)])))
