@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any, TypeVar
@@ -18,8 +17,8 @@ from gpuqueue.cli.held import tell_again, tell_held
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
 from gpuqueue.command import put, say
-from gpuqueue.errors import BadRequest, GpuQueueError, Refused, WaitTimeout
-from gpuqueue.job import JobState
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName
 from gpuqueue.logs import LogTail
 from gpuqueue.run import EndingKind, Record
@@ -135,35 +134,41 @@ def logs(job_id: str, lines: int | None, *, follow: bool) -> None:
 
 @click.command()
 @job_ids(parts=True)
+@click.option("--any/--all", "first", help="For the first of them to end, or for all of them (the default).")
 @click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); the jobs go on.")
 @json_option
-def wait(ids: tuple[str, ...], timeout: str | None, *, as_json: bool) -> None:
+def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, as_json: bool) -> None:
     """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else the first bad one's.
 
-    Of an array it is the highest of its members'.
+    Of an array it is the highest of its members'. With --any it is that of the job that ends first, whose name is
+    printed.
 
     \b
     Examples:
       gpuqueue wait 12 13
       gpuqueue wait --timeout 2h 12 && gpuqueue logs 12
+      gpuqueue wait --any 12 13 14
       gpuqueue wait 17_0-9
     """  # noqa: D301 - \b is click's mark for lines to keep
-    deadline = None if timeout is None else time.monotonic() + parse_duration(timeout)
-    code, records = 0, []
+    names = [one for name in ids for one in JobName.parse(name).each()]
+    timeout_s = None if timeout is None else parse_duration(timeout)
+    ended: dict[int | str, Job] = {}
     with Client() as client:
-        for each in (one for name in ids for one in JobName.parse(name).each()):
-            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            try:
-                record = client.wait(each, timeout_s=left_s, held=tell_held)
-            except WaitTimeout as error:
-                raise WaitTimeout(f"job {each} has not ended after {timeout}: it goes on") from error
-            if record.job.because:
-                say("gpuqueue", f"job {each} {record.job.state} ({record.job.because})")
-            if code == 0 and record.job.state is not JobState.SUCCEEDED:
-                code = worst_code(client, record) or 1
-            records.append(record_to_plain(record))
+        for name, job in client.ends(names, timeout_s=timeout_s, held=tell_held):
+            ended[name] = job
+            if job.because:
+                say("gpuqueue", f"job {name} {job.state} ({job.because})")
+            if first:
+                break
+        # How the good ones ended is known: the history need not be asked, nor its library be imported.
+        asked = [name for name in names if name in ended and (as_json or ended[name].state is not JobState.SUCCEEDED)]
+        records = {name: client.recorded(ended[name]) for name in (asked if as_json else asked[:1])}
+        bad = next((each for each in records.values() if each.job.state is not JobState.SUCCEEDED), None)
+        code = 0 if bad is None else worst_code(client, bad) or 1
     if as_json:
-        click.echo(json.dumps(records, indent=2))
+        click.echo(json.dumps([record_to_plain(records[name]) for name in asked], indent=2))
+    elif first:
+        click.echo(next(iter(ended)))
     sys.exit(code)
 
 

@@ -47,10 +47,11 @@ class Looking(Connection):
 
         """
         name = checks.one_job(job)
-        if name.part is not None:
-            return self.show(job).job
-        found = self.queue.get(name.id)
-        return found if found is not None else self.show(job).job
+        member = name.member
+        found = self.queue.get(name.id if member is None else member.id)
+        if found is not None and (member is None or found.member == member):
+            return found
+        return self.show(job).job
 
     def show(self, job: int | str) -> Record:
         """Return the job with all its runs: the newest state from the queue, the runs from the book.

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue import checks
-from gpuqueue.client.looking import Looking
+from gpuqueue.client.awaiting import LOOK_S, Awaiting, HeldNotice
 from gpuqueue.errors import (
     BookUnreachable,
     Refused,
-    WaitTimeout,
 )
-from gpuqueue.job import Job, JobState
+from gpuqueue.job import Job
 from gpuqueue.later import later
 from gpuqueue.logs import LogTail
 from gpuqueue.units import format_duration
@@ -25,15 +23,13 @@ if TYPE_CHECKING:
 else:
     runs = later("gpuqueue.run")
 
-#: Longest time between two looks while waiting for an end, in seconds. The doorbell usually rings before.
-LOOK_S = 1.0
 #: How long an ended job may take to reach the book before we answer without it, in seconds.
 RECORD_S = 5.0
 #: Time between two looks at a log that is followed, in seconds.
 FOLLOW_S = 0.1
 
 
-class Waiting(Looking):
+class Waiting(Awaiting):
     """Waits for jobs and follows their logs."""
 
     def wait(
@@ -41,24 +37,15 @@ class Waiting(Looking):
     ) -> Record:
         """Wait until the job, the array or the member has ended and return it with its runs.
 
-        A held job waits for a person, perhaps for the one who waits here: *held* is called with the job each time it
-        becomes held.
+        *held* is called with the job each time it becomes held, as in :meth:`ends`, which waits for many.
 
         Raises:
             JobNotFound: nobody knows it.
             WaitTimeout: it has not ended after *timeout_s*; it goes on.
 
         """
-        checks.seconds_or_none("timeout_s", timeout_s)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        notice = _HeldNotice(held)
-        for job in self.watch(job_id):
-            if job.state.is_end:
-                return self._recorded(job)
-            notice.look(job)
-            if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(f"job {job_id} is still {job.state} after {timeout_s:g} s: it goes on")
-        raise AssertionError("watch ends only with an ended job")  # pragma: no cover
+        _, job = next(self.ends([job_id], timeout_s=timeout_s, held=held))
+        return self.recorded(job)
 
     def watch(self, job_id: int | str) -> Iterator[Job]:
         """Yield the job as it stands, again and again (at least once a second), up to its end.
@@ -83,7 +70,7 @@ class Waiting(Looking):
                     if ring is not None and ring.job_id == job.id:
                         break
 
-    def _recorded(self, job: Job) -> Record:
+    def recorded(self, job: Job) -> Record:
         """Return the ended *job* from the book, or without its runs if the book does not get it in time."""
         if job.member is not None and not job.attempt:
             return runs.Record(job=job)  # no device ever took it: the book has no more of it than its array
@@ -154,13 +141,13 @@ class Waiting(Looking):
         from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
 
         tail = tail or LogTail()
-        notice, seen = _HeldNotice(held), seen or _ignored
+        notice, seen = HeldNotice(held), seen or _ignored
         with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
             while True:
                 job = self.get(job_id)
                 ended = job.state.is_end  # asked before reading: what was written by then is read
                 if ended:
-                    self._recorded(job)  # where the log is stands in the book; wait for that a little
+                    self.recorded(job)  # where the log is stands in the book; wait for that a little
                 notice.look(job)
                 seen(job)
                 if job.spec.array is not None:
@@ -214,18 +201,3 @@ def _is_gone(path: Path) -> bool:
 
 def _ignored(_job: Job) -> None:
     """Take note of nothing."""
-
-
-class _HeldNotice:
-    """Calls *tell* once each time that a job becomes held."""
-
-    def __init__(self, tell: Callable[[Job], None] | None) -> None:
-        self._tell = tell
-        self._was_held = False
-
-    def look(self, job: Job) -> None:
-        """Take note of where the job stands."""
-        is_held = job.state is JobState.HELD
-        if is_held and not self._was_held and self._tell is not None:
-            self._tell(job)
-        self._was_held = is_held

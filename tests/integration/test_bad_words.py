@@ -32,7 +32,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "show": ("--json", "--plot"),
     "why": ("--json",),
     "logs": ("-n",),
-    "wait": ("--timeout", "--json"),
+    "wait": ("--timeout", "--any", "--json"),
     "cancel": (),
     "hold": (),
     "release": (),
