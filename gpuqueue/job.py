@@ -19,6 +19,7 @@ from gpuqueue.array import Array, Member, Tally
 from gpuqueue.device import DeviceWish
 from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest
+from gpuqueue.notice import MOST_NOTICES, Notice, NoticeKind
 from gpuqueue.placement import ANYWHERE, Placement
 from gpuqueue.retries import NO_RETRIES, Retries
 from gpuqueue.units import MAX_BYTES, MAX_S, MIB, format_bytes
@@ -227,7 +228,8 @@ class JobSpec:
     ``waits`` is what it waits for beside a device, ``retries`` how often it runs again after a failure.
     ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
     content-addressed copy of the code beside ``cwd``; nothing fills it yet. ``signal`` goes to the first process some
-    time before the time limit. ``array`` is there where many such jobs are asked for in one.
+    time before the time limit. ``array`` is there where many such jobs are asked for in one. ``notices`` say whom to
+    tell when it has ended for good.
     """
 
     argv: tuple[str, ...]
@@ -253,6 +255,7 @@ class JobSpec:
     retries: Retries = NO_RETRIES
     array: Array | None = None
     signal: EarlySignal | None = None
+    notices: tuple[Notice, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what could never run.
@@ -269,6 +272,7 @@ class JobSpec:
             raise BadRequest(f"a job cannot ask for {asked} bytes of memory: give a size above 0, at most 1024T")
         self._check_devices()
         self._check_course()
+        self._check_notices()
         if not self.name or len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):
@@ -289,6 +293,17 @@ class JobSpec:
             raise BadRequest("a time limit must be above 0 and at most ten years")
         if self.signal is not None:
             self.signal.check(self.time_limit_s)
+
+    def _check_notices(self) -> None:
+        notices: object = self.notices
+        if not isinstance(notices, tuple) or not all(isinstance(each, Notice) for each in notices):
+            raise BadRequest(f"notices must be a tuple of Notice, not {brief(notices)}")
+        if len(self.notices) > MOST_NOTICES:
+            raise BadRequest(f"a job can tell at most {MOST_NOTICES} targets of its end, not {len(self.notices)}")
+        if self.array is not None and any(each.kind is NoticeKind.COMMAND for each in self.notices):
+            raise BadRequest(
+                "no command can run at the end of an array, which is nowhere: submit a job with --after ID:any"
+            )
 
     def _check_devices(self) -> None:
         if not 1 <= self.gpus <= 64:  # noqa: PLR2004 - no host has more
@@ -358,14 +373,19 @@ class JobSpec:
     def of_member(self, member: Member) -> JobSpec:
         """Return what the *member* of this array is to run: its own values in the arguments and the environment.
 
-        It waits for nothing but a device: its array has waited for the rest.
+        It waits for nothing but a device: its array has waited for the rest, and tells of its end for all of them.
         """
         if self.array is None:
             return self
         array, index = self.array, member.index
         env = {**self.env, **array.environment(index, member.array_id)}
         return replace(
-            self, argv=tuple(array.fill(word, index) for word in self.argv), env=env, array=None, waits=NO_WAITS
+            self,
+            argv=tuple(array.fill(word, index) for word in self.argv),
+            env=env,
+            array=None,
+            waits=NO_WAITS,
+            notices=(),
         )
 
 

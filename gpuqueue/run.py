@@ -10,6 +10,7 @@ from enum import Enum
 
 from gpuqueue.device import Activity, DeviceKind, DeviceWish, Peak, Timeline
 from gpuqueue.job import Job, JobState, Shape
+from gpuqueue.notice import Told
 
 
 class EndingKind(str, Enum):
@@ -203,11 +204,12 @@ class Note:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Record:
-    """A job with all its runs: one entry of the history. Lists of records leave out the notes."""
+    """A job with all its runs: one entry of the history. Lists leave out the notes, and who was told of its end."""
 
     job: Job
     runs: tuple[Run, ...] = ()
     notes: tuple[Note, ...] = ()
+    told: tuple[Told, ...] = ()
 
     @property
     def last_run(self) -> Run | None:

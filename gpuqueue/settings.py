@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.device import Device, DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.later import later
+from gpuqueue.notice import targets
 from gpuqueue.placement import Preference
 from gpuqueue.units import parse_bytes, parse_duration
 from gpuqueue.words import brief
@@ -132,6 +133,10 @@ class Settings:
     log_limit_bytes: int | None = 4 * 2**30
     #: How long the log of an ended run is kept; None for ever.
     keep_logs_s: float | None = 30 * 86400.0
+    #: Where people can be told of the ends of their jobs: URLs of Apprise by the names that jobs know them by. Secret.
+    notify: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: Whether jobs may also bring URLs of their own.
+    notify_urls: bool = True
     #: Where each value comes from.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -292,7 +297,7 @@ def _read_values(
         else:
             continue
         try:
-            values[name] = read(str(raw))
+            values[name] = read(_as_words(raw))
             origins[name] = origin
         except (BadRequest, ValueError) as error:
             faults.append(BadRequest(f"setting {key_of(name)} ({origin}): {error}"))
@@ -301,6 +306,11 @@ def _read_values(
         BadRequest(f"file {path}: {key!r} is no setting: see docs/reference/settings.md") for key in sorted(unknown)
     ]
     return values, origins
+
+
+def _as_words(raw: object) -> str:
+    """Return what the file says of a setting as the environment would say it: a table as ``name=value`` words."""
+    return " ".join(f"{name}={value}" for name, value in raw.items()) if isinstance(raw, Mapping) else str(raw)
 
 
 def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str, Any]:
@@ -492,4 +502,6 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "cap": _flag,
     "log_limit_bytes": _log_limit,
     "keep_logs_s": _duration_or_none,
+    "notify": targets,
+    "notify_urls": _flag,
 }

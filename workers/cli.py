@@ -61,16 +61,20 @@ def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> No
 @worker_commands.command()
 @parent_option
 def record(parent: int | None) -> None:
-    """Write the history down, and take back what no worker answers for."""
+    """Write the history down, take back what no worker answers for, and tell people of the ends of their jobs."""
     from gpuqueue.book.book import Book  # noqa: PLC0415 - only here
     from workers.reaper import Reaper  # noqa: PLC0415 - only here
     from workers.recorder import Recorder  # noqa: PLC0415 - only here
+    from workers.sender import Sender  # noqa: PLC0415 - only here
 
     settings = Settings.load()
     stopping = _stop_signal(parent)
     reaper = Reaper(settings, JobQueue(settings.redis_url), SystemClock())
     threading.Thread(target=reaper.loop, args=(stopping,), name="gpuqueue-reaper", daemon=True).start()
+    sender = Sender(settings, JobQueue(settings.redis_url), Book(settings.database_url))
+    threading.Thread(target=sender.loop, args=(stopping,), name="gpuqueue-sender", daemon=True).start()
     Recorder(settings, JobQueue(settings.redis_url), Book(settings.database_url)).loop(stopping)
+    sender.leave()
 
 
 @worker_commands.command()

@@ -7,18 +7,20 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from gpuqueue.book import durations, queries, rebase, statistics, writer
-from gpuqueue.book.connect import check_revision, open_engine, reading
+from gpuqueue.book import durations, notices, queries, rebase, statistics, writer
+from gpuqueue.book.connect import check_revision, open_engine, reading, writing
 from gpuqueue.errors import BookUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
+    from gpuqueue.book.notices import Due
     from gpuqueue.event import Cursor, Event
     from gpuqueue.figures import By, Course, Statistics
     from gpuqueue.history import HistoryQuery
     from gpuqueue.job import JobState
+    from gpuqueue.notice import Outcome
     from gpuqueue.run import Record, Survivor
 
 
@@ -189,6 +191,46 @@ class Book:
         with self._reading() as connection:
             return durations.durations_s(connection, user=user, name=name)
 
+    def due_notices(self, *, now: datetime, most: int) -> list[Due]:
+        """Return up to *most* messages about ended jobs that may be sent at *now*, the oldest ends first.
+
+        Raises:
+            BookUnreachable: see the class.
+
+        """
+        with self._reading() as connection:
+            return notices.due(connection, now=now, most=most)
+
+    def take_notice(self, due: Due, *, until: datetime) -> bool:
+        """Begin to send *due*, which nobody else does before *until*; return False if somebody was faster.
+
+        Raises:
+            BookUnreachable: see the class; nothing was changed.
+
+        """
+        with self._writing() as connection:
+            return notices.take(connection, due, until=until)
+
+    def settle_notice(self, due: Due, outcome: Outcome, *, at: datetime, trouble: str | None = None) -> None:
+        """Note what became of a message for good.
+
+        Raises:
+            BookUnreachable: see the class; nothing was changed.
+
+        """
+        with self._writing() as connection:
+            notices.settle(connection, due, outcome, at=at, trouble=trouble)
+
+    def put_off_notice(self, due: Due, *, until: datetime, trouble: str | None) -> None:
+        """Note why a message could not be sent, and that it is tried again at *until*.
+
+        Raises:
+            BookUnreachable: see the class; nothing was changed.
+
+        """
+        with self._writing() as connection:
+            notices.put_off(connection, due, until=until, trouble=trouble)
+
     def max_job_id(self) -> int | None:
         """Return the highest job id that the book has seen, or None if it has seen none.
 
@@ -206,6 +248,12 @@ class Book:
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
         with self._trusted(), reading(self._engine) as connection:
+            yield connection
+
+    @contextmanager
+    def _writing(self) -> Iterator[sa.Connection]:
+        with self._trusted(), writing(self._engine) as connection:
+            check_revision(connection)
             yield connection
 
     @contextmanager

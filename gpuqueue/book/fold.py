@@ -18,6 +18,7 @@ from gpuqueue.device import Activity, Peak, Timeline
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Event
 from gpuqueue.job import JobSpec, JobState
+from gpuqueue.notice import NoticeKind
 from gpuqueue.run import Ended, Ending, RunDevice, StartKind
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Batch:
     new_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
+    notices: dict[tuple[int, int], Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
     unwritten: list[Row] = field(default_factory=list)
 
@@ -172,6 +174,9 @@ def _submit(batch: Batch, event: Event) -> None:
         "array_left": None if spec.array is None else "" if spec.waits.hold else str(spec.array.indexes),
         "array_held": None if spec.array is None else str(spec.array.indexes) if spec.waits.hold else "",
     }
+    for number, notice in enumerate(spec.notices):
+        if notice.kind is not NoticeKind.COMMAND:  # which is the worker's, where the job ran
+            batch.notices[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
 
 
 def _edit(batch: Batch, event: Event) -> None:

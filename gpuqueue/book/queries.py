@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from gpuqueue.array import Member
-from gpuqueue.book import filters
+from gpuqueue.book import filters, notices
 from gpuqueue.book.members import last_id_of, requests, tally
 from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs
 from gpuqueue.clock import from_epoch_ms
@@ -39,10 +39,15 @@ def history(connection: sa.Connection, query: HistoryQuery) -> list[Record]:
 
 
 def get(connection: sa.Connection, job_id: int) -> Record | None:
-    """Return the job with all its runs, their timelines and notes, or None if the book does not know it."""
+    """Return the job with all its runs, their timelines and notes, or None if the book does not know it.
+
+    What became of its notices is there as well.
+    """
     found = connection.execute(sa.select(jobs).where(jobs.c.id == job_id)).mappings().all()
     record = next(iter(_records(connection, found, timelines=True, arrays_too=True)), None)
-    return None if record is None else replace(record, notes=_notes(connection, job_id))
+    if record is None:
+        return None
+    return replace(record, notes=_notes(connection, job_id), told=notices.told(connection, job_id))
 
 
 def _notes(connection: sa.Connection, job_id: int) -> tuple[Note, ...]:

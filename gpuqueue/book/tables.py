@@ -11,6 +11,7 @@ from sqlalchemy.types import TypeDecorator
 
 from gpuqueue.device import PeakSource
 from gpuqueue.job import ENDS, JobState
+from gpuqueue.notice import Outcome
 from gpuqueue.run import EndingKind
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from enum import Enum
 
 #: The revision whose tables these are. Kept here because asking Alembic costs every ``gpuqueue show`` its import.
-REVISION = "0003"
+REVISION = "0006"
 
 #: What PostgreSQL refuses in a text: a file name that is no UTF-8 arrives as lone surrogates.
 _REFUSED = re.compile("[\0\ud800-\udfff]")
@@ -261,6 +262,32 @@ run_timelines = sa.Table(
         ondelete="CASCADE",
     ),
     sa.CheckConstraint("step_s > 0", name="step_positive"),
+)
+
+#: Whom a job's owner lets tell of its end, and what became of that. To whom stands in the job's spec, by ``number``.
+notices = sa.Table(
+    "notices",
+    metadata,
+    _key("job_id"),
+    _key("number", sa.Integer),
+    #: Counted before each try, so that one that takes its sender down is counted as well.
+    sa.Column("tries", sa.Integer, nullable=False),
+    #: Not before; while it is being sent, when another sender may take it.
+    _moment("next_at"),
+    #: NULL until it is sent, given up, or not needed.
+    _word("outcome", nullable=True),
+    _moment("at"),
+    #: Why the last try came to nothing.
+    _text("trouble", nullable=True),
+    sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
+    sa.CheckConstraint(_one_of("outcome", Outcome), name="outcome_known"),
+    sa.CheckConstraint("(outcome IS NULL) = (at IS NULL)", name="outcome_has_time"),
+    sa.Index(
+        None,
+        "job_id",
+        sqlite_where=sa.text("outcome IS NULL"),
+        postgresql_where=sa.text("outcome IS NULL"),
+    ),
 )
 
 #: A job's story, step by step. It refers to no job: a step of a job that the book missed is kept as well.

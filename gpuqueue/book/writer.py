@@ -14,7 +14,16 @@ from gpuqueue.book.connect import check_revision, writing
 from gpuqueue.book.fold import Batch, DeviceKey, Row, fold
 from gpuqueue.book.members import with_requests
 from gpuqueue.book.outline import kept_whole, outline
-from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs, unwritten_events
+from gpuqueue.book.tables import (
+    job_events,
+    jobs,
+    notices,
+    outbox_cursor,
+    run_devices,
+    run_timelines,
+    runs,
+    unwritten_events,
+)
 from gpuqueue.book.trouble import reason
 from gpuqueue.errors import Unreachable
 from gpuqueue.event import Cursor, Event
@@ -119,6 +128,7 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     _update_all(connection, run_devices, ("job_id", "attempt", "device_uuid"), batch.moved_devices)
     there = _known_devices(connection, {key[0] for key in batch.timelines})
     _insert_all(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
+    _insert_all(connection, notices, batch.notices.values())
     _insert_all(connection, job_events, batch.events)
     _insert_all(connection, unwritten_events, batch.unwritten)
 

@@ -12,6 +12,7 @@ from gpuqueue.cli.arrays import labels
 from gpuqueue.cli.arrays import story as array_story
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
+from gpuqueue.notice import Outcome, Told
 from gpuqueue.placement import Placement
 from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.units import format_bytes, format_duration
@@ -178,6 +179,7 @@ def story(record: Record) -> str:
         + f", level {spec.level}",
         *_wait_lines(job),
         *array_story(job),
+        *_notice_lines(record),
         f"  submitted  {when(job.submitted_at)}",
         f"  started    {when(job.started_at)}",
         f"  ended      {when(job.ended_at)}",
@@ -203,6 +205,26 @@ def _wait_lines(job: Job) -> list[str]:
     if job.requeues:
         lines.append(f"  requeues   {job.requeues}, asked for by exit 75")
     return lines
+
+
+def _notice_lines(record: Record) -> list[str]:
+    """Return who is told of the job's end, and what became of that; of a URL no more than its beginning."""
+    told = {each.number: each for each in record.told}
+    return [
+        f"  {f'on {notice.when}':10} {plain(notice.shown)}{_told(told.get(number))}"
+        for number, notice in enumerate(record.job.spec.notices)
+    ]
+
+
+def _told(told: Told | None) -> str:
+    if told is None:
+        return ""
+    if told.outcome is Outcome.SENT:
+        return f": sent {when(told.at)}"
+    if told.outcome is Outcome.NOT_NEEDED:
+        return ": not needed"
+    why = f" after {told.tries} tries: {plain(told.trouble)}" if told.trouble else ""
+    return f": {'given up' if told.outcome is Outcome.GIVEN_UP else 'not sent yet'}{why}" if why else ""
 
 
 def _run_lines(run: Run) -> list[str]:

@@ -14,6 +14,7 @@ from gpuqueue.cli import placement_options
 from gpuqueue.cli.arrays import array_options
 from gpuqueue.cli.attend import Attendance
 from gpuqueue.cli.completing import directories, files, pools
+from gpuqueue.cli.notice_options import NOTICE_OPTIONS, warn_if_nobody_sends
 from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found
 from gpuqueue.client import Client
 from gpuqueue.command import sentence
@@ -93,6 +94,7 @@ def job_options(command: F) -> F:
             shell_complete=files,
         ),
         *WAIT_OPTIONS,
+        *NOTICE_OPTIONS,
     ]
     for option in reversed(options):
         command = option(command)
@@ -167,6 +169,7 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
             click.echo(f"gpuqueue: job {job.id} is queued, but its id could not be printed", err=True)
             raise
         _warn_if_alone(client, job)
+        warn_if_nobody_sends(client, job)
 
 
 def _one_job_only(ctx: click.Context, param: click.Parameter, value: object) -> None:
@@ -196,4 +199,5 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         job = _submit(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
         _warn_if_alone(client, job)
+        warn_if_nobody_sends(client, job)
         sys.exit(Attendance(client, job.id, ours=True).to_the_end())

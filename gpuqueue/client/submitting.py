@@ -9,6 +9,7 @@ from datetime import datetime
 from gpuqueue import checks, wishes
 from gpuqueue.array import Array
 from gpuqueue.client.looking import Looking
+from gpuqueue.client.noticing import Noticing
 from gpuqueue.client.placing import placed
 from gpuqueue.device import DeviceWish
 from gpuqueue.early_signal import EarlySignal
@@ -25,7 +26,7 @@ from gpuqueue.waits import Dependency, Waits
 from gpuqueue.window import Window
 
 
-class Submitting(Looking):
+class Submitting(Looking, Noticing):
     """Puts jobs into the queue."""
 
     def submit(  # noqa: PLR0913 - each is one thing that a person may say about a job
@@ -56,6 +57,8 @@ class Submitting(Looking):
         dedupe: str | None = None,
         retries: int = 0,
         retry_on: str | Sequence[RetryOn] | None = None,
+        on_end: str | Sequence[str] = (),
+        on_fail: str | Sequence[str] = (),
         found: Callable[[Job], None] | None = None,
         array: str | Array | None = None,
         sweep: Mapping[str, Sequence[object]] | Sequence[str] = (),
@@ -91,6 +94,9 @@ class Submitting(Looking):
             dedupe: A key: while a job of this account with it waits or runs, that job is returned, and no new one made.
             retries: How often it runs again after it failed.
             retry_on: After which endings: ``"failed,lost"`` or several RetryOn.
+            on_end: Who is told once it has ended for good: names of the site's targets, mail addresses, Apprise's URLs,
+                or ``"command:WORDS"``, which runs where the job ran.
+            on_fail: The same, unless it succeeded.
             found: Called with the job that was found by its *dedupe* key.
             array: Indexes such as ``"0-99"``, or ``"0-99%8"`` for at most 8 at once.
             sweep: Names and their values, ``{"lr": [1e-3, 1e-4]}`` or ``["lr=1e-3,1e-4", "seed=0..4"]``: a member
@@ -101,7 +107,7 @@ class Submitting(Looking):
             BadRequest: something is malformed, or there is no such script.
             Impossible: no known device could ever run it, a job that it is to come after ended otherwise, or a limit
                 never lets it.
-            Refused: a limit leaves no room for it now.
+            Refused: a limit leaves no room for it now, or the site takes no URLs.
 
         """
         directory = working_directory(checks.path_or_none("cwd", cwd))
@@ -137,6 +143,7 @@ class Submitting(Looking):
             waits=Waits(after=wishes.dependencies(after), begin_at=wishes.begin(begin), hold=hold, dedupe=dedupe),
             retries=wishes.retries(retries, retry_on),
             array=_array(array, sweep, at_once),
+            notices=self._notices(on_end, on_fail),
         )
         return self._queued(spec, found)
 

@@ -1,4 +1,4 @@
-"""The parts of a request that have values of their own: waits, retries, early signal, placement, terminal."""
+"""The parts of a request that have values of their own: waits, retries, notices, signal, placement, terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 from gpuqueue.codec.text import Plain, iso, meaning
 from gpuqueue.early_signal import EarlySignal
 from gpuqueue.fields import Fields
+from gpuqueue.notice import Notice, When
 from gpuqueue.placement import ANYWHERE, Placement, Preference
 from gpuqueue.retries import NO_RETRIES, Retries, RetryOn
 from gpuqueue.waits import NO_WAITS, Condition, Dependency, Waits
@@ -49,6 +50,21 @@ def retries_from_plain(plain: object) -> Retries:
         return NO_RETRIES
     fields = Fields(plain, "a job's retries")
     return Retries(times=fields.whole("times"), on=tuple(RetryOn(each) for each in fields.texts("on")))
+
+
+def notices_to_plain(notices: tuple[Notice, ...]) -> list[Plain]:
+    """Return *notices* as plain values, secrets and all."""
+    return [{"when": each.when.value, "to": each.to} for each in notices]
+
+
+def notices_from_plain(plain: object) -> tuple[Notice, ...]:
+    """Return the notices that *plain* describes; none where there is nothing."""
+    if plain is None:
+        return ()
+    what = "a job's notices"
+    each_plain = (Fields(each, what) for each in Fields({"all": plain}, what).each("all"))
+    with meaning(what):
+        return tuple(Notice(each.text("to"), When(each.text("when"))) for each in each_plain)
 
 
 def signal_to_plain(early: EarlySignal | None) -> Plain | None:

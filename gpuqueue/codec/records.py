@@ -10,6 +10,7 @@ from gpuqueue.codec.text import Plain, iso
 from gpuqueue.job import Job
 
 if TYPE_CHECKING:
+    from gpuqueue.notice import Told
     from gpuqueue.run import Record, Run
 
 
@@ -45,6 +46,7 @@ def job_to_plain(job: Job) -> Plain:
         "awaits": [str(each) for each in job.awaits],
         "begins_at": iso(job.begins_at),
         "dedupe": spec.waits.dedupe,
+        "notices": [{"when": each.when.value, "to": each.shown} for each in spec.notices],
         "because": job.because,
         "submitted_at": iso(job.submitted_at),
         "claimed_at": iso(job.claimed_at),
@@ -95,6 +97,23 @@ def run_to_plain(run: Run) -> Plain:
 
 
 def record_to_plain(record: Record) -> Plain:
-    """Return *record* as the ``--json`` output shows it: the job's keys, its ``runs`` and ``notes``."""
+    """Return *record* as the ``--json`` output has it: the job, its ``runs`` and ``notes``, and who was ``told``."""
     notes = [{"at": iso(note.at), "attempt": note.attempt, "text": note.text} for note in record.notes]
-    return {**job_to_plain(record.job), "runs": [run_to_plain(run) for run in record.runs], "notes": notes}
+    runs = [run_to_plain(run) for run in record.runs]
+    return {
+        **job_to_plain(record.job),
+        "runs": runs,
+        "notes": notes,
+        "told": [_told(record, each) for each in record.told],
+    }
+
+
+def _told(record: Record, told: Told) -> Plain:
+    notices = record.job.spec.notices
+    return {
+        "to": notices[told.number].shown if told.number < len(notices) else None,
+        "outcome": told.outcome.value if told.outcome else None,
+        "at": iso(told.at),
+        "tries": told.tries,
+        "trouble": told.trouble,
+    }

@@ -6,6 +6,8 @@ from typing import Any
 
 from gpuqueue.codec.arrays import array_from_plain, array_to_plain, member_from_plain
 from gpuqueue.codec.parts import (
+    notices_from_plain,
+    notices_to_plain,
     placement_from_plain,
     placement_to_plain,
     retries_from_plain,
@@ -65,6 +67,7 @@ def encode_spec(spec: JobSpec) -> str:
             "signal": signal_to_plain(spec.signal),
             **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
             **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
+            **({"notices": notices_to_plain(spec.notices)} if spec.notices else {}),
         }
     )
     if len(text) > MAX_SPEC_BYTES:
@@ -113,6 +116,7 @@ def decode_spec(text: object) -> JobSpec:
             snapshot=plain.text_or_none("snapshot"),
             waits=waits_from_plain(plain.plain("waits", None)),
             retries=retries_from_plain(plain.plain("retries", None)),
+            notices=notices_from_plain(plain.plain("notices", None)),
             array=array_from_plain(plain.plain("array")),
             signal=signal_from_plain(plain.plain("signal")),
         )

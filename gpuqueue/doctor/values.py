@@ -9,6 +9,7 @@ from pathlib import Path
 from gpuqueue.address import without_password
 from gpuqueue.errors import BadRequest
 from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
+from gpuqueue.notice import masked
 from gpuqueue.settings import PREFIX, Settings, key_of, settings_file, variable_of
 from gpuqueue.units import format_bytes, format_duration
 
@@ -93,6 +94,8 @@ def _shown(name: str, value: object) -> str:
         return "none" if value is None else "empty"
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, Mapping):  # of targets, whose addresses are secret
+        return ", ".join(f"{each} ({masked(url)})" for each, url in value.items()) or "none"
     if name.endswith("_bytes") and isinstance(value, int):
         return format_bytes(value) if value else "0"
     if name.endswith("_s") and isinstance(value, float):

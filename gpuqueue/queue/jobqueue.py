@@ -13,6 +13,7 @@ from gpuqueue.queue.connect import answering
 from gpuqueue.queue.matching import kind_word
 from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.requests import Requests
+from gpuqueue.queue.senders import Senders
 from gpuqueue.words import in_one_line, short
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ else:
 MAX_WHY = 100
 
 
-class JobQueue(Requests, Changes, Outbox):
+class JobQueue(Requests, Changes, Outbox, Senders):
     """The store at *url*. Every method raises StoreUnreachable or StoreNotReady when it cannot serve."""
 
     # ---- a job's way, in order -----------------------------------------------------------------------------------

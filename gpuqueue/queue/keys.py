@@ -32,6 +32,8 @@ facts                  hash    device -> JSON of what it is and where, which wor
 drained                hash    device -> JSON of who keeps it from new jobs: origin -> why, by, at (see drains.py)
 deaths                 hash    device -> JSON of the row of jobs that died on it at once, with why; three drain it
 seen                   hash    device -> JSON of its strangers, and of the trouble it is in, as its worker last saw them
+senders                hash    host -> JSON of what its sender of messages can: the names of its targets, schemes, when
+                               it said so
 timers                 zset    job id -> when it may start: it is queued, and stands in no queue before; d:<id>:ok or
                                d:<id>:fail -> 0: that job has ended, and some that waited for it have not heard of it
 dep:<id>               zset    job id -> job id: the waiting jobs that are to hear of the end of the job
@@ -70,6 +72,7 @@ DRAINED = PREFIX + "drained"
 KEPT = PREFIX + "rsv"
 DEATHS = PREFIX + "deaths"
 SEEN = PREFIX + "seen"
+SENDERS = PREFIX + "senders"
 LEASES = PREFIX + "leases"
 OUTBOX = PREFIX + "ev"
 ENDED = PREFIX + "ended"

@@ -1,0 +1,62 @@
+"""Whom a job's end is told: what a person says of it, judged by what those who send have announced."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuqueue import checks
+from gpuqueue.client.connection import Connection
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.notice import MAIL, Notice, NoticeKind, When
+
+#: What makes messages go out where none does.
+EXTRA = "pip install 'gpuqueue-server[notify]' where the recorder runs"
+
+
+class Noticing(Connection):
+    """Judges notices before a job is queued with them."""
+
+    def _notices(self, on_end: str | Sequence[str], on_fail: str | Sequence[str]) -> tuple[Notice, ...]:
+        """Return what is to happen at the end of a job.
+
+        Raises:
+            BadRequest: something is no target, or none that is known.
+            Refused: the site takes no URLs.
+
+        """
+        words = [("on_end", on_end, When.END), ("on_fail", on_fail, When.FAIL)]
+        found = [
+            Notice(word, when)
+            for name, given, when in words
+            for word in ((given,) if isinstance(given, str) else checks.words(name, given))
+        ]
+        notices = tuple(dict.fromkeys(found))
+        for notice in notices:
+            if notice.kind is not NoticeKind.COMMAND:
+                self._judge(notice)
+        return notices
+
+    def _judge(self, notice: Notice) -> None:
+        from gpuqueue.notify import sending, targets  # noqa: PLC0415 - rare, and half of the library with it
+
+        senders = self.queue.senders()
+        if notice.kind is NoticeKind.URL:
+            urls = [each for each in senders if each.urls]
+            if not self.settings.notify_urls or (senders and not urls):
+                raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
+            schemes = {scheme for each in urls for scheme in each.schemes}
+            if not senders and sending.is_there():  # no recorder is there to ask
+                schemes = set(sending.schemes())
+            if schemes and notice.scheme not in schemes:
+                raise BadRequest(f"nothing can be sent to {notice.shown}: Apprise knows no such scheme")
+            return
+        known = {target for each in senders for target in each.targets} | set(self.settings.notify)
+        if (MAIL if notice.kind is NoticeKind.ADDRESS else notice.to) not in known:
+            raise BadRequest(targets.no_such_target(notice, sorted(known)))
+
+    def nobody_sends(self) -> str | None:
+        """Return why nobody would be told anything now, None if nothing speaks for that."""
+        senders = self.queue.senders()
+        if senders and not any(each.schemes for each in senders):
+            return f"Apprise is not installed on {senders[0].host}: nobody is told anything. {EXTRA}"
+        return None

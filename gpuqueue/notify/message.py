@@ -1,0 +1,119 @@
+"""What somebody is told of the end of a job. Pure, but for the last lines of the log."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuqueue.device import DeviceKind
+from gpuqueue.errors import Refused
+from gpuqueue.job import JobState, WaitReason
+from gpuqueue.logs import LogTail
+from gpuqueue.run import Ending, EndingKind, Record, Run
+from gpuqueue.units import format_bytes
+from gpuqueue.words import plain, short
+
+#: Lines of the log that go along, and the most of them in characters.
+LOG_LINES, LOG_TEXT = 10, 2000
+#: Longest command that goes along, in characters.
+MOST_COMMAND = 500
+
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """What is sent. ``good`` is whether it is good news."""
+
+    title: str
+    body: str
+    good: bool
+
+
+def message_of(record: Record, *, host: str) -> Message:
+    """Return what is told of an ended job; *host* is this one, whose logs can be read."""
+    job = record.job
+    body = [_asked(record), f"command  {short(job.spec.command, MOST_COMMAND)}"]
+    body += [f"why      {plain(job.because)}"] if job.because else []
+    lines = _log_lines(record, host)
+    if lines:
+        body += ["", f"the last lines of its log ({plain(str(lines[0]))}):", *lines[1]]
+    body += ["", f"gpuqueue show {job.label}"]
+    return Message(title=title_of(record), body="\n".join(body), good=job.state is JobState.SUCCEEDED)
+
+
+def title_of(record: Record) -> str:
+    """Return the end in one line: ``job 17 (train) failed: exit code 1 after 3 h 12 min on gpu0 of node1``."""
+    job, run = record.job, record.last_run
+    noun = "job" if job.spec.array is None else "array"
+    words = [f"{noun} {job.label} ({short(job.spec.name, 60)})", _ended(record)]
+    if run is not None:
+        words += [f"after {took(run.duration_s)}" if run.duration_s is not None else "", f"on {_place(run)}"]
+    return " ".join(word for word in words if word)
+
+
+def _ended(record: Record) -> str:
+    job, run = record.job, record.last_run
+    if job.spec.array is not None:
+        ended = job.tally.ended if job.tally is not None else {}
+        counts = ", ".join(f"{count} {state}" for state, count in ended.items() if count)
+        return f"{job.state}: {counts}" if counts else str(job.state)
+    if run is None:
+        why = ": what it was to come after ended otherwise" if job.reason is WaitReason.DEPENDENCY else ""
+        return f"{job.state} before it ever ran{why}"
+    if job.state is JobState.FAILED and run.ending is not None:
+        return f"failed: {_how(run.ending)}"
+    return str(job.state)
+
+
+def _how(ending: Ending) -> str:
+    return f"exit code {ending.exit_code}" if ending.kind is EndingKind.EXITED else plain(str(ending))
+
+
+def _place(run: Run) -> str:
+    names = [_name(device.kind, device.index) for device in run.devices]
+    return plain(f"{', '.join(names) or 'a device'} of {run.host}")
+
+
+def _name(kind: DeviceKind | None, index: int | None) -> str:
+    if kind is DeviceKind.CPU:
+        return "the CPU"
+    return f"gpu{index}" if index is not None else "a device"
+
+
+def _asked(record: Record) -> str:
+    spec, run = record.job.spec, record.last_run
+    times = f"{spec.gpus} x " if spec.gpus > 1 else ""
+    asked = "all of a device" if spec.placement.whole else f"{times}{format_bytes(spec.mem_bytes)}"
+    peak = format_bytes(run.peak_bytes) if run is not None and run.peak_bytes is not None else "unknown"
+    return f"memory   peak {peak}, asked {asked}"
+
+
+def took(duration_s: float) -> str:
+    """Return how long something took, in two units at most: ``12 s``, ``3 min 5 s``, ``3 h 12 min``, ``2 d 4 h``."""
+    whole = round(duration_s)
+    units = (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S), ("s", 1))
+    first = next((each for each, (_, size) in enumerate(units) if whole >= size), len(units) - 1)
+    words: list[str] = []
+    for unit, size in units[first : first + 2]:
+        count, whole = divmod(whole, size)
+        if count or not words:
+            words.append(f"{count} {unit}")
+    return " ".join(words)
+
+
+def _log_lines(record: Record, host: str) -> tuple[Path, list[str]] | None:
+    """Return where the last run's log lies and its last lines; None where it lies elsewhere, or cannot be read."""
+    run = record.last_run
+    if run is None or run.log_path is None or run.host != host:
+        return None
+    path, tail = Path(run.log_path), LogTail()
+    tail.turn_to(path)
+    tail.skip_to_last(LOG_LINES)
+    text = b""
+    with contextlib.suppress(Refused):
+        for chunk in tail.rest():
+            text = (text + chunk)[-LOG_TEXT:]
+    lines = text.decode("utf-8", "replace").splitlines()[-LOG_LINES:]
+    return (path, [plain(line.replace("\t", "    ")) for line in lines]) if lines else None

@@ -1,0 +1,97 @@
+"""Sends a message in a process of its own, which is given so long and no longer."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from gpuqueue.notify.message import Message
+
+#: How long one message may take, in seconds: connecting, a greylisting mail server, all of it.
+LIMIT_S = 30.0
+#: How long listing the schemes may take, in seconds. It asks no network.
+SCHEMES_S = 30.0
+_COMMAND = (sys.executable, "-m", "gpuqueue.notify.child")
+_LATE = "it took longer than {:g} s"
+
+
+class Failed(Exception):
+    """The process ended without an answer."""
+
+
+def is_there() -> bool:
+    """Return whether Apprise is installed for this Python."""
+    return importlib.util.find_spec("apprise") is not None
+
+
+def schemes() -> tuple[str, ...]:
+    """Return what the URLs of this machine's Apprise begin with; none where it cannot say."""
+    try:
+        answer = _asked({}, SCHEMES_S, _unnoticed)
+    except Failed:
+        return ()
+    return tuple(str(each) for each in answer.get("schemes", ()))
+
+
+def send(
+    url: str,
+    message: Message,
+    *,
+    limit_s: float = LIMIT_S,
+    started: Callable[[subprocess.Popen[bytes]], None] | None = None,
+) -> str | None:
+    """Send *message* to *url*; return why that came to nothing, None if it was sent.
+
+    *started* is called with the process, for who may have to end it before.
+    """
+    try:
+        answer = _asked({"url": url, **asdict(message)}, limit_s, started or _unnoticed)
+    except Failed as failed:
+        return str(failed)
+    trouble = answer.get("trouble")
+    return None if trouble is None else str(trouble)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that has not ended, and all that it started."""
+    if process.poll() is None:  # else its number may be another's by now
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _asked(asked: dict[str, Any], limit_s: float, started: Callable[[subprocess.Popen[bytes]], None]) -> dict[str, Any]:
+    # From the root: what lies in a current directory must not be imported in place of Apprise.
+    process = subprocess.Popen(
+        _COMMAND,
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    started(process)
+    try:
+        out, _ = process.communicate(json.dumps({**asked, "limit_s": limit_s}).encode(), timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        raise Failed(_LATE.format(limit_s)) from None
+    finally:
+        end(process)
+        process.communicate()
+    try:
+        answer = json.loads(out)
+    except ValueError:
+        late = process.returncode == -signal.SIGALRM
+        raise Failed(_LATE.format(limit_s) if late else f"its process ended with {process.returncode}") from None
+    return answer if isinstance(answer, dict) else {}
+
+
+def _unnoticed(_process: subprocess.Popen[bytes]) -> None:
+    """Take note of nothing."""

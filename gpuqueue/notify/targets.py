@@ -1,0 +1,47 @@
+"""From what a job says to where a message goes, by the settings of whoever sends it. Pure."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.notice import MAIL, Notice, NoticeKind
+from gpuqueue.settings import Settings
+
+#: What sends to any mail address.
+_MAIL_SCHEMES = frozenset({"mailto", "mailtos"})
+
+
+def url_of(notice: Notice, settings: Settings) -> str:
+    """Return the URL that *notice* means here.
+
+    Raises:
+        BadRequest: these settings have no such target.
+        Refused: they allow no URLs of jobs.
+
+    """
+    known = settings.notify
+    if notice.kind is NoticeKind.URL:
+        if not settings.notify_urls:
+            raise Refused("this site takes no URLs of jobs (notify_urls): name one of its targets")
+        return notice.to
+    name = notice.to if notice.kind is NoticeKind.TARGET else MAIL
+    if name not in known:
+        raise BadRequest(no_such_target(notice, sorted(known)))
+    return known[name] if notice.kind is NoticeKind.TARGET else _mail_to(notice.to, known[MAIL])
+
+
+def no_such_target(notice: Notice, known: list[str]) -> str:
+    """Return that there is none of the name, and which there are."""
+    there = f"there are {', '.join(known)}" if known else "there are none"
+    if notice.kind is NoticeKind.ADDRESS:
+        return f"no mail can be sent to {notice.to}: the site has no target {MAIL!r} (setting notify); {there}"
+    return f"no target is called {notice.to!r} here (setting notify): {there}"
+
+
+def _mail_to(address: str, account: str) -> str:
+    parts = urlsplit(account)
+    if parts.scheme.lower() not in _MAIL_SCHEMES:
+        raise BadRequest(f"the target {MAIL!r} is no mailto:// or mailtos:// URL: it cannot send to {address}")
+    query = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name != "to"]
+    return urlunsplit(parts._replace(path="/", query=urlencode([*query, ("to", address)])))
