@@ -21,6 +21,7 @@ from gpuqueue.run import Ending, EndingKind, RunDevice, state_after
 from gpuqueue.settings import Settings
 from workers import tree
 from workers.adoption import Adoption
+from workers.after_end import AfterEnd
 from workers.environment import TOKEN, environment
 from workers.gate import Gate
 from workers.ground import NO_START
@@ -71,6 +72,7 @@ class Runner:
         self._runs = runs
         self._clock = clock
         self._witness = Witness(gate, clock)
+        self._after_end = AfterEnd()
         self._detached = SteadyEvent()
         self._detach_read, self._detach_write = os.pipe()
 
@@ -300,6 +302,8 @@ class Runner:
             run.directory.settle()
             return "stale"
         self._keep(run)
+        if after.is_end:
+            self._after_end.ended(run, after, ending)
         return str(after)
 
     def _keep(self, run: LiveRun) -> None:
@@ -345,6 +349,8 @@ class Runner:
             lambda: self._queue.lose(held.job_id, held.token, loss_limit=limit, detail=detail, evidence=evidence)
         )
         log.warning("%s was lost: %s; the job is %s now", run, detail, state or "no longer ours")
+        if state is not None and state.is_end:
+            self._after_end.ended(run, state, Ending.lost(detail))
         run.directory.settle()
         return "lost"
 

@@ -1,0 +1,100 @@
+"""Commands at the end of a job: where it ran, with its rights, in so much time and no more."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from bounded import until
+from site_of_one import Site
+
+WITH_CONSTANT = Path(__file__).parents[1] / "faults" / "with_constant.py"
+
+
+def submit(site: Site, *words: str, command: tuple[str, ...] = ("true",)) -> int:
+    """Submit by the command line and return the id."""
+    return int(site.cli("submit", "--mem", "64M", *words, "--", *command).stdout)
+
+
+def test_a_command_finds_out_what_became_of_the_job(site: Site, tmp_path: Path) -> None:
+    """In the job's directory and environment, with how it ended; what it writes stands at the end of the job's log."""
+    site.start_recorder()
+    site.start_worker()
+    words = (
+        'command:printf "%s " "$GPUQUEUE_JOB_ID" "$GPUQUEUE_JOB_NAME" "$GPUQUEUE_JOB_STATE" "$GPUQUEUE_ENDING" '
+        '"$GPUQUEUE_EXIT_CODE" "$MINE" "$(tail -n 1 "$GPUQUEUE_LOG")" "[$CUDA_VISIBLE_DEVICES]" > told; pwd; id -u'
+    )
+
+    job = submit(
+        site, "--on-end", words, "--on-fail", "command:touch failed", "-C", str(tmp_path),
+        "-e", "MINE=my own", "-n", "x",
+        command=("sh", "-c", "echo last words; exit 3"),
+    )  # fmt: skip
+
+    until((tmp_path / "failed").exists, what=f"the second command\n{site.log()}")
+    told = (tmp_path / "told").read_text()
+    assert f"{job} x failed exited 3 my own gpuqueue: at the end: " in told
+    assert told.rstrip().endswith("[]")
+    site.until_recorded(job)
+    log = site.cli("logs", str(job)).stdout
+    assert log.startswith("last words\ngpuqueue: at the end: printf")
+    assert f"\n{tmp_path}\n{os.getuid()}\n" in log
+    assert f"on end     {words}" in site.cli("show", str(job)).stdout
+
+
+def test_a_success_runs_only_what_is_for_any_end(site: Site, tmp_path: Path) -> None:
+    """And after a run that is tried again nothing runs: the job has not ended."""
+    site.start_recorder()
+    site.start_worker()
+    count = "command:echo $GPUQUEUE_ATTEMPT $GPUQUEUE_JOB_STATE >> told"
+
+    job = submit(
+        site, "--on-fail", "command:touch failed", "--on-end", count, "--retries", "1", "-C", str(tmp_path),
+        command=("sh", "-c", "test $GPUQUEUE_ATTEMPT = 2"),
+    )  # fmt: skip
+
+    site.cli("wait", str(job), "--timeout", "60s")
+    until((tmp_path / "told").exists, what=f"the command\n{site.log()}")
+    assert "2 succeeded\n" == (tmp_path / "told").read_text()
+    assert not (tmp_path / "failed").exists()
+
+
+def test_a_command_that_never_ends_is_ended_and_holds_up_nothing(site: Site, tmp_path: Path) -> None:
+    """With all that it started, also what has left its session; jobs run and end meanwhile."""
+    site.start_recorder()
+    constants = ("workers.after_end:LIMIT_S=1", "workers.after_end:GRACE_S=1")
+    site.spawn_command([sys.executable, str(WITH_CONSTANT), *constants, "run", "--device", "0", "--plain"])
+    hangs = "command:echo $$ >> pids; (setsid sleep 600 & echo $! >> pids; wait)"
+
+    jobs = [submit(site, "--on-end", hangs, "-C", str(tmp_path)) for _ in range(3)]
+    site.cli("wait", *map(str, jobs), str(submit(site)), "--timeout", "60s")
+
+    def pids() -> list[int]:
+        found = [int(line) for line in (tmp_path / "pids").read_text().split()] if (tmp_path / "pids").exists() else []
+        return found if len(found) == 6 else []
+
+    for pid in until(pids, what=f"six processes\n{site.log()}"):
+        until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), what=f"the end of {pid}")
+    assert f"job {jobs[0]} run" in site.log()
+    until(lambda: 3 == site.log().count("its command at the end took longer than 1 s"), what="three lines")
+    assert all("succeeded" == site.client.get(job).state.value for job in jobs)
+
+
+@pytest.mark.parametrize("spoil", ["rm log; mkfifo log", "rm log; ln -s ../../../victim log", "rm -f log"])
+def test_what_a_job_puts_in_the_place_of_its_log_is_left_alone(site: Site, tmp_path: Path, spoil: str) -> None:
+    """A command's output goes to the log or nowhere."""
+    site.start_recorder()
+    site.start_worker()
+    victim = site.settings.runs_dir.parent / "victim"
+    victim.parent.mkdir(exist_ok=True)
+    victim.write_text("mine\n")
+
+    submit(
+        site, "--on-end", "command:echo x; touch done", "-C", str(tmp_path),
+        command=("sh", "-c", f'cd "$GPUQUEUE_RUN_DIR" && {spoil}'),
+    )  # fmt: skip
+
+    until((tmp_path / "done").exists, what=f"the command\n{site.log()}")
+    assert "mine\n" == victim.read_text()

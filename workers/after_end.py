@@ -1,0 +1,154 @@
+"""Runs what a job's owner wants run once it has ended: on the host where it ran, as the account that ran it.
+
+The same rights, so that a command can do no more than the job itself could. Each has so long and no longer, a few at a
+time, in threads of their own: no run, no claim and no beat waits for them. docs/adr/0009.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import shutil
+import stat
+import subprocess
+import threading
+from dataclasses import dataclass
+
+from gpuqueue.codec import decode_spec
+from gpuqueue.errors import Unreadable
+from gpuqueue.job import JobSpec, JobState
+from gpuqueue.notice import NoticeKind
+from gpuqueue.run import Ending
+from workers import tree
+from workers.environment import TOKEN, environment
+from workers.live import LiveRun
+from workers.rundir import RunDir
+
+log = logging.getLogger(__name__)
+
+#: How long one command may take, in seconds, and how long it then has to leave by itself.
+LIMIT_S, GRACE_S = 60, 5
+#: Commands that run at the same time, and those that wait for that; what comes beyond is left out.
+LANES, MOST_WAITING = 2, 1000
+#: By this variable all processes of a command are known, however often it forked.
+MARK = "GPUQUEUE_AFTER"
+#: What runs a command, and what ends it in time, also where this worker does not live to see that.
+SHELL, TIMEOUT = "/bin/sh", shutil.which("timeout") or "/usr/bin/timeout"
+_LATE = 124  # as timeout(1) says it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Command:
+    """One command, and all that it is run with."""
+
+    run: str
+    words: str
+    env: dict[str, str]
+    cwd: str
+    umask: int
+    directory: RunDir
+
+
+class AfterEnd:
+    """The commands of a worker's ended runs."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[_Command] = queue.Queue(MOST_WAITING)
+        self._lanes: list[threading.Thread] = []
+
+    def ended(self, run: LiveRun, state: JobState, ending: Ending) -> None:
+        """Let the commands of the job of *run*, which has ended for good, run soon. Nothing is raised."""
+        try:
+            spec = _spec_of(run.directory)
+            if spec is None:
+                return
+            for number, notice in enumerate(spec.notices):
+                if notice.kind is NoticeKind.COMMAND and notice.follows(succeeded=state is JobState.SUCCEEDED):
+                    told = {
+                        MARK: f"{run.held.token}.{number}",
+                        "GPUQUEUE_JOB_NAME": spec.name,
+                        "GPUQUEUE_JOB_STATE": state.value,
+                        "GPUQUEUE_ENDING": ending.kind.value,
+                        "GPUQUEUE_EXIT_CODE": str(ending.shell_code),
+                        "GPUQUEUE_LOG": str(run.directory.log),
+                    }
+                    self._put(run, spec, notice.command, told)
+        except Exception:
+            log.exception("%s: what is to run at its end does not", run)
+
+    def _put(self, run: LiveRun, spec: JobSpec, words: str, told: dict[str, str]) -> None:
+        held, directory = run.held, run.directory
+        env = environment(held.job_id, held.token, spec, held.devices, directory.path, cap=False)
+        env.pop(TOKEN)  # it is no process of the run, which is over
+        env["CUDA_VISIBLE_DEVICES"] = ""  # its devices are promised to others by now
+        command = _Command(
+            run=str(run), words=words, env={**env, **told}, cwd=spec.cwd, umask=spec.umask, directory=directory
+        )
+        try:
+            self._waiting.put_nowait(command)
+        except queue.Full:
+            log.warning("%s: too much is to be run already, left out at its end: %s", run, words)
+            return
+        if len(self._lanes) < LANES:
+            thread = threading.Thread(target=self._lane, name="gpuqueue-after-end", daemon=True)
+            self._lanes.append(thread)
+            thread.start()
+
+    def _lane(self) -> None:
+        while True:
+            command = self._waiting.get()
+            try:
+                _run(command)
+            except Exception as error:  # noqa: BLE001 - whatever a person's command, directory or log can do to us
+                log.warning("%s: its command at the end could not be run: %s", command.run, error)
+
+
+def _spec_of(directory: RunDir) -> JobSpec | None:
+    """Return what was asked for in the run of *directory*; None where nobody can say."""
+    try:
+        payload = directory.payload()
+        return decode_spec(payload) if payload else None
+    except (OSError, Unreadable):
+        return None
+
+
+def _run(command: _Command) -> None:
+    """Run one command to its end, and no process of it longer. What it writes goes to the end of the job's log."""
+    log.info("%s: run at its end: %s", command.run, command.words)
+    with contextlib.ExitStack() as stack:
+        out = _appended(command.directory)
+        if out is not None:
+            stack.callback(os.close, out)
+            os.write(out, f"gpuqueue: at the end: {command.words}\n".encode())
+        done = subprocess.run(
+            [TIMEOUT, "-k", str(GRACE_S), str(LIMIT_S), SHELL, "-c", command.words],
+            env=command.env,
+            cwd=command.cwd,
+            umask=command.umask,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if out is None else out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            check=False,
+        )
+    left = tree.sweep(MARK, command.env[MARK])
+    if left:
+        log.warning("%s: %d processes that its command at the end left behind were ended", command.run, left)
+    if done.returncode:
+        how = f"took longer than {LIMIT_S} s" if done.returncode == _LATE else f"failed with {done.returncode}"
+        log.warning("%s: its command at the end %s: %s", command.run, how, command.words)
+
+
+def _appended(directory: RunDir) -> int | None:
+    """Return a descriptor that adds to the job's log; None where a job has put something else in its place."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        fd = os.open(directory.log, flags)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    return None
