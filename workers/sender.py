@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
 from gpuqueue.book.book import Book
@@ -34,28 +33,22 @@ log = logging.getLogger(__name__)
 LANES = 4
 #: How often the book is asked for what is due, in seconds.
 LOOK_S = 1.0
-#: The pauses after each try that came to nothing, in seconds; after the last a message is given up.
-PAUSES_S = (10.0, 60.0, 300.0, 1800.0)
+#: How long one message may take, in seconds: a mail server that keeps strangers waiting, all of it.
+LIMIT_S = sending.LIMIT_S
+#: The pause after the first try that came to nothing, in seconds; each is so many times as long as the one before.
+#: After the last try a message is given up.
+PAUSE_S, PAUSE_FACTOR, MOST_TRIES = 10.0, 6, 5
 #: How long messages that are on their way may take when the recorder leaves, in seconds.
 LEAVE_S = 5.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
-    """How long a message may take, and the pauses between its tries, in seconds."""
-
-    limit_s: float = sending.LIMIT_S
-    pauses_s: tuple[float, ...] = PAUSES_S
 
 
 class Sender:
     """One of any number: each message is taken in the book before it is sent."""
 
-    def __init__(self, settings: Settings, queue: JobQueue, book: Book, patience: Patience | None = None) -> None:
+    def __init__(self, settings: Settings, queue: JobQueue, book: Book) -> None:
         self._settings = settings
         self._queue = queue
         self._book = book
-        self._patience = patience or Patience()
         self._on_the_way: dict[tuple[int, int], subprocess.Popen[bytes] | None] = {}
         self._lock = threading.Lock()
         self._free = SteadyEvent()
@@ -146,7 +139,7 @@ class Sender:
     def _deal_with(self, due: Due) -> None:
         """Take one message, send it, and note what became of it."""
         # While it is taken nobody else sends it; should we die, somebody does after that.
-        if not self._book.take_notice(due, until=_now() + timedelta(seconds=2 * self._patience.limit_s)):
+        if not self._book.take_notice(due, until=_now() + timedelta(seconds=2 * LIMIT_S)):
             return
         record = self._book.get(due.job_id)
         notice = _notice(record, due)
@@ -165,10 +158,10 @@ class Sender:
             return str(error)
         message = message_of(record, host=self._settings.host)
         began_s = time.monotonic()
-        trouble = sending.send(url, message, limit_s=self._patience.limit_s, started=self._noting(due))
-        if trouble is not None and time.monotonic() - began_s >= self._patience.limit_s:
+        trouble = sending.send(url, message, limit_s=LIMIT_S, started=self._noting(due))
+        if trouble is not None and time.monotonic() - began_s >= LIMIT_S:
             with self._lock:
-                self._resting[notice.to] = time.monotonic() + self._patience.pauses_s[0]
+                self._resting[notice.to] = time.monotonic() + PAUSE_S
         return trouble
 
     def _noting(self, due: Due) -> Callable[[subprocess.Popen[bytes]], None]:
@@ -179,14 +172,13 @@ class Sender:
         return note
 
     def _settle(self, due: Due, notice: Notice, trouble: str | None) -> None:
-        pauses_s = self._patience.pauses_s
         if trouble is None:
             self._book.settle_notice(due, Outcome.SENT, at=_now())
             log.info("job %s: %s was told of its end", due.job_id, notice.shown)
         elif self._left.is_set():
             self._book.put_off_notice(due, until=_now(), trouble="its sender left")
-        elif due.tries < len(pauses_s):
-            until = _now() + timedelta(seconds=pauses_s[due.tries])
+        elif due.tries + 1 < MOST_TRIES:
+            until = _now() + timedelta(seconds=PAUSE_S * PAUSE_FACTOR**due.tries)
             log.warning("job %s: %s cannot be told, it is tried again: %s", due.job_id, notice.shown, trouble)
             self._book.put_off_notice(due, until=until, trouble=trouble)
         else:

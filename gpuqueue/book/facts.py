@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from gpuqueue.book import queries
+from gpuqueue.book import notices, queries
 from gpuqueue.book.connect import open_engine, reading, shown, writing
 from gpuqueue.book.tables import REVISION, jobs, unwritten_events
 from gpuqueue.errors import BookUnreachable
@@ -26,6 +27,8 @@ MOST_NAMED = 10
 _STEPS = 10_000
 #: A writer that keeps SQLite locked for longer is in the recorder's way as well, in seconds.
 _LOCKED_S = 2.0
+#: A message that was not sent so long after its job's end is late; one that was given up is told for so long.
+LATE, WEEK = timedelta(minutes=2), timedelta(days=7)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,6 +55,10 @@ class BookFacts:
     unwritten: int
     unwritten_job: int | None
     unwritten_why: str | None
+    #: How many messages about jobs that ended a while ago are still to go, the first such job, and its trouble.
+    untold: tuple[int, int | None, str | None]
+    #: How many messages were given up in the last week, the last such job, and its trouble.
+    given_up: tuple[int, int | None, str | None]
 
 
 def book_facts(url: str, *, integrity_s: float) -> BookFacts:
@@ -79,6 +86,9 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
             cursor = queries.cursor(connection) if readable else None
             lost = _lost_too_often(connection) if readable else ()
             unwritten, job_id, why = _unwritten(connection) if readable else (0, None, None)
+            now = datetime.now(timezone.utc)
+            untold = notices.untold(connection, before=now - LATE) if readable else (0, None, None)
+            given_up = notices.given_up(connection, since=now - WEEK) if readable else (0, None, None)
         return BookFacts(
             product=product,
             where=shown(engine.url),
@@ -93,6 +103,8 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
             unwritten=unwritten,
             unwritten_job=job_id,
             unwritten_why=why,
+            untold=untold,
+            given_up=given_up,
         )
     finally:
         engine.dispose()

@@ -31,6 +31,7 @@ COMMANDS = {
     "hold": ("gpuqueue.cli.jobs", "Keep waiting jobs from being started."),
     "release": ("gpuqueue.cli.jobs", "Let held jobs be started again."),
     "edit": ("gpuqueue.cli.edit", "Change what a waiting job asks for."),
+    "notify": ("gpuqueue.cli.notify", "Tell who can be told of the ends of jobs, and try it."),
     "history": ("gpuqueue.cli.history", "Who ran what, where, how long, with how much memory."),
     "estimate": ("gpuqueue.cli.estimate", "Tell how much memory a script will need, before it runs."),
     "stats": ("gpuqueue.cli.stats", "GPU-hours, asked against used, waits, failures; by user, device, host or day."),
@@ -51,7 +52,7 @@ COMMANDS = {
 #: Headings of the list of commands, in the order in which one meets them. What stands under none comes last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "wait", "cancel", "hold", "release", "edit"),
-    "What to ask for": ("estimate", "simulate"),
+    "What to ask for": ("estimate", "simulate", "notify"),
     "What has happened": ("history", "stats"),
     "Devices": ("top", "gpus", "limits", "drain", "resume"),
     "This machine": ("up", "status", "down", "doctor", "db", "completion"),

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gpuqueue.job import Job
 
 
-def _targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the names of the site's targets."""
     from gpuqueue.client import Client  # noqa: PLC0415 - only for a shell that asks
 
     found: set[str] = set()
@@ -28,7 +29,7 @@ def _targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> l
 
 
 def _option(name: str, when: str) -> Callable[[Any], Any]:
-    return click.option(name, multiple=True, metavar="WHAT", help=when, shell_complete=_targets)
+    return click.option(name, multiple=True, metavar="WHAT", help=when, shell_complete=targets)
 
 
 #: Those of submit.

@@ -132,4 +132,21 @@ def events(facts: Facts) -> Findings:
     return warning(seen, "they lie whole in its table unwritten_events: report this, and delete them when you have")
 
 
-CHECKS = (answers, tables, writing, integrity, disk, lost_jobs, events)
+def messages(facts: Facts) -> Findings:
+    """Are people told of the ends of their jobs?"""
+    if facts.book.revision != facts.book.wanted or facts.book.damage:
+        return unknown("its tables cannot be read")
+    late, job_id, trouble = facts.book.untold
+    if late:
+        why = f": {short(trouble, MAX_WHY)}" if trouble else ""
+        remedy = "does a recorder run, with pip install 'gpuqueue-server[notify]'? gpuqueue notify lists its targets"
+        return warning(f"{late} messages are still to be sent, the first about job {job_id}{why}", remedy)
+    gone, job_id, trouble = facts.book.given_up
+    if gone:
+        why = short(trouble or "no reason was given", MAX_WHY)
+        remedy = "gpuqueue notify --test WHAT, where the recorder runs; its jobs are not concerned"
+        return warning(f"{gone} messages were given up this week, the last about job {job_id}: {why}", remedy)
+    return ok("none is late")
+
+
+CHECKS = (answers, tables, writing, integrity, disk, lost_jobs, events, messages)

@@ -25,7 +25,7 @@ def upgrade() -> None:
         sa.Column("at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("trouble", sa.Text, nullable=True),
         sa.PrimaryKeyConstraint("job_id", "number", name=op.f("pk_notices")),
-        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_notices_job_id_jobs"), ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_notices_jobs"), ondelete="CASCADE"),
         sa.CheckConstraint("outcome IN ('sent', 'given_up', 'not_needed')", name=op.f("ck_notices_outcome_known")),
         sa.CheckConstraint("(outcome IS NULL) = (at IS NULL)", name=op.f("ck_notices_outcome_has_time")),
     )

@@ -26,6 +26,7 @@ READ = {
     "top": [],
     "gpus": [],
     "limits": [],
+    "notify": [],
     "status": [],
     "doctor": [],
 }

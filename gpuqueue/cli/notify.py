@@ -1,0 +1,74 @@
+"""``notify``: who can be told of the ends of jobs, and whether that works."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import click
+
+from gpuqueue.cli import render
+from gpuqueue.cli.notice_options import targets
+from gpuqueue.client import Client
+from gpuqueue.command import say
+from gpuqueue.errors import BadRequest
+from gpuqueue.notice import Notice, NoticeKind, masked
+
+
+@click.command()
+@click.option("--test", "to", metavar="WHAT", help="Send a message there now, from here.", shell_complete=targets)
+@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+def notify(to: str | None, *, as_json: bool) -> None:
+    """List the targets that jobs may name with --on-end, or send a test message to one.
+
+    A test is sent from this machine, by its settings; messages about jobs are sent from where the recorder runs.
+
+    \b
+    Examples:
+      gpuqueue notify
+      gpuqueue notify --test team
+      gpuqueue notify --test ntfy://ntfy.sh/my-topic
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if to is not None:
+        if as_json:
+            raise BadRequest("--test and --json exclude each other: choose one")
+        sys.exit(_test(Notice(to)))
+    with Client() as client:
+        senders = client.queue.senders()
+        here, own = client.settings.host, client.settings.notify
+    rows: list[dict[str, Any]] = [
+        {"target": name, "host": each.host, "sends": bool(each.schemes)} for each in senders for name in each.targets
+    ]
+    told = {row["target"] for row in rows if row["host"] == here}
+    rows += [{"target": name, "host": here, "sends": False} for name in sorted(own) if name not in told]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif rows:
+        lines = [(row["target"], row["host"], "yes" if row["sends"] else "no") for row in rows]
+        click.echo(render.table(("TARGET", "HOST", "SENDS"), lines))
+    else:
+        click.echo("no targets: name some in the settings where the recorder runs (setting notify)")
+    if senders and not any(each.schemes for each in senders):
+        say("gpuqueue", f"Apprise is not installed on {senders[0].host}: pip install 'gpuqueue-server[notify]' there")
+
+
+def _test(notice: Notice) -> int:
+    """Send a test message; return the exit code."""
+    from gpuqueue.notify import sending  # noqa: PLC0415 - only for a test
+    from gpuqueue.notify.message import Message  # noqa: PLC0415 - as above
+    from gpuqueue.notify.targets import url_of  # noqa: PLC0415 - as above
+
+    if notice.kind is NoticeKind.COMMAND:
+        raise BadRequest("a command runs where a job ran: try it in a shell")
+    settings = Client().settings
+    url = url_of(notice, settings)
+    body = f"If you can read this, {notice.shown} can be told of the ends of jobs.\n\ngpuqueue notify --test"
+    message = Message(title=f"a test from gpuqueue on {settings.host}", body=body, good=True)
+    began_s = time.monotonic()
+    trouble = sending.send(url, message)
+    if trouble is not None:
+        return say("gpuqueue", f"nothing was sent to {notice.shown} ({masked(url)}): {trouble}", 1)
+    click.echo(f"sent to {notice.shown} ({masked(url)}) in {time.monotonic() - began_s:.1f} s")
+    return 0

@@ -1,0 +1,181 @@
+"""Whoever is to be told is dead, slow or refuses, or the sender is killed: no job and no recorder notices."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+from factories import make_offer, must_claim, serve
+from listeners import Hook, web_hook
+from site_of_one import Site
+
+from gpuqueue.job import JobState
+from gpuqueue.run import Ending
+
+WITH_CONSTANT = Path(__file__).with_name("with_constant.py")
+#: Tries follow each other at once: what is tested takes a whole evening otherwise.
+HASTY = ("workers.sender:PAUSE_S=0.2", "workers.sender:PAUSE_FACTOR=1")
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    """Return a web server that keeps what is posted."""
+    with web_hook() as made:
+        yield made
+
+
+@pytest.fixture
+def open_site(site: Site) -> Site:
+    """Return a site with a history and a card that nobody works for."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer())
+    return site
+
+
+def recorder(site: Site, *constants: str) -> subprocess.Popen[bytes]:
+    """Start a recorder with these constants."""
+    return site.spawn_command([sys.executable, str(WITH_CONSTANT), *constants, "record"])
+
+
+def end_one(site: Site, **notices: Any) -> int:
+    """Submit a job with *notices* and end it."""
+    job = site.client.submit(["true"], mem="64M", **notices).id
+    claimed = must_claim(site.queue)
+    ending = Ending.from_status(0)
+    site.queue.finish(
+        claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=()
+    )
+    return job
+
+
+def told(site: Site, job: int) -> list[dict[str, Any]]:
+    """Return what became of the messages about a job."""
+    found: list[dict[str, Any]] = json.loads(site.cli("show", str(job), "--json").stdout)["told"]
+    return found
+
+
+def test_what_is_refused_is_tried_again_and_given_up_at_last(open_site: Site, hook: Hook) -> None:
+    """Five times; then `show` and doctor say so, and the job is what it was."""
+    recorder(open_site, *HASTY)
+    job = end_one(open_site, on_end=hook.url("refuse"))
+
+    until(lambda: told(open_site, job)[0]["outcome"], timeout_s=60, what=f"an outcome\n{open_site.log()}")
+
+    (one,) = told(open_site, job)
+    assert ("given_up", 5) == (one["outcome"], one["tries"])
+    assert "500" in one["trouble"]
+    assert 5 == len(hook.told("refuse"))
+    assert JobState.SUCCEEDED is open_site.client.get(job).state
+    assert "on end     json://…: given up after 5 tries: " in open_site.cli("show", str(job)).stdout
+    doctor = open_site.cli("doctor", check=False).stdout
+    assert f"1 messages were given up this week, the last about job {job}: " in doctor
+
+
+def test_what_is_refused_once_is_sent_the_next_time(open_site: Site, hook: Hook) -> None:
+    """A chat that is restarted loses nobody's message."""
+    recorder(open_site, *HASTY)
+    job = end_one(open_site, on_end=hook.url("refuse"))
+
+    until(lambda: hook.told("refuse"), what=f"a post\n{open_site.log()}")
+    hook.refuses = False
+
+    until(lambda: told(open_site, job)[0]["outcome"] == "sent", what=f"it was sent\n{open_site.log()}")
+
+
+def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_site: Site, hook: Hook) -> None:
+    """More of its messages than there are lanes: the book goes on at once, and another target is told soon."""
+    recorder(open_site, "workers.sender:LIMIT_S=2")
+    hanging = [end_one(open_site, on_end=hook.url("hang")) for _ in range(12)]
+    until(lambda: len(hook.told("hang")) >= 4, what=f"four that hang\n{open_site.log()}")
+
+    began_s = time.monotonic()
+    many = [end_one(open_site) for _ in range(100)]
+    open_site.until_recorded(many[-1], timeout_s=10)
+    recorded_s = time.monotonic() - began_s
+    last = end_one(open_site, on_end=hook.url("fine"))
+    until(lambda: hook.told("fine"), timeout_s=30, what=f"another target\n{open_site.log()}")
+
+    assert recorded_s < 8
+    until(lambda: told(open_site, last)[0]["outcome"] == "sent", what="that it was sent")
+    troubles = {told(open_site, job)[0]["trouble"] for job in hanging}
+    assert "it took longer than 2 s" in troubles
+    assert all(JobState.SUCCEEDED is open_site.client.get(job).state for job in hanging)
+
+
+def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: Hook) -> None:
+    """At least once, and no more often than senders die: what was noted is never sent again."""
+    first = recorder(open_site, "workers.sender:LIMIT_S=2")
+    noted = end_one(open_site, on_end=hook.url("fine"))
+    until(lambda: told(open_site, noted)[0]["outcome"], what=f"an outcome\n{open_site.log()}")
+    job = end_one(open_site, on_end=hook.url("hang"))
+    until(lambda: hook.told("hang"), what=f"a post\n{open_site.log()}")
+
+    open_site.end(first, signal.SIGKILL)  # it was received, and nobody has written that down
+    hook.released.set()
+    recorder(open_site, "workers.sender:LIMIT_S=2")
+
+    until(lambda: told(open_site, job)[0]["outcome"] == "sent", timeout_s=30, what=f"it was sent\n{open_site.log()}")
+    assert (2, 2) == (len(hook.told("hang")), told(open_site, job)[0]["tries"])
+    assert 1 == len(hook.told("fine"))
+
+
+def test_two_senders_send_each_message_once(open_site: Site, hook: Hook) -> None:
+    """Each is taken in the book before it is sent."""
+    for _ in range(2):
+        recorder(open_site)
+    jobs = [end_one(open_site, on_end=hook.url("fine")) for _ in range(12)]
+
+    until(lambda: all(told(open_site, job)[0]["outcome"] for job in jobs), timeout_s=60, what="all outcomes")
+
+    assert 12 == len(hook.told("fine"))
+
+
+def test_a_recorder_that_leaves_lets_what_is_on_its_way_arrive(open_site: Site, hook: Hook) -> None:
+    """And notes it, so that the next one does not send it again."""
+    process = recorder(open_site)
+    job = end_one(open_site, on_end=hook.url("hang"))
+    until(lambda: hook.told("hang"), what=f"a post\n{open_site.log()}")
+
+    process.send_signal(signal.SIGTERM)
+    hook.released.set()
+
+    assert 0 == process.wait(timeout=30)
+    assert "sent" == told(open_site, job)[0]["outcome"]
+
+
+def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, hook: Hook, tmp_path: Path) -> None:
+    """At submit, in doctor; and the messages wait until it is installed."""
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['apprise'] = None\n")
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer())
+    site.environ["PYTHONPATH"] = str(tmp_path)
+    without = recorder(site)
+    until(site.queue.senders, what=f"a sender\n{site.log()}")
+
+    said = site.cli("submit", "--mem", "64M", "--on-end", hook.url("fine"), "--", "true")
+    claimed = must_claim(site.queue)
+    site.queue.finish(
+        claimed.job_id,
+        claimed.token,
+        state=JobState.SUCCEEDED,
+        ending=Ending.from_status(0),
+        duration_s=1.0,
+        devices=(),
+    )
+
+    host = site.settings.host
+    assert f"Apprise is not installed on {host}: nobody is told anything" in said.stderr
+    site.until_recorded(int(said.stdout))
+    site.end(without)
+    assert [] == hook.told("fine")
+    site.environ.pop("PYTHONPATH")
+    recorder(site)
+    until(lambda: hook.told("fine"), what=f"a post\n{site.log()}")
