@@ -38,11 +38,9 @@ def notify(to: str | None, *, as_json: bool) -> None:
     with Client() as client:
         senders = client.queue.senders()
         here, own = client.settings.host, client.settings.notify
-    rows: list[dict[str, Any]] = [
-        {"target": name, "host": each.host, "sends": bool(each.schemes)} for each in senders for name in each.targets
-    ]
+    rows = [target_to_plain(name, each.host, sends=bool(each.schemes)) for each in senders for name in each.targets]
     told = {row["target"] for row in rows if row["host"] == here}
-    rows += [{"target": name, "host": here, "sends": False} for name in sorted(own) if name not in told]
+    rows += [target_to_plain(name, here, sends=False) for name in sorted(own) if name not in told]
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
@@ -52,6 +50,11 @@ def notify(to: str | None, *, as_json: bool) -> None:
         click.echo("no targets: name some in the settings where the recorder runs (setting notify)")
     if senders and not any(each.schemes for each in senders):
         say("gpuqueue", f"Apprise is not installed on {senders[0].host}: pip install 'gpuqueue-server[notify]' there")
+
+
+def target_to_plain(name: str, host: str, *, sends: bool) -> dict[str, Any]:
+    """Return a target as the ``--json`` output shows it."""
+    return {"target": name, "host": host, "sends": sends}
 
 
 def _test(notice: Notice) -> int:

@@ -31,6 +31,7 @@ from gpuqueue.cli.history import CSV_COLUMNS
 from gpuqueue.cli.limits import limits_to_plain
 from gpuqueue.cli.machine import device_plain, status
 from gpuqueue.cli.main import commands
+from gpuqueue.cli.notify import target_to_plain
 from gpuqueue.cli.screen.snapshot import Snapshot
 from gpuqueue.cli.top import snapshot_to_plain
 from gpuqueue.cli.why_json import why_to_plain
@@ -212,7 +213,8 @@ def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyP
     for variable, key, default, *_ in rows((REFERENCE / "settings.md").read_text()):
         name = next((each for each in _READERS if each.removesuffix("_bytes").removesuffix("_s") == key.strip("`")), "")
         text = default.strip("`").replace("STATE_DIR", str(settings.state_dir)).replace("~", "/home/ada")
-        special = {"none": None, "empty": "", "this machine's host name": socket.gethostname()}
+        own_name = socket.gethostname()
+        special: dict[str, Any] = {"none": None, "empty": "", "no targets": {}, "this machine's host name": own_name}
         value = special[text] if text in special else _READERS[name](text)
         described[variable.strip("`")] = (key.strip("`"), value)
 
@@ -345,6 +347,7 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         "A batch": list(estimate_to_plain(an_estimate())["batches"][0]),
         "A picture (top)": list(snapshot_to_plain(Snapshot(at=moment, devices=(), jobs=()))),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
+        "A target (notify)": list(target_to_plain("team", "h", sends=True)),
         "Doctor": list(doctor_plain([], Grade.OK, None)),
         "A finding": list(to_plain(ok("as it should be"))),
         "Statistics": list(statistics_to_plain(statistics)),
