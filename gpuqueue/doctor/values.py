@@ -10,6 +10,7 @@ from gpuqueue.address import without_password
 from gpuqueue.errors import BadRequest
 from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.notice import masked
+from gpuqueue.notify import sending
 from gpuqueue.settings import PREFIX, Settings, key_of, settings_file, variable_of
 from gpuqueue.units import format_bytes, format_duration
 
@@ -32,6 +33,8 @@ class Facts:
     path: Path
     there: bool
     closed: str | None
+    #: Whether this Python can send messages.
+    apprise: bool
 
 
 def outside_of_jobs(environ: Mapping[str, str]) -> dict[str, str]:
@@ -52,7 +55,15 @@ def facts_of(environ: Mapping[str, str]) -> Facts:
         there = False
     except OSError as error:
         closed = error.strerror or str(error)
-    return Facts(settings=settings, faults=faults, environ=environ, path=path, there=there, closed=closed)
+    return Facts(
+        settings=settings,
+        faults=faults,
+        environ=environ,
+        path=path,
+        there=there,
+        closed=closed,
+        apprise=sending.is_there(),
+    )
 
 
 def file(facts: Facts) -> Findings:
@@ -82,6 +93,17 @@ def variables(facts: Facts) -> Findings:
     return ok("none is misspelt")
 
 
+def targets(facts: Facts) -> Findings:
+    """Can what is sent to the targets named here be sent from here?"""
+    named = ", ".join(sorted(facts.settings.notify))
+    if not named:
+        return ok("no target of messages is named here")
+    if not facts.apprise:
+        seen = f"{named}: Apprise is not installed here, and nobody is told of the end of a job from here"
+        return warning(seen, "pip install 'gpuqueue-server[notify]', if the recorder runs here")
+    return ok(f"messages can be sent to {named}")
+
+
 def values(facts: Facts) -> Iterator[Finding]:
     """What holds here, and where does each value come from?"""
     for name, origin in facts.settings.origins.items():
@@ -103,4 +125,4 @@ def _shown(name: str, value: object) -> str:
     return without_password(str(value)) if name.endswith("_url") else str(value)
 
 
-CHECKS = (file, reading, variables, values)
+CHECKS = (file, reading, variables, targets, values)

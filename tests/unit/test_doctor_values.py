@@ -4,6 +4,7 @@ import os
 import re
 from pathlib import Path
 
+import pytest
 from factories import make_spec
 
 from gpuqueue.doctor.values import CHECKS, IN_A_JOB, OF_COMPOSE, facts_of
@@ -29,6 +30,20 @@ def test_every_value_is_told_with_its_origin() -> None:
     assert "none (default)" == told["default_mem"]
     assert "true (default)" == told["cap"]
     assert "empty (default)" == told["pool"]
+
+
+@pytest.mark.parametrize("apprise", [True, False])
+def test_targets_are_told_by_their_names_alone(monkeypatch: pytest.MonkeyPatch, *, apprise: bool) -> None:
+    """Their addresses are secret; and without Apprise here nothing is sent to them from here."""
+    monkeypatch.setattr("gpuqueue.notify.sending.is_there", lambda: apprise)
+
+    told = found({**HERE, "GPUQUEUE_NOTIFY": "team=slack://secret mail=mailto://q:secret@h"})
+
+    assert "team (slack://…), mail (mailto://…) (environment GPUQUEUE_NOTIFY)" in [each.seen for each in told]
+    (finding,) = [each for each in told if each.check == "targets"]
+    assert (Grade.OK if apprise else Grade.WARNING) is finding.grade
+    assert "mail, team" in finding.seen
+    assert not any("secret" in each.seen for each in told)
 
 
 def test_a_misspelt_variable_is_told() -> None:

@@ -143,3 +143,30 @@ def test_a_file_that_is_no_toml_says_so(tmp_path: Path, content: bytes) -> None:
 
     with pytest.raises(BadRequest, match="is not TOML"):
         Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+
+
+def test_targets_are_a_table_in_the_file_and_words_in_the_environment(tmp_path: Path) -> None:
+    """One by one in either; and no secret is in what a log may hold."""
+    file = tmp_path / "config.toml"
+    file.write_text('[notify]\nteam = "slack://a/b/secret"\nmail = "mailto://q:secret@h?from=x@y.org"\n')
+    both = {"team": "slack://a/b/secret", "mail": "mailto://q:secret@h?from=x@y.org"}
+    words = " ".join(f"{name}={url}" for name, url in both.items())
+
+    from_file = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+
+    assert both == from_file.notify == Settings.load({**HERE, "GPUQUEUE_NOTIFY": words}).notify
+    assert "secret" not in repr(from_file)
+
+
+@pytest.mark.parametrize(
+    "toml", ['notify = ["team=slack://secret"]', 'notify = "secret"', '[notify]\na = "json://h secret"']
+)
+def test_a_target_that_makes_no_sense_is_refused_without_its_secret(tmp_path: Path, toml: str) -> None:
+    """The line says where it stands."""
+    file = tmp_path / "config.toml"
+    file.write_text(toml)
+
+    with pytest.raises(BadRequest, match="setting notify") as refused:
+        Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+
+    assert "secret" not in str(refused.value)
