@@ -6,14 +6,17 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from factories import make_spec
 from outbox import RUN, Outbox
 from private_postgres import Server
 
 from gpuqueue.book import facts as book_facts_module
+from gpuqueue.book.book import Book
 from gpuqueue.book.connect import open_engine, writing
 from gpuqueue.doctor import book as room
 from gpuqueue.doctor.book import facts_of
@@ -21,6 +24,7 @@ from gpuqueue.event import Act
 from gpuqueue.finding import Finding, Grade, examined
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.look import Look, Unseen
+from gpuqueue.notice import Notice, Outcome
 from gpuqueue.settings import Settings
 
 
@@ -54,8 +58,28 @@ def test_a_book_that_is_well_needs_nothing(book_url: str) -> None:
     found = of(book_url)
 
     of_a_file = {"integrity", "disk"} if book_url.startswith("sqlite") else set()
-    assert {"answers", "tables", "writing", "lost jobs", "events"} | of_a_file == set(found)
+    assert {"answers", "tables", "writing", "lost jobs", "events", "messages"} | of_a_file == set(found)
     assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
+
+
+def test_messages_that_are_late_or_were_given_up_are_told(book: Book, book_url: str, outbox: Outbox) -> None:
+    """With the job, and why; what was sent, and what is for another end, is none of them."""
+    for job_id in (1, 2, 3):
+        outbox.submit(job_id, make_spec(notices=(Notice("team"),)))
+        outbox.tell(job_id, Act.CANCEL, JobState.CANCELLED, attempt=0)
+    outbox.record()
+    now = datetime.now(timezone.utc)
+    first, second, third = book.due_notices(now=now, most=9)
+
+    assert "3 messages are still to be sent, the first about job 1" == of(book_url)["messages"].seen
+    book.settle_notice(first, Outcome.SENT, at=now)
+    book.put_off_notice(second, until=now, trouble="HTTP 500")
+    assert "2 messages are still to be sent, the first about job 2: HTTP 500" == of(book_url)["messages"].seen
+    book.settle_notice(second, Outcome.GIVEN_UP, at=now, trouble="HTTP 500")
+    book.settle_notice(third, Outcome.GIVEN_UP, at=now - timedelta(days=8), trouble="HTTP 404")
+    found = of(book_url)["messages"]
+    assert "1 messages were given up this week, the last about job 2: HTTP 500" == found.seen
+    assert (Grade.WARNING, "gpuqueue notify --test WHAT") == (found.grade, found.remedy.partition(",")[0])
 
 
 @pytest.mark.parametrize(("revision", "remedy"), [("0000", "gpuqueue db upgrade"), ("9999", "upgrade gpuqueue here")])
