@@ -71,7 +71,8 @@ def _test(notice: Notice) -> int:
     message = Message(title=f"a test from gpuqueue on {settings.host}", body=body, good=True)
     began_s = time.monotonic()
     trouble = sending.send(url, message)
+    where = notice.shown if notice.kind is NoticeKind.URL else f"{notice.shown} ({masked(url)})"
     if trouble is not None:
-        return say("gpuqueue", f"nothing was sent to {notice.shown} ({masked(url)}): {trouble}", 1)
-    click.echo(f"sent to {notice.shown} ({masked(url)}) in {time.monotonic() - began_s:.1f} s")
+        return say("gpuqueue", f"nothing was sent to {where}: {trouble}", 1)
+    click.echo(f"sent to {where} in {time.monotonic() - began_s:.1f} s")
     return 0

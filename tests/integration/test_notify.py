@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from bounded import until
-from factories import make_offer, must_claim, serve
+from factories import make_offer, make_spec, must_claim, serve
 from listeners import Hook, MailBox, mail_server, web_hook
 from site_of_one import Site
 
 from gpuqueue.job import JobState
+from gpuqueue.notice import Notice
 from gpuqueue.run import Ending
 
 SECRET = "sEcReT-T0ken"  # noqa: S105 - that nobody may see it is what is tested
@@ -204,3 +205,64 @@ def test_what_cannot_be_told_is_refused_at_submit(told_site: Site, words: list[s
     assert (code, "") == (done.returncode, done.stdout)
     assert line in done.stderr
     assert 1 == done.stderr.count("\n")
+
+
+def test_targets_are_listed_and_tried(told_site: Site, hook: Hook, box: MailBox) -> None:
+    """Also before any recorder runs; a test says how it went, and nothing secret."""
+    (before,) = [line.split() for line in told_site.cli("notify").stdout.splitlines() if line.startswith("team")]
+    ready(told_site)
+
+    listed = json.loads(told_site.cli("notify", "--json").stdout)
+    tried = [told_site.cli("notify", "--test", to) for to in ("team", "bob@example.org", hook.url())]
+    dead = told_site.cli("notify", "--test", f"json://localhost:1/{SECRET}", check=False)
+
+    host = told_site.settings.host
+    assert ["team", host, "no"] == before
+    assert [{"target": name, "host": host, "sends": True} for name in ("mail", "team")] == listed
+    assert "sent to team (json://…) in " in tried[0].stdout
+    assert "sent to bob@example.org (mailto://…) in " in tried[1].stdout
+    assert "sent to json://… in " in tried[2].stdout
+    assert f"a test from gpuqueue on {host}" == hook.told(SECRET)[0]["title"] == box.mails[0][2]["Subject"]
+    assert ("bob@example.org",) == box.mails[0][1]
+    assert (1, "") == (dead.returncode, dead.stdout)
+    assert dead.stderr.startswith("gpuqueue: nothing was sent to json://…: ")
+    assert SECRET not in dead.stderr
+
+
+def test_a_site_may_take_names_alone(store_url: str, tmp_path: Path, hook: Hook) -> None:
+    """Then its server fetches nothing that people ask for: refused at submit, and where it is sent as well."""
+    site = Site(tmp_path / "state", store_url, GPUQUEUE_NOTIFY=f"team={hook.url(SECRET)}", GPUQUEUE_NOTIFY_URLS="false")
+    serve(site.queue, make_offer())
+    ready(site)
+    other = Site(tmp_path / "other", store_url)  # somebody whose settings do not know of it
+
+    here, there = (
+        each.cli("submit", "--mem", "64M", "--on-end", hook.url(), "--", "true", check=False) for each in (site, other)
+    )
+    job = site.queue.submit(make_spec(notices=(Notice(hook.url()), Notice("team")))).id
+    end(site)
+
+    assert [5, 5] == [here.returncode, there.returncode]
+    assert "this site takes no URLs of jobs (notify_urls): name one of its targets" in here.stderr
+    assert here.stderr == there.stderr
+    until(lambda: hook.told(SECRET), what=f"a post\n{site.log()}")
+    until(lambda: "takes no URLs of jobs" in site.cli("show", str(job)).stdout, what="why it was not sent")
+    assert [] == hook.told()
+    site.stop()
+    other.stop()
+
+
+def test_who_submits_from_elsewhere_names_what_the_recorder_announced(
+    told_site: Site, tmp_path: Path, hook: Hook
+) -> None:
+    """Their settings hold no secret, and their machine needs no Apprise."""
+    serve(told_site.queue, make_offer())
+    ready(told_site)
+    other = Site(tmp_path / "other", told_site.settings.redis_url)
+
+    job = int(other.cli("submit", "--mem", "64M", "--on-end", "team", "--", "true").stdout)
+    end(told_site)
+
+    until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
+    assert f"job {job} (true) succeeded" in hook.told(SECRET)[0]["title"]
+    other.stop()
