@@ -10,7 +10,7 @@ from enum import Enum
 
 from gpuqueue.device import Activity, DeviceKind, DeviceWish, Peak, Timeline
 from gpuqueue.job import Job, JobState, Shape
-from gpuqueue.notice import Told
+from gpuqueue.told import Told
 
 
 class EndingKind(str, Enum):

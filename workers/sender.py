@@ -17,7 +17,7 @@ from gpuqueue.book.book import Book
 from gpuqueue.book.notices import Due
 from gpuqueue.errors import GpuQueueError, Unreachable
 from gpuqueue.job import JobState
-from gpuqueue.notice import Notice, Outcome
+from gpuqueue.notice import Notice
 from gpuqueue.notify import sending
 from gpuqueue.notify.message import message_of
 from gpuqueue.notify.targets import url_of
@@ -25,6 +25,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.senders import ANNOUNCE_S
 from gpuqueue.run import Record
 from gpuqueue.settings import Settings
+from gpuqueue.told import Outcome
 from workers.steady import SteadyEvent
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gpuqueue.figures import By, Course, Statistics
     from gpuqueue.history import HistoryQuery
     from gpuqueue.job import JobState
-    from gpuqueue.notice import Outcome
     from gpuqueue.run import Record, Survivor
+    from gpuqueue.told import Outcome
 
 
 class Book:

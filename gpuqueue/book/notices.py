@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import sqlalchemy as sa
 
 from gpuqueue.book.tables import jobs, notices
-from gpuqueue.notice import Outcome, Told
+from gpuqueue.told import Outcome, Told
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -11,8 +11,8 @@ from sqlalchemy.types import TypeDecorator
 
 from gpuqueue.device import PeakSource
 from gpuqueue.job import ENDS, JobState
-from gpuqueue.notice import Outcome
 from gpuqueue.run import EndingKind
+from gpuqueue.told import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,9 +12,9 @@ from gpuqueue.cli.arrays import labels
 from gpuqueue.cli.arrays import story as array_story
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
-from gpuqueue.notice import Outcome, Told
 from gpuqueue.placement import Placement
 from gpuqueue.run import Record, Run, RunDevice
+from gpuqueue.told import Outcome, Told
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import plain, short
 

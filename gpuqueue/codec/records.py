@@ -10,8 +10,8 @@ from gpuqueue.codec.text import Plain, iso
 from gpuqueue.job import Job
 
 if TYPE_CHECKING:
-    from gpuqueue.notice import Told
     from gpuqueue.run import Record, Run
+    from gpuqueue.told import Told
 
 
 def job_to_plain(job: Job) -> Plain:

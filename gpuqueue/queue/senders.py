@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from gpuqueue.errors import Unreadable
 from gpuqueue.fields import loaded
+from gpuqueue.later import later
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.store import Store
 
+if TYPE_CHECKING:
+    from gpuqueue.queue import sender as sending
+    from gpuqueue.queue.sender import Sender
+else:
+    sending = later("gpuqueue.queue.sender")
+
 #: How often a sender says that it is there, in seconds, and after how many times of that it is taken for gone.
 ANNOUNCE_S, PATIENCE = 60.0, 3
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sender:
-    """One recorder's sender: the names of its targets, without their addresses, and what begins a URL for it.
-
-    No ``schemes``: Apprise is not installed there, and it sends nothing.
-    """
-
-    host: str
-    targets: tuple[str, ...]
-    schemes: tuple[str, ...]
-    #: Whether it takes URLs of jobs.
-    urls: bool
 
 
 class Senders(Store):
@@ -50,7 +42,7 @@ class Senders(Store):
                 if now - can.whole("at") <= 1000 * ANNOUNCE_S * PATIENCE:
                     targets, schemes = can.texts("targets"), can.texts("schemes")
                     urls = can.flag("urls", default=True)
-                    found.append(Sender(host=host, targets=targets, schemes=schemes, urls=urls))
+                    found.append(sending.Sender(host=host, targets=targets, schemes=schemes, urls=urls))
             except Unreadable:
                 continue
         return found

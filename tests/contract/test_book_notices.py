@@ -13,8 +13,9 @@ from gpuqueue.book.book import Book
 from gpuqueue.book.notices import Due
 from gpuqueue.event import Act
 from gpuqueue.job import JobState
-from gpuqueue.notice import Notice, Outcome, When
+from gpuqueue.notice import Notice, When
 from gpuqueue.run import Ending
+from gpuqueue.told import Outcome
 
 NOW = datetime(2026, 11, 2, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)

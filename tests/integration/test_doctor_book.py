@@ -24,8 +24,9 @@ from gpuqueue.event import Act
 from gpuqueue.finding import Finding, Grade, examined
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.look import Look, Unseen
-from gpuqueue.notice import Notice, Outcome
+from gpuqueue.notice import Notice
 from gpuqueue.settings import Settings
+from gpuqueue.told import Outcome
 
 
 def settings_for(url: str) -> Settings:
