@@ -18,9 +18,10 @@ MAIL = "mail"
 #: What a command begins with.
 COMMAND = "command:"
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S+")
-_ADDRESS = re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,190}")
+#: Not compiled before they are needed: most jobs tell nobody.
+_NAME = r"[A-Za-z][A-Za-z0-9_-]{0,63}"
+_URL = r"[A-Za-z][A-Za-z0-9+.-]{0,31}://\S+"
+_ADDRESS = r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9.-]{1,190}"
 _FORMS = "a target of the site by its name, a mail address, a URL such as ntfy://ntfy.sh/TOPIC, or command:WORDS"
 
 
@@ -108,8 +109,8 @@ class Notice:
 def _kind(to: str) -> NoticeKind | None:
     if to.startswith(COMMAND):
         return NoticeKind.COMMAND if to.removeprefix(COMMAND).strip() else None
-    for kind, form in ((NoticeKind.URL, _SCHEME), (NoticeKind.ADDRESS, _ADDRESS), (NoticeKind.TARGET, _NAME)):
-        if form.fullmatch(to):
+    for kind, form in ((NoticeKind.URL, _URL), (NoticeKind.ADDRESS, _ADDRESS), (NoticeKind.TARGET, _NAME)):
+        if re.fullmatch(form, to):
             return kind
     return None
 
@@ -130,9 +131,9 @@ def targets(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in text.split():
         name, equals, url = word.partition("=")
-        if not equals or not _NAME.fullmatch(name):
+        if not equals or not re.fullmatch(_NAME, name):
             raise BadRequest("a word of it names no target: write them like team=slack://… mail=mailto://…")
-        if not _SCHEME.fullmatch(url):
+        if not re.fullmatch(_URL, url):
             raise BadRequest(f"target {name} is no URL: write it like {name}=slack://…")
         if name in found:
             raise BadRequest(f"target {name} is named twice")
