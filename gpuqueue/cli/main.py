@@ -52,8 +52,8 @@ COMMANDS = {
 #: Headings of the list of commands, in the order in which one meets them. What stands under none comes last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "wait", "cancel", "hold", "release", "edit"),
-    "What to ask for": ("estimate", "simulate", "notify"),
-    "What has happened": ("history", "stats"),
+    "What to ask for": ("estimate", "simulate"),
+    "What has happened": ("history", "stats", "notify"),
     "Devices": ("top", "gpus", "limits", "drain", "resume"),
     "This machine": ("up", "status", "down", "doctor", "db", "completion"),
 }
