@@ -82,8 +82,9 @@ class Recovery(Store):
     @answering
     def pause_left_s(self) -> float:
         """Return how long nothing is claimed yet, because the store was rebuilt a moment ago; 0 if that is over."""
-        until_ms = int(cast("str | None", self._redis.hget(keys.META, "claims")) or 0)
-        return max(0, until_ms - self.now_ms()) / 1000 if until_ms else 0.0
+        claims, ticked = cast("list[str | None]", self._redis.hmget(keys.META, "claims", "reap"))
+        until_ms = int(claims or 0)  # and until a tick has seen it: see pausing() in lua/lib.lua
+        return max(0, until_ms - min(self.now_ms(), int(ticked or 0))) / 1000 if until_ms else 0.0
 
     @answering
     def adopt(self, stray: Stray, *, lease_s: float) -> JobState | None:

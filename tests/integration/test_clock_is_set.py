@@ -263,3 +263,27 @@ def test_a_job_of_the_future_waits_for_no_negative_time() -> None:
     job = Job(id=1, spec=make_spec(mem_bytes=GIB), state=JobState.QUEUED, submitted_at=now + timedelta(days=1))
 
     assert queue_rows([job], now).endswith(" 0.0s")
+
+
+@pytest.mark.parametrize("before_s", [0.0, 20.0])
+def test_a_pause_after_a_rebuild_cannot_be_slept_through(site: Site, before_s: float) -> None:
+    """The store was stopped in its pause, and back after it: a run that nobody had offered yet was started twice."""
+    site._client.flushall()
+    site.set(0)
+    assert site.queue.open(0, pause_s=LEASE_S)
+    site.go_on(before_s)
+    site.queue.submit(make_spec())
+
+    site.set(2 * LEASE_S)  # it is down for so long
+    site._passed_s += 2 * LEASE_S
+    serve(site.queue)
+
+    assert claim(site.queue) is None  # before any tick
+    site.reap()
+    assert claim(site.queue) is None
+    site.go_on(LEASE_S - before_s - TICK_S)
+    serve(site.queue)
+    assert claim(site.queue) is None
+    site.go_on(TICK_S)
+    serve(site.queue)
+    assert must_claim(site.queue)

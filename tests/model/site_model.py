@@ -21,6 +21,7 @@ RULES = {
     "promises are counted": "promise() in lua/lib.lua: what is available is derived from the live leases",
     "grace after an absence": "reap.lua: whoever was away grants one more lease before anything is taken back",
     "pause after a loss": "claim.lua: nothing is claimed for one lease after a rebuild",
+    "pause while the store is there": "reap.lua: the pause is longer by the time that the store was away",
     "no start in the pause": "started.lua: an older claim that the book still had does not start in the pause",
     "nothing newer": "adopt.lua: a run is taken back only if its attempt is above the job's",
     "what the book knows comes back": "restore.lua, before the store opens",
@@ -278,9 +279,12 @@ class Model:
             jobs=tuple(job._replace(lease=max(0, job.lease - 1)) for job in site.jobs),
             allowed=_aged(site.allowed, fenced=fenced),
             alive=_aged(site.alive, fenced=fenced),
-            pause=max(0, site.pause - 1),
+            pause=site.pause if self._is_slept_through(site) else max(0, site.pause - 1),
             grace=max(0, site.grace - 1),
         )
+
+    def _is_slept_through(self, site: Site) -> bool:
+        return site.store == DOWN and self.rules.has("pause while the store is there")
 
     def _vouched(self, site: Site, device: int, more: int = 0) -> Site:
         left = self.rules.grace + more

@@ -57,7 +57,7 @@ if first_due and tonumber(first_due) <= now then -- a job's time has come, or wh
 end
 end
 if call('HEXISTS', P .. 'drained', device) == 1 then return {} end
-if now < meta().claims then return {} end -- rebuilt a moment ago (see open.lua)
+if pausing(now) then return {} end
 
 -- The look at the device that led to this claim travels with it.
 local record = call('HGET', key2('dev', host), device)

@@ -97,8 +97,9 @@ local T0_S, HALF_LIFE_S = 1735689600, 7 * 86400
 local kept -- of the site's figures; read once in a script
 function meta()
   if kept then return kept end
-  local claims, fair, t0, half_life, order = unpack(call('HMGET', P .. 'meta', 'claims', 'fair', 't0', 'half_life', 'order'))
-  kept = {claims = tonumber(claims or '') or 0, fair = tonumber(fair or ''), t0_s = tonumber(t0 or '') or T0_S,
+  local claims, ticked, fair, t0, half_life, order =
+    unpack(call('HMGET', P .. 'meta', 'claims', 'reap', 'fair', 't0', 'half_life', 'order'))
+  kept = {claims = tonumber(claims or '') or 0, ticked = tonumber(ticked or '') or 0, fair = tonumber(fair or ''), t0_s = tonumber(t0 or '') or T0_S,
     half_life_s = tonumber(half_life or '') or HALF_LIFE_S, order = order or ''}
   return kept
 end
@@ -107,6 +108,10 @@ function set_meta(...)
   kept = nil
 end
 end
+-- Is nothing claimed yet, since the store was rebuilt a moment ago (open.lua)? Until a tick has seen the end of the pause:
+-- a store that was away in between learns from its next tick that the pause is not over (reap.lua).
+local function pausing(now) return meta().claims > math.min(now, meta().ticked) end
+
 local function exponent(ms) return (ms / 1000 - meta().t0_s) / meta().half_life_s end
 local function weight(ms) return 2 ^ exponent(ms) end
 

@@ -8,7 +8,7 @@ if wrong then return wrong end
 local epoch, floor, last, pause_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return 0 end
 call('HSET', P .. 'meta', 'layout', '1', 'floor', string.format('%.0f', floor), 'book', last,
-  'claims', string.format('%.0f', pause_ms > 0 and now_ms() + pause_ms or 0))
+  'opened', string.format('%.0f', now_ms()), 'claims', string.format('%.0f', pause_ms > 0 and now_ms() + pause_ms or 0))
 if tonumber(last) > 0 then call('HSET', P .. 'meta', 'recorded', '0-0') end -- the book has jobs of which no event tells
 if tonumber(call('GET', P .. 'seq') or 0) < floor then call('SET', P .. 'seq', string.format('%.0f', floor)) end
 call('SET', P .. 'epoch', epoch)

@@ -10,7 +10,7 @@ for i = 4, #ARGV, 2 do wrong = wrong or misfit({'level', 'levels'}, i) end
 if wrong then return wrong end
 local after_ms, grace_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local now, out, MOST_SHAPES = now_ms(), {}, 16
-if now < meta().claims then return out end -- rebuilt a moment ago (see open.lua)
+if pausing(now) then return out end
 local deadline = string.format('%.0f', now + grace_ms)
 local rsv = P .. 'rsv'
 

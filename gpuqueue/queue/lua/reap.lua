@@ -1,6 +1,7 @@
 -- Take back the leases that nobody renewed. Anybody may run this, as often as they like.
 -- A reaper that was away (or whose store was) cannot know who tried to beat meanwhile: after a gap in its own
 -- ticks everybody gets one more lease period.
+-- The pause after a rebuild (open.lua) counts only time in which the store was there: meanwhile nobody could offer a run.
 -- The clock may be set, forward or back. Live leases are renewed by the next beat whatever it says; the others, whose
 -- worker is dead or away on purpose, are moved along. That it was set is certain where it goes back, and where much
 -- less time went by on the caller's own clock.
@@ -26,6 +27,10 @@ if was_set then
   for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do call('ZINCRBY', P .. 'leases', by, id) end
 end
 if was_away or was_set then call('HSET', P .. 'meta', 'grace', string.format('%.0f', now + lease_ms)) end
+local seen = math.max(last, tonumber(call('HGET', P .. 'meta', 'opened') or 0)) -- when the store was surely there
+if meta().claims > seen and math.abs(now - seen) > 3 * tick_ms then
+  set_meta('claims', string.format('%.0f', meta().claims + now - seen))
+end
 local went_by = (was_away or was_set) and 0 or math.max(0, now - last)
 set_meta('reap', string.format('%.0f', now), 'fair', string.format('%.0f', fair_ms(now) + went_by))
 if exponent(fair_ms(now)) > 500 then rebase(fair_ms(now), function() return 1 end) end -- 2^1023 is the end

@@ -14,7 +14,7 @@ if job.st == 'running' then -- sent twice
   return 1
 end
 -- The book may have missed that this claim was taken back, and that a newer run is on: as with claims, see open.lua.
-if now < tonumber(call('HGET', P .. 'meta', 'claims') or 0) then return 0 end
+if pausing(now) then return 0 end
 call('HSET', job_key(id), 'st', 'running', 'tr', string.format('%.0f', now), 'said', started)
 call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
 tell('started', id, 'running', now, job.at, job.ls, '', 'token', token, 'started', started)
