@@ -10,6 +10,10 @@ from gpuqueue.array import Indexes, Member
 from gpuqueue.errors import BadRequest
 from gpuqueue.words import brief
 
+_SPAN = re.compile(r"([1-9][0-9]{0,15})-([1-9][0-9]{0,15})")
+#: Of an array, so many ranges are named at once: the scripts take 4096 characters.
+_MOST_RANGES = 200
+
 
 @dataclass(frozen=True, slots=True)
 class JobName:
@@ -47,3 +51,37 @@ class JobName:
 
     def __str__(self) -> str:
         return str(self.id) if self.part is None else f"{self.id}_{self.part}"
+
+    @classmethod
+    def of_parts(cls, array_id: int, indexes: Indexes) -> Iterator[JobName]:
+        """Yield names that together mean these members of an array, none of them with a step: so scripts take them."""
+        ranges = [r for each in indexes.ranges for r in ([each] if each.step == 1 else (range(k, k + 1) for k in each))]
+        for start in range(0, len(ranges), _MOST_RANGES):
+            yield cls(array_id, Indexes(tuple(ranges[start : start + _MOST_RANGES])))
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpan:
+    """What people call several jobs by their ids: ``12-19``, from the one to the other, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+def meant(text: str) -> JobName | JobSpan:
+    """Return what *text* names: a job, an array, a member or a part of one, or all jobs from one id to another.
+
+    Raises:
+        BadRequest: it names no job.
+
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        return JobName.parse(text)
+    first, last = int(found[1]), int(found[2])
+    if last < first or last > 2**53:
+        raise BadRequest(f"{brief(text)} is no range of jobs: write the lower id first, such as 12-19")
+    return JobSpan(first, last)

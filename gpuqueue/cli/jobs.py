@@ -1,12 +1,10 @@
-"""Commands about single jobs: ``queue``, ``show``, ``logs``, ``wait``, ``cancel``, ``hold``, ``release``."""
+"""Commands that look at single jobs: ``queue``, ``show``, ``logs``, ``wait``."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any, TypeVar
 
 import click
 
@@ -17,23 +15,15 @@ from gpuqueue.cli.held import tell_again, tell_held
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain, record_to_plain
 from gpuqueue.command import put, say
-from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName
 from gpuqueue.logs import LogTail
 from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_duration
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 job_id = click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids())
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
-
-
-def job_ids(*states: str, parts: bool = False) -> Callable[[F], F]:
-    """Return the argument that takes several ids; a shell offers those of jobs in *states*, or of all that live."""
-    which, name = live_ids(*states), JobNameType(parts=parts)
-    return click.argument("ids", metavar="ID…", type=name, nargs=-1, required=True, shell_complete=which)
 
 
 @click.command()
@@ -133,7 +123,7 @@ def logs(job_id: str, lines: int | None, *, follow: bool) -> None:
 
 
 @click.command()
-@job_ids(parts=True)
+@click.argument("ids", metavar="ID…", type=JobNameType(parts=True), nargs=-1, required=True, shell_complete=live_ids())
 @click.option("--any/--all", "first", help="For the first of them to end, or for all of them (the default).")
 @click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); the jobs go on.")
 @json_option
@@ -169,55 +159,4 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, as_json: boo
         click.echo(json.dumps([record_to_plain(records[name]) for name in asked], indent=2))
     elif first:
         click.echo(next(iter(ended)))
-    sys.exit(code)
-
-
-@click.command()
-@job_ids(parts=True)
-def cancel(ids: tuple[str, ...]) -> None:
-    """End jobs, arrays (17), or parts of them (17_2, 17_5-9).
-
-    A waiting one ends at once, a running one with all its processes (TERM, then KILL).
-
-    \b
-    Examples:
-      gpuqueue cancel 12 13 14
-      gpuqueue cancel 17_5-9
-    """  # noqa: D301 - \b is click's mark for lines to keep
-    _each(ids, lambda client, each: client.cancel(each))
-
-
-@click.command()
-@job_ids("queued", parts=True)
-def hold(ids: tuple[str, ...]) -> None:
-    """Keep waiting jobs, arrays or parts of them from being started.
-
-    \b
-    Examples:
-      gpuqueue hold 12 13
-    """  # noqa: D301 - \b is click's mark for lines to keep
-    _each(ids, lambda client, each: client.hold(each))
-
-
-@click.command()
-@job_ids("held", parts=True)
-def release(ids: tuple[str, ...]) -> None:
-    """Let held jobs, arrays or parts of them be started again, at their old place in the order.
-
-    \b
-    Examples:
-      gpuqueue release 12 13
-    """  # noqa: D301 - \b is click's mark for lines to keep
-    _each(ids, lambda client, each: client.release(each))
-
-
-def _each(ids: tuple[str, ...], act: Callable[[Client, str], JobState]) -> None:
-    """Do the same to each job; one that fails does not keep the others from it. Exit code of the last failure."""
-    code = 0
-    with Client() as client:
-        for each in ids:
-            try:
-                click.echo(f"job {each}: {act(client, each)}")
-            except GpuQueueError as error:
-                code = say("gpuqueue", str(error), error.exit_code)
     sys.exit(code)

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue import checks
-from gpuqueue.client.looking import Looking
+from gpuqueue.client.choosing import Choosing
 from gpuqueue.errors import (
     BadRequest,
     Refused,
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_REASON = 200
 
 
-class Changing(Looking):
+class Changing(Choosing):
     """Cancels, holds, releases and edits jobs; drains and resumes devices."""
 
     def cancel(self, job: int | str) -> JobState:

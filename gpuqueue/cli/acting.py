@@ -1,0 +1,146 @@
+"""Commands that do the same to several jobs: which ones, the question before, and a line for each."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from gpuqueue.cli.completing import live_ids, users
+from gpuqueue.client import Client
+from gpuqueue.client.choosing import Chosen, Stand
+from gpuqueue.command import say
+from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
+from gpuqueue.words import short
+
+F = TypeVar("F", bound=Callable[..., Any])
+#: Does it to one job, and returns what to say of that.
+Act = Callable[[Client, str], str]
+
+#: Of the jobs that a filter finds, so many are shown before the question.
+SHOWN = 5
+#: Exit code of who said no.
+NOTHING_DONE = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """What a person typed: words that name jobs, or what the jobs have in common."""
+
+    ids: tuple[str, ...]
+    user: str | None
+    name: str | None
+    stand: str | None
+    all_jobs: bool
+    yes: bool
+
+    @property
+    def by_filter(self) -> bool:
+        """Return whether the jobs are chosen by what they have in common."""
+        return self.all_jobs or any(each is not None for each in (self.user, self.name, self.stand))
+
+    def check(self, verb: str) -> None:
+        """Refuse what means nothing, or may mean two things.
+
+        Raises:
+            BadRequest: it does.
+
+        """
+        if self.by_filter and self.ids:
+            raise BadRequest("name jobs, or choose them by --user, --name, --state or --all: not both")
+        if not self.by_filter and not self.ids:
+            raise BadRequest(f"which jobs? Name them: gpuqueue {verb} 12 14-19, or choose: --name, --user, --all")
+
+
+def ids(*states: str) -> Callable[[F], F]:
+    """Return the argument that takes several words; a shell offers the ids of jobs in *states*, or of all that live.
+
+    What is malformed is told when its turn comes: one bad word must not keep the others from being done.
+    """
+    return click.argument("ids", metavar="ID…", nargs=-1, shell_complete=live_ids(*states))
+
+
+def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
+    """Add the words that name jobs, and the options that choose them; with *stands* also by where they stand."""
+    options = [
+        ids(*states),
+        click.option("-u", "--user", metavar="NAME", help="This user's jobs.", shell_complete=users),
+        click.option("-n", "--name", metavar="TEXT", help="Jobs of this name: train, or a pattern such as 'train*'."),
+        click.option("--all", "all_jobs", is_flag=True, help="All your jobs; with --user all of theirs."),
+        click.option("-y", "--yes", is_flag=True, help="Do not ask."),
+    ]
+    if stands:
+        which = click.Choice([Stand.WAITING.value, Stand.RUNNING.value])
+        options.insert(3, click.option("-s", "--state", "stand", type=which, help="Only jobs that wait, or run."))
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = None) -> None:
+    """Do *act* to each job that is meant, say what came of it, and leave with the worst exit code.
+
+    *stand* is where jobs must stand for this, if a filter chooses them.
+    """
+    selection.check(verb)
+    with Client() as client:
+        if not selection.by_filter:
+            sys.exit(on_each(client, selection.ids, act))
+        found = client.choose(user=selection.user, name=selection.name, stand=selection.stand or stand)
+        if not found:
+            say("gpuqueue", f"no job matches: there is nothing to {verb}")
+            return
+        if not selection.yes and not _agreed(verb, found):
+            sys.exit(say("gpuqueue", "nothing was changed", NOTHING_DONE))
+        sys.exit(on_each(client, [each.name for each in found], act))
+
+
+def on_each(client: Client, words: Sequence[str], act: Act) -> int:
+    """Do *act* to each job that *words* name; one that fails does not keep the others from it. Return the worst code.
+
+    Raises:
+        Unreachable: the store does not answer: it would not for the others.
+
+    """
+    code = 0
+    for word in words:
+        try:
+            names = client.named(word)
+        except Unreachable:
+            raise
+        except GpuQueueError as error:
+            code = max(code, say("gpuqueue", str(error), error.exit_code))
+            continue
+        for name in names:
+            try:
+                click.echo(act(client, name))
+            except Unreachable:
+                raise
+            except GpuQueueError as error:
+                code = max(code, say("gpuqueue", str(error), error.exit_code))
+    return code
+
+
+def _agreed(verb: str, found: Sequence[Chosen]) -> bool:
+    """Show what would be changed and ask.
+
+    Raises:
+        BadRequest: there is nobody to ask.
+
+    """
+    count = f"{len(found)} job{'s' if len(found) > 1 else ''}"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise BadRequest(f"this would {verb} {count}, and there is no terminal to ask on: add --yes")
+    for each in found[:SHOWN]:
+        job = each.job
+        click.echo(f"  {short(each.name)}  {short(job.spec.name)}  {job.spec.account.name}  {job.state}", err=True)
+    if len(found) > SHOWN:
+        click.echo(f"  and {len(found) - SHOWN} more", err=True)
+    return click.confirm(f"{verb} {count}?", err=True)

@@ -1,0 +1,117 @@
+"""Which jobs are meant: by words that name several, or by what they have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from gpuqueue import checks
+from gpuqueue.client.looking import Looking
+from gpuqueue.errors import JobNotFound
+from gpuqueue.job import Job, JobState
+from gpuqueue.jobname import JobName, meant
+from gpuqueue.later import later
+from gpuqueue.submission import current_account
+
+if TYPE_CHECKING:
+    import fnmatch
+else:
+    fnmatch = later("fnmatch")
+
+
+class Stand(str, Enum):
+    """Where jobs stand that are chosen together; of an array, the members."""
+
+    #: Queued or held.
+    WAITING = "waiting"
+    #: They hold a device.
+    RUNNING = "running"
+    #: Queued, and not held.
+    QUEUED = "queued"
+    HELD = "held"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A job that was chosen, or of an array the part that was; ``name`` is what all other calls take."""
+
+    name: str
+    job: Job
+
+
+class Choosing(Looking):
+    """Finds the jobs that are meant; changes nothing."""
+
+    def named(self, word: str) -> list[str]:
+        """Return the names of the jobs that *word* means, in order: itself, or of ``12-19`` each that has not ended.
+
+        Raises:
+            BadRequest: it names no job.
+            JobNotFound: none of those waits or runs.
+
+        """
+        name = meant(word)
+        if isinstance(name, JobName):
+            return [str(name)]
+        found = [job.label for job in _whole(self._from_to(name.first, name.last))]
+        if not found:
+            raise JobNotFound(f"no job of {name} waits or runs: see gpuqueue queue")
+        return found
+
+    def _from_to(self, first: int, last: int) -> Iterator[Job]:
+        after: int | None = first - 1
+        while after is not None and after < last:
+            page, after = self.queue.page(after=after)
+            yield from (job for job in page if job.id <= last and not job.state.is_end)
+
+    def choose(
+        self, *, user: str | None = None, name: str | None = None, stand: Stand | str | None = None
+    ) -> list[Chosen]:
+        """Return the jobs of *user* (this account if nobody is named) that have not ended and match all that is given.
+
+        Args:
+            user: The submitting account.
+            name: The whole name, or a pattern such as ``"train*"``.
+            stand: Where they stand. Of an array only the members that do.
+
+        Raises:
+            BadRequest: something makes no sense.
+
+        """
+        whose = checks.text_or_none("user", user) or current_account(self.settings.host).name
+        called = checks.text_or_none("name", name)
+        where = None if stand is None else checks.word("stand", stand, Stand)
+        jobs = [job for job in self._live(whose) if called is None or fnmatch.fnmatchcase(job.spec.name, called)]
+        if where is None:
+            return [Chosen(job.label, job) for job in _whole(jobs) if job.state is not JobState.CANCELLING]
+        return [Chosen(each, job) for job in jobs for each in _standing(job, where)]
+
+
+def _whole(jobs: Iterable[Job]) -> list[Job]:
+    """Return *jobs* without the members of arrays that are among them: whoever changes an array changes those."""
+    kept = list(jobs)
+    arrays = {job.id for job in kept if job.tally is not None}
+    return [job for job in kept if job.member is None or job.member.array_id not in arrays]
+
+
+def _standing(job: Job, where: Stand) -> Iterator[str]:
+    """Yield what *job* is called if it stands there; of an array the parts that do."""
+    states = {
+        Stand.WAITING: {JobState.QUEUED, JobState.HELD},
+        Stand.RUNNING: {JobState.STARTING, JobState.RUNNING},
+        Stand.QUEUED: {JobState.QUEUED},
+        Stand.HELD: {JobState.HELD},
+    }[where]
+    if job.tally is None:
+        if job.state in states:
+            yield job.label
+        return
+    if JobState.QUEUED in states:
+        yield from map(str, JobName.of_parts(job.id, job.tally.left))
+    if JobState.HELD in states:
+        yield from map(str, JobName.of_parts(job.id, job.tally.held))

@@ -1,0 +1,161 @@
+"""Several jobs at once: words that name them, filters that choose them, and the question before."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from factories import BOB, make_spec, must_claim, serve
+from spoken import speak
+from terminal import Terminal
+
+from gpuqueue.array import Array
+from gpuqueue.job import Account
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.submission import current_account
+
+ME = current_account("laptop")
+
+
+@pytest.fixture
+def here(
+    queue: JobQueue, store_url: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> JobQueue:
+    """Return a queue that the command line uses, with a device that nobody works for."""
+    shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
+    monkeypatch.setenv("GPUQUEUE_REDIS_URL", store_url)
+    monkeypatch.setenv("GPUQUEUE_DATABASE_URL", f"sqlite:///{tmp_path / 'book.db'}")
+    monkeypatch.setenv("GPUQUEUE_HOST", "nodeA")
+    serve(queue)
+    return queue
+
+
+def put(queue: JobQueue, *names: str, account: Account = ME) -> list[int]:
+    """Queue a job of each name."""
+    return [queue.submit(make_spec(name=name, account=account)).id for name in names]
+
+
+def states(queue: JobQueue) -> dict[int, str]:
+    """Return where each job stands that has not ended."""
+    return {job.id: job.state.value for job in queue.live() if not job.state.is_end}
+
+
+def test_words_name_jobs_ranges_and_parts(here: JobQueue) -> None:
+    """`1-3` are the jobs that there are from 1 to 3; a line for each, in the order of the words."""
+    put(here, "a", "b", "c", "d")
+    array = here.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
+
+    said = speak(["hold", "4", "1-3", f"{array}_2-4"])
+
+    lines = ["job 4: held", "job 1: held", "job 2: held", "job 3: held", f"job {array}_2-4: held"]
+    assert (0, lines, "") == (said.code, said.stdout.decode().splitlines(), said.stderr)
+    assert b"job 2: queued\njob 3: queued\n" == speak(["release", "2-3"]).stdout
+    assert {1: "held", 2: "queued", 3: "queued", 4: "held", array: "queued"} == states(here)
+
+
+def test_one_bad_word_does_not_keep_the_others_from_it(here: JobQueue) -> None:
+    """Malformed, unknown, ended, an empty range: each is told, the rest is done, and the worst code is the end."""
+    put(here, "a", "b")
+
+    said = speak(["cancel", "1", "99", "xyz", "50-60", "2"])
+
+    assert (3, b"job 1: cancelled\njob 2: cancelled\n", 3) == (said.code, said.stdout, said.stderr.count("\n"))
+    for told in ("there is no job 99", "'xyz' is no job: write 17", "no job of 50-60 waits or runs"):
+        assert told in said.stderr
+    assert {} == states(here)
+
+
+def test_the_worst_code_is_the_end(here: JobQueue) -> None:
+    """Also where the last word was good: 5 for one that has ended outweighs 3 for one that never was."""
+    running, waiting = put(here, "a", "b")
+    must_claim(here)
+
+    said = speak(["hold", str(running), "99", str(waiting)])
+
+    assert (5, f"job {waiting}: held\n".encode(), 2) == (said.code, said.stdout, said.stderr.count("\n"))
+    assert 2 == speak(["hold", "xyz"]).code
+
+
+def test_a_filter_without_a_terminal_wants_a_yes(here: JobQueue) -> None:
+    """Nothing is done, and the one line says what to add."""
+    put(here, "a", "b")
+
+    said = speak(["cancel", "--all"])
+
+    line = "gpuqueue: this would cancel 2 jobs, and there is no terminal to ask on: add --yes\n"
+    assert (2, b"", line) == (said.code, said.stdout, said.stderr)
+    assert 2 == len(states(here))
+
+
+def test_filters_choose_among_ones_own_jobs(here: JobQueue) -> None:
+    """By name and pattern, by where they stand; another's only where that is asked for."""
+    put(here, "train", "train-2", "eval")
+    first = must_claim(here).job_id
+    theirs = put(here, "train", account=BOB)
+
+    assert b"job 2: cancelled\n" == speak(["cancel", "--name", "train-?", "--yes"]).stdout
+    assert f"job {first}: cancelling\n".encode() == speak(["cancel", "--state", "running", "-y"]).stdout
+    assert b"job 3: held\n" == speak(["hold", "--all", "--yes"]).stdout
+    assert b"job 3: cancelled\n" == speak(["cancel", "--state", "waiting", "--yes"]).stdout
+    assert {first: "cancelling", theirs[0]: "queued"} == states(here)
+    assert f"job {theirs[0]}: held\n".encode() == speak(["hold", "--user", "bob", "--yes"]).stdout
+    assert f"job {theirs[0]}: queued\n".encode() == speak(["release", "--user", "bob", "--all", "--yes"]).stdout
+
+
+def test_what_waits_of_an_array_is_chosen_without_what_runs(here: JobQueue) -> None:
+    """`--state waiting` must not end the member that runs; `--all` names the array once, not its members again."""
+    array = here.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
+    member = must_claim(here).job_id
+
+    said = speak(["cancel", "--state", "waiting", "--yes"])
+
+    assert (0, f"job {array}_2,4,6,8: cancelled\n".encode()) == (said.code, said.stdout)
+    assert "starting" == states(here)[member]
+    assert f"job {array}: cancelling\n".encode() == speak(["cancel", "--all", "--yes"]).stdout
+    assert "cancelling" == states(here)[member]
+
+
+def test_nothing_that_matches_is_no_mistake(here: JobQueue) -> None:
+    """A script that cleans up may do so twice."""
+    put(here, "a")
+
+    said = speak(["cancel", "--name", "b*", "--yes"])
+
+    assert (0, b"", "gpuqueue: no job matches: there is nothing to cancel\n") == (said.code, said.stdout, said.stderr)
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        (["cancel"], "which jobs? Name them: gpuqueue cancel 12 14-19, or choose: --name, --user, --all"),
+        (["hold", "--yes"], "which jobs? Name them: gpuqueue hold 12 14-19, or choose: --name, --user, --all"),
+        (["cancel", "1", "--all"], "name jobs, or choose them by --user, --name, --state or --all: not both"),
+        (["cancel", "9-1"], "'9-1' is no range of jobs: write the lower id first, such as 12-19"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_words_that_may_mean_two_things_are_refused(typed: list[str], line: str) -> None:
+    """One line that says what to type instead."""
+    said = speak(typed)
+
+    assert (2, b"", f"gpuqueue: {line}\n") == (said.code, said.stdout, said.stderr)
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 7), ("", 1, 7)])
+def test_on_a_terminal_it_shows_what_it_found_and_asks(here: JobQueue, answer: str, code: int, left: int) -> None:
+    """The first few, how many more, and nothing is done without a yes."""
+    put(here, *["train"] * 7)
+
+    with Terminal([str(Path(sys.executable).parent / "gpuqueue"), "cancel", "--all"], os.environ) as terminal:
+        terminal.shows("cancel 7 jobs? [y/N]")
+        shown = "\n".join(terminal.lines())
+        terminal.press(f"{answer}\n")
+        assert code == terminal.ended()
+
+    assert 5 == len(re.findall(r"^  \d+  train  \S+  queued$", shown, re.MULTILINE))
+    assert "  and 2 more" in shown
+    assert left == len(states(here))
