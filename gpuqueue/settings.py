@@ -113,6 +113,8 @@ class Settings:
     placement: Preference = Preference.SPREAD
     #: Who may ask for the level urgent: users separated by commas, or ``*``.
     urgent: str = "*"
+    #: Who may change the jobs of others, beside root: users separated by commas, ``*`` everybody. Empty: nobody.
+    admins: str = ""
     #: How long a job waits before devices are kept for it, if it fits nowhere.
     reserve_after_s: float | None = 600.0
     #: How many jobs devices of one host are kept for at a time.
@@ -492,6 +494,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "pool_limits": str,
     "placement": Preference.parse,
     "urgent": _users,
+    "admins": lambda raw: _users(raw) if raw.strip() else "",
     "reserve_after_s": _duration_or_none,
     "reservations": _positive,
     "age_after_s": _duration_or_none,

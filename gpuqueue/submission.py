@@ -25,6 +25,8 @@ LEFT_OUT = frozenset(
     {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "_", "SHLVL", "OLDPWD", "PWD"}
 )
 OURS = "GPUQUEUE_"
+#: What the queue calls the superuser, who may change any job.
+ROOT = "root"
 #: In a job: the variables of the submitter that the worker changed or added, as JSON: name to [before, after].
 CHANGED = "GPUQUEUE_CHANGED"
 #: Of our own variables only these travel: they hold no secret, and a job that submits jobs needs them.

@@ -51,6 +51,7 @@ class Reaper:
             urgent=None if settings.urgent == "*" else settings.urgent.split(","),
             shares=Shares.parse(settings.shares, settings.groups).by_user(),
             placement=settings.placement,
+            admins=settings.admins,
         )
         self._queue.set_limits(settings.site_limits())
         self._told_epoch = epoch

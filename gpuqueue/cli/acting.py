@@ -93,6 +93,8 @@ def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = N
     with Client() as client:
         if not selection.by_filter:
             sys.exit(on_each(client, selection.ids, act))
+        if selection.user is not None:
+            client.must_own(selection.user)
         found = client.choose(user=selection.user, name=selection.name, stand=selection.stand or stand)
         if not found:
             say("gpuqueue", f"no job matches: there is nothing to {verb}")

@@ -14,7 +14,6 @@ from gpuqueue.errors import (
     Refused,
 )
 from gpuqueue.job import Job, JobState
-from gpuqueue.submission import current_account
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ class Changing(Choosing):
 
         Raises:
             JobNotFound: nobody knows it.
-            Refused: it has ended already.
+            Refused: it has ended already, or is somebody else's.
 
         """
         done = self._changed("cancel", job)
@@ -50,7 +49,7 @@ class Changing(Choosing):
 
         Raises:
             JobNotFound: nobody knows it.
-            Refused: it does not wait (any more).
+            Refused: it does not wait (any more), or is somebody else's.
 
         """
         return self._moved(job, self._changed("hold", job), JobState.HELD, "hold")
@@ -60,7 +59,7 @@ class Changing(Choosing):
 
         Raises:
             JobNotFound: nobody knows it.
-            Refused: it is not held.
+            Refused: it is not held, or is somebody else's.
 
         """
         return self._moved(job, self._changed("release", job), JobState.QUEUED, "release")
@@ -78,7 +77,7 @@ class Changing(Choosing):
 
         Raises:
             JobNotFound: nobody knows it.
-            Refused: it runs or has ended.
+            Refused: it runs or has ended, or is somebody else's.
             BadRequest: something is malformed, nothing is to be changed, or it would wait for itself.
             Impossible: no known device could ever run it so; nothing was changed.
 
@@ -96,6 +95,7 @@ class Changing(Choosing):
             level=wanted.level is not None,
             after=wanted.after is not None,
             begin=wanted.begin is not None,
+            by=self._by,
         )
         try:
             state = edit()
@@ -109,9 +109,9 @@ class Changing(Choosing):
         """Change the mind about *job*; of a part, say where its members stand, not where the array does."""
         name = checks.job_name(job)
         if name.part is None:
-            done = self.queue.change(act, name.id)
+            done = self.queue.change(act, name.id, by=self._by)
         else:
-            done = self.queue.part(name.id, act, name.part)
+            done = self.queue.part(name.id, act, name.part, by=self._by)
             if done is None or done.moved == 0:
                 self._must_have(name)
             elif act == "cancel":
@@ -147,7 +147,7 @@ class Changing(Choosing):
         if len(why) > MAX_REASON:
             raise BadRequest(f"a reason must have at most {MAX_REASON} characters, not {len(why)}")
         uuids = self._uuids(devices, all_here=all_here)
-        by = current_account(self.settings.host).name
+        by = self.account.name
         self.queue.drain(uuids, origin=DrainOrigin.PERSON, why=why, by=by)
         return self._statuses(uuids)
 

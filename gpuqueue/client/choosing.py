@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from gpuqueue import checks
 from gpuqueue.client.looking import Looking
-from gpuqueue.errors import JobNotFound
+from gpuqueue.errors import JobNotFound, Refused
 from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName, meant
 from gpuqueue.later import later
-from gpuqueue.submission import current_account
+from gpuqueue.submission import ROOT
 
 if TYPE_CHECKING:
     import fnmatch
@@ -69,6 +69,17 @@ class Choosing(Looking):
             page, after = self.queue.page(after=after)
             yield from (job for job in page if job.id <= last and not job.state.is_end)
 
+    def must_own(self, user: str) -> None:
+        """Refuse to change jobs of *user* all together where each of them would be refused.
+
+        Raises:
+            Refused: they are somebody else's.
+
+        """
+        by, admins = self._by, self.queue.admins()
+        if by not in {user, ROOT, *admins.split(",")} and admins != "*":
+            raise Refused(f"only {user} may change the jobs of {user}, or who looks after this site (setting admins)")
+
     def choose(
         self, *, user: str | None = None, name: str | None = None, stand: Stand | str | None = None
     ) -> list[Chosen]:
@@ -83,7 +94,7 @@ class Choosing(Looking):
             BadRequest: something makes no sense.
 
         """
-        whose = checks.text_or_none("user", user) or current_account(self.settings.host).name
+        whose = checks.text_or_none("user", user) or self.account.name
         called = checks.text_or_none("name", name)
         where = None if stand is None else checks.word("stand", stand, Stand)
         jobs = [job for job in self._live(whose) if called is None or fnmatch.fnmatchcase(job.spec.name, called)]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
+from gpuqueue.job import Account
 from gpuqueue.settings import Settings
+from gpuqueue.submission import ROOT, current_account
 
 if TYPE_CHECKING:
     from gpuqueue.book.book import Book
@@ -41,6 +43,17 @@ class Connection:
 
             self._book = Book(self.settings.database_url)
         return self._book
+
+    @property
+    def account(self) -> Account:
+        """Return who asks: the account of this process. docs/explanation/identity.md says what that proves."""
+        return current_account(self.settings.host)
+
+    @property
+    def _by(self) -> str:
+        """Return by which name the queue knows who asks for a change; root may change any job, whatever its name."""
+        account = self.account
+        return ROOT if account.uid == 0 else account.name
 
     def close(self) -> None:
         """Close the connections."""

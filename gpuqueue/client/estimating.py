@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuqueue import checks
 from gpuqueue.client.asking import Asking
 from gpuqueue.errors import BadRequest, BookUnreachable
-from gpuqueue.submission import command_of, current_account, travelling, working_directory
+from gpuqueue.submission import command_of, travelling, working_directory
 
 if TYPE_CHECKING:
     from gpuqueue.estimate.figures import Estimate
@@ -84,7 +84,7 @@ class Estimating(Asking):
         found = Estimate(script=script, args=words)
         if history:
             path = str(directory / script)
-            asked = Script(path=path, args=words, account=current_account(self.settings.host))
+            asked = Script(path=path, args=words, account=self.account)
             found = self._with_past(found, asked, needed=dry_run is False)
         if dry_run is False or (dry_run is None and not sizes and found.past is not None and found.past.suffices):
             return found

@@ -20,7 +20,7 @@ from gpuqueue.errors import (
 from gpuqueue.job import Job, JobSpec, Level
 from gpuqueue.placement import Preference
 from gpuqueue.retries import RetryOn
-from gpuqueue.submission import command_of, current_account, current_umask, name_of, travelling, working_directory
+from gpuqueue.submission import command_of, current_umask, name_of, travelling, working_directory
 from gpuqueue.units import MIB, parse_bytes
 from gpuqueue.waits import Dependency, Waits
 from gpuqueue.window import Window
@@ -124,7 +124,7 @@ class Submitting(Looking, Noticing):
             argv=command_line,
             cwd=str(directory),
             env={**travelling(os.environ), **checks.environment(env)},
-            account=current_account(self.settings.host),
+            account=self.account,
             mem_bytes=MIB if placement.whole else self._mem_bytes(mem, pool),
             gpus=gpus,
             device=self.settings.default_device if wish is None else wish,

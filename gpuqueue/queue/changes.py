@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuqueue.array import Indexes
-from gpuqueue.errors import Unreadable
+from gpuqueue.errors import Refused, Unreadable
 from gpuqueue.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.store import Store
-from gpuqueue.words import brief
+from gpuqueue.words import brief, plain
 
 #: Where a job stands that a change of mind reached.
 _AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
@@ -32,46 +32,69 @@ class Changes(Store):
     """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that ends, holds and releases jobs."""
 
     @answering
-    def cancel(self, job_id: int) -> JobState | None:
-        """End a job; return its state after, None if it is unknown here."""
-        return _state_of(self.change("cancel", job_id))
+    def cancel(self, job_id: int, *, by: str = "") -> JobState | None:
+        """End a job; return its state after, None if it is unknown here. *by*: see :meth:`change`."""
+        return _state_of(self.change("cancel", job_id, by=by))
 
     @answering
-    def hold(self, job_id: int) -> JobState | None:
+    def hold(self, job_id: int, *, by: str = "") -> JobState | None:
         """Keep a queued job from being claimed; return its state after, None if it is unknown here."""
-        return _state_of(self.change("hold", job_id))
+        return _state_of(self.change("hold", job_id, by=by))
 
     @answering
-    def release(self, job_id: int) -> JobState | None:
+    def release(self, job_id: int, *, by: str = "") -> JobState | None:
         """Let a held job be claimed again; return its state after, None if it is unknown here."""
-        return _state_of(self.change("release", job_id))
+        return _state_of(self.change("release", job_id, by=by))
 
     @answering
-    def change(self, act: str, job_id: int) -> Changed | None:
-        """Cancel, hold or release a job, or all of an array; None if it is unknown here."""
-        reply = self._scripts.run(act, job_id)
+    def change(self, act: str, job_id: int, *, by: str = "") -> Changed | None:
+        """Cancel, hold or release a job, or all of an array; None if it is unknown here.
+
+        *by* is the account that asks, empty for a part of the queue itself, which may change any job.
+
+        Raises:
+            Refused: it is somebody else's job.
+
+        """
+        reply = self._scripts.run(act, job_id, by)
         if reply == "array":
-            return self.part(job_id, act)
+            return self.part(job_id, act, by=by)
+        if reply.startswith("of "):
+            raise not_yours(job_id, reply[3:])
         state = state_in(reply)
         return None if state is None else Changed(state=state)
 
     @answering
-    def part(self, array_id: int, act: str, part: Indexes | None = None) -> Changed | None:
+    def part(self, array_id: int, act: str, part: Indexes | None = None, *, by: str = "") -> Changed | None:
         """Cancel, hold or release an array, or a *part* of it; None if it is unknown here.
 
-        Its members that no device took yet are moved in one step, the others one by one after it.
+        Its members that no device took yet are moved in one step, the others one by one after it. *by*: as above.
+
+        Raises:
+            Refused: it is somebody else's.
+
         """
-        reply = self._scripts.run("part", array_id, act, "" if part is None else str(part))
+        reply = self._scripts.run("part", array_id, act, "" if part is None else str(part), by)
         if not reply:
             return None
+        if reply[0] == "of":
+            raise not_yours(array_id, reply[1])
         state, moved, *others = reply
-        answers = self._scripts.run_each(act, [(each,) for each in others])
+        answers = self._scripts.run_each(act, [(each, by) for each in others])
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
         reached = sum(answer in _AIMS[act] for answer in answers)
         after = self._redis.hget(keys.job(array_id), "st") if others else state
         return Changed(state=JobState(after or state), moved=int(moved) + reached, ending="cancelling" in answers)
+
+
+def not_yours(job_id: int | str, owner: str) -> Refused:
+    """Return what to raise where somebody asks who may not change a job of *owner*."""
+    return Refused(
+        f"job {job_id} is {plain(owner)}'s: only {plain(owner)} may change it, or who looks after this site "
+        "(setting admins)"
+    )
 
 
 def _state_of(done: Changed | None) -> JobState | None:

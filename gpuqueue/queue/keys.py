@@ -48,9 +48,9 @@ ev                     stream  the outbox: one event for each step of each job
 late                   set     jobs that this store never heard of, brought back by the workers of their runs
 ended                  zset    job id -> when it ended: forgotten once the book has the event
 meta                   hash    the layout's version; the reaper's last tick and grace; the time that usage decays by,
-                               since when it weighs, its half-life; who may use the highest level; where jobs on one
-                               device go; the last recorded event; of the opening: the last id that the book knew, the
-                               floor of new ids, when claims begin
+                               since when it weighs, its half-life; who may use the highest level, and change the
+                               jobs of others; where jobs on one device go; the last recorded event; of the opening:
+                               the last id that the book knew, the floor of new ids, when claims begin
 =====================  ======  ==================================================================================
 
 Channels: ``bell`` (there is work, or room; ``for:<device>``: a job was left to that one), ``ctl``

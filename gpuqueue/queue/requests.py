@@ -15,6 +15,7 @@ from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.later import later
 from gpuqueue.queue import waiting
+from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.looks import Looks
 from gpuqueue.queue.matching import why_impossible
@@ -88,14 +89,16 @@ class Requests(Looks):
         after: bool = False,
         begin: bool = False,
         ends: Mapping[int, bool] | None = None,
+        by: str = "",
     ) -> JobState | None:
         """Change the request of a job that waits; return its state, None if it is unknown here. It keeps its place.
 
         *level*, *after* and *begin* tell which of these *change* changes: a job that waiting has lifted stays where it
-        is otherwise, one that has waited for an end or its time does not begin anew. *ends*: see :meth:`submit`.
+        is otherwise, one that has waited for an end or its time does not begin anew. *ends*: see :meth:`submit`; *by*
+        is the account that asks, empty for a part of the queue itself.
 
         Raises:
-            Refused: it runs or has ended.
+            Refused: it runs or has ended, or is somebody else's.
             Unreadable: its request cannot be read.
             BadRequest: it would wait for itself.
             Impossible, Unknown: see :meth:`submit`; nothing was changed.
@@ -118,6 +121,7 @@ class Requests(Looks):
                 int(after),
                 int(begin),
                 waiting.asked(spec, ends),
+                by,
             ) or ("changed",)
             if verdict != "changed":  # else somebody else was faster: what they made of it is changed
                 _refuse_edit(job_id, verdict, rest)
@@ -127,6 +131,8 @@ class Requests(Looks):
 
 def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
     """Raise what the queue has against an edit that it could not have against a submit."""
+    if verdict == "of":
+        raise not_yours(job_id, rest[0])
     if verdict == "stands":
         raise Refused(f"job {job_id} is {rest[0]}: only a job that waits can be edited")
     if verdict == "begun":

@@ -15,8 +15,8 @@ from gpuqueue.queue.lean import lean, nested
 PRELUDE = ("base", "lib")
 #: One script an act; ``constraints.lua`` is the prelude of those that match jobs with devices,
 #: ``placement.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``waits.lua`` and
-#: ``members.lua`` of those that queue a job or take it out, ``judge.lua`` of those that take a request,
-#: ``together.lua`` and ``elsewhere.lua`` of the claim; they are no acts.
+#: ``members.lua`` of those that queue a job or take it out, ``owner.lua`` of those by which people change one,
+#: ``judge.lua`` of those that take a request, ``together.lua`` and ``elsewhere.lua`` of the claim; they are no acts.
 ACTS = (
     "begin",
     "restore",
@@ -77,13 +77,12 @@ SHARED = {
     **dict.fromkeys(("reserve", "age", "preempt", "why"), ("constraints", "limits", "placement")),
     "uses": ("limits",),
     **dict.fromkeys(
-        (
-            *("adopt", "finish", "giveback", "lose", "reap", "cancel", "hold", "release", "restore"),
-            *("gather", "part"),
-        ),
+        (*("adopt", "finish", "giveback", "lose", "reap", "restore", "gather"),),
         ("waits", "members"),
     ),
-    **dict.fromkeys(("submit", "edit"), ("constraints", "judge", "limits", "waits", "members")),
+    **dict.fromkeys(("cancel", "hold", "release", "part"), ("owner", "waits", "members")),
+    "submit": ("constraints", "judge", "limits", "waits", "members"),
+    "edit": ("owner", "constraints", "judge", "limits", "waits", "members"),
 }
 
 

@@ -69,15 +69,23 @@ class Ticks(Store):
         urgent: Collection[str] | None,
         shares: Mapping[str, float],
         placement: Preference | None = None,
+        admins: str = "",
     ) -> bool:
         """Count usage so from now on; return whether that is new.
 
         *urgent*: who may use that level, None anybody. *placement*: where jobs on one device go, None to whoever looks.
+        *admins*: who may change the jobs of others: users separated by commas, ``*`` everybody.
         """
         others = {user: share for user, share in shares.items() if share != 1}
         pairs = [word for user, share in sorted(others.items()) for word in (user, max(1, round(share * 1000)))]
         who = "*" if urgent is None else ",".join(sorted(urgent))
-        return bool(self._scripts.run("policy", _ms(half_life_s), who, placement.value if placement else "", *pairs))
+        where = placement.value if placement else ""
+        return bool(self._scripts.run("policy", _ms(half_life_s), who, where, admins, *pairs))
+
+    @answering
+    def admins(self) -> str:
+        """Return who may change the jobs of others, as :meth:`set_policy` was told last."""
+        return cast("str | None", self._redis.hget(keys.META, "admins")) or ""
 
     @answering
     def set_limits(self, limits: Limits) -> bool:

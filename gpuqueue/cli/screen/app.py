@@ -20,7 +20,6 @@ from gpuqueue.cli.screen.snapshot import Snapshot, take
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.job import Job, JobState
-from gpuqueue.submission import current_account
 from gpuqueue.words import in_one_line, plain
 
 #: Mark in a memory bar -> colour.
@@ -61,7 +60,7 @@ class Top(App[None]):
         super().__init__()
         self._client = client
         self._user = user
-        self._me = current_account(client.settings.host).name
+        self._me = client.account.name
         self._interval_s = interval_s
         self._order = lines.Order.ID
         self._snapshot: Snapshot | None = None

@@ -1,11 +1,13 @@
 -- Change the request of a job that waits, and what it waits for: all of it or nothing. It keeps its place.
 -- ARGV: id  digest (SHA-1 of its spec, as the caller knows it)  level ('': as it is)  mem  shape  spec
 --       1 if it comes after other jobs than before  1 if it begins at another time  how it waits (see waits.lua)
+--       who asks ('': the queue itself)
 -- returns {state} | {'stands', state}: it does not wait | {'changed'}: its spec is another by now | {} unknown
+--       | {'of', the owner}: it is not for them to do (see owner.lua)
 --       | {'begun'}: it is a member of an array, or an array of which a member was taken; of the latter only how many
 --         members may be at once can be changed
 --       | {'circle', id}: that one waits for it | {'tangled'}: too many jobs wait for each other | as submit.lua
-local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'text'}
+local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'text', 'by'}
 local waits
 if not wrong then waits, wrong = waits_of(9) end
 if wrong then return wrong end
@@ -14,6 +16,8 @@ local need, _, _, _, wish = parse_shape(shape)
 if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 5 is not the shape of the job') end
 local job = read_job(id)
 if not job.st then return {} end
+local owner = theirs(ARGV[10], job.u)
+if owner then return {'of', owner} end
 local of = call('HMGET', job_key(id), 'ar', 'tw')
 local known = call('GET', key2('s', id)) or ''
 local function but_for_at_once(text) return (string.gsub(text, '("array":{"indexes":"[%d,:-]+","at_once":)%w+,', '%1,', 1)) end

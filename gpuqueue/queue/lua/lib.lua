@@ -58,7 +58,7 @@ do
 local NUMBER, WORD, MOST = '^%d+$', '^[%w_.@+-]+$', '9007199254740992' -- 2^53, what a double counts up to
 local KINDS = {
   levels = '^[0-3]+$', id = '^[1-9]%d*$', size = '^[1-9]%d*$', bytes = NUMBER, ms = NUMBER, count = NUMBER, level = '^[0-3]$', ['level?'] = '^[0-3]?$', flag = '^[01]$',
-  token = '^%d+%.%w+$', nonce = '^%w+$', user = WORD, host = WORD, pool = '^[%w_.@+-]*$', worker = '^[^%c]+$',
+  token = '^%d+%.%w+$', nonce = '^%w+$', user = WORD, by = '^[%w_.@+-]*$', host = WORD, pool = '^[%w_.@+-]*$', worker = '^[^%c]+$',
   device = '^[!-+%-.-9;-~]+$', shape = '^%d+:%d+:[1-9]%d?:[%w_.@+:,/-]*$', word = WORD,
   devices = '^[!-+%-.-9;-~,]*$', -- no comma or colon in a device
   gang = '^[!-+%-.-9;-~,]+$', -- the devices that a run holds: at least one

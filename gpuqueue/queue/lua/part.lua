@@ -1,15 +1,17 @@
 -- Change somebody's mind about an array, or a part of one: about all members that no device took yet, in one step.
 -- The members that are jobs of their own are named in the reply: whoever asked goes on with those.
 -- The arrows are those of arrays, see members.lua.
--- ARGV: id  what (cancel|hold|release)  indexes (ranges without steps; '': all)
--- returns {} if unknown | {the array's state after, how many members were moved, id of each other one in the part, ...}
-local wrong = expect {'id', 'word', 'indexes'}
+-- ARGV: id  what (cancel|hold|release)  indexes (ranges without steps; '': all)  who asks ('': the queue itself)
+-- returns {} if unknown | {'of', the owner}: it is not for them to do (see owner.lua) | {the array's state after, how many members were moved, id of each other one in the part, ...}
+local wrong = expect {'id', 'word', 'indexes', 'by'}
 local VERBS = {cancel = true, hold = true, release = true}
 if not wrong and not VERBS[ARGV[2]] then wrong = redis.error_reply('BADARGS argument 2 is nothing to do with a part') end
 if wrong then return wrong end
-local id, verb, part = unpack(ARGV)
+local id, verb, part, by = unpack(ARGV)
 local array = read_array(id)
 if not array.st then return {} end
+local owner = theirs(by, array.u)
+if owner then return {'of', owner} end
 if not array.rm or COUNTERS[array.st] then return {array.st, 0} end
 local now = now_ms()
 local parts = part == '' and {{0, MOST_INDEX, 1}} or parse_ranges(part)

@@ -1,15 +1,15 @@
 -- Take over how usage is counted at this site. What everybody has used by now stays as it is: a new half-life or share
 -- holds from now on. Anybody may run this, as often as they like.
 -- ARGV: half_life_ms  who may ask for the highest level ('*' anybody, else users separated by commas)  where jobs on one
---       device go (spread, pack; '': to whoever takes them), then for each user with a share other than 1: user  share
---       in thousandths
+--       device go (spread, pack; '': to whoever takes them)  who may change the jobs of others ('' nobody, else as before),
+--       then for each user with a share other than 1: user  share in thousandths
 -- returns 1 if anything changed, else 0
-local wrong = misfit {'size', 'users', 'reason'}
-for i = 4, #ARGV, 2 do wrong = wrong or misfit({'user', 'size'}, i) end
+local wrong = misfit {'size', 'users', 'reason', 'users'}
+for i = 5, #ARGV, 2 do wrong = wrong or misfit({'user', 'size'}, i) end
 if wrong then return wrong end
 local now = now_ms()
 local shares, changed = {}, false
-for i = 4, #ARGV, 2 do shares[ARGV[i]] = ARGV[i + 1] end
+for i = 5, #ARGV, 2 do shares[ARGV[i]] = ARGV[i + 1] end
 local known = call('HGETALL', P .. 'shares')
 local before = {}
 for i = 1, #known, 2 do
@@ -19,7 +19,7 @@ end
 for user in pairs(shares) do changed = changed or not before[user] end
 local half_life = string.format('%.3f', ARGV[1] / 1000)
 changed = changed or (call('HGET', P .. 'meta', 'half_life') or '') ~= half_life
-call('HSET', P .. 'meta', 'urgent', ARGV[2], 'order', string.sub(ARGV[3], 1, 1))
+call('HSET', P .. 'meta', 'urgent', ARGV[2], 'order', string.sub(ARGV[3], 1, 1), 'admins', ARGV[4])
 if not changed then return 0 end
 rebase(fair_ms(now), function(user) return (before[user] or 1000) / (shares[user] or 1000) end)
 set_meta('half_life', half_life)

@@ -1,13 +1,16 @@
 -- Let a held job be claimed again, at its old place in the order, once nothing else keeps it. Its losses and
 -- requeues are forgiven.
 -- arrow: held -> queued
--- ARGV: id
+-- ARGV: id  who asks ('': the queue itself)
 -- returns the state after; that of before if it was not held; '' if unknown; 'array' if it is one (see part.lua)
-local wrong = expect {'id'}
+--       | 'of ' and the owner: it is not for them to do (see owner.lua)
+local wrong = expect {'id', 'by'}
 if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
 if not job.st then return '' end
+local owner = theirs(ARGV[2], job.u)
+if owner then return 'of ' .. owner end
 if job.rm then return 'array' end
 if job.st ~= 'held' or not queueable(job) then return job.st end
 local now = now_ms()
