@@ -45,6 +45,17 @@ class Indexes:
         """
         return cls(tuple(map(_range, text.split(",")))) if text else cls()
 
+    @classmethod
+    def of(cls, indexes: Iterable[int]) -> Indexes:
+        """Return these *indexes*, in their order, as few ranges without steps."""
+        ranges: list[range] = []
+        for index in sorted(set(indexes)):
+            if ranges and ranges[-1].stop == index:
+                ranges[-1] = range(ranges[-1].start, index + 1)
+            else:
+                ranges.append(range(index, index + 1))
+        return cls(tuple(ranges))
+
     def __str__(self) -> str:
         return ",".join(map(_text, self.ranges))
 

@@ -206,6 +206,7 @@ MAX_NAME = 128
 
 #: What a field may be, and how messages say it. A bool is an int for Python and for nobody else.
 _WHOLE = ((int,), "a whole number")
+_WHOLE_OR_NONE = ((int, type(None)), "a whole number")
 _SECONDS_OR_NONE = ((int, float, type(None)), "a number of seconds")
 _TEXT = ((str,), "text")
 _TEXT_OR_NONE = ((str, type(None)), "text")
@@ -229,7 +230,8 @@ class JobSpec:
     ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
     content-addressed copy of the code beside ``cwd``; nothing fills it yet. ``signal`` goes to the first process some
     time before the time limit. ``array`` is there where many such jobs are asked for in one. ``notices`` say whom to
-    tell when it has ended for good.
+    tell when it has ended for good. ``retry_of`` is the id of the job of which this is
+    another try, where somebody asked for one.
     """
 
     argv: tuple[str, ...]
@@ -256,6 +258,7 @@ class JobSpec:
     array: Array | None = None
     signal: EarlySignal | None = None
     notices: tuple[Notice, ...] = ()
+    retry_of: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could never run.
@@ -339,6 +342,7 @@ class JobSpec:
             ("the environment", self.env, _MAPPING),
             ("waits", self.waits, _WAITS),
             ("retries", self.retries, _RETRIES),
+            ("retry_of", self.retry_of, _WHOLE_OR_NONE),
         ):
             kinds, words = wanted
             if not isinstance(value, kinds) or (isinstance(value, bool) and wanted is not _FLAG):

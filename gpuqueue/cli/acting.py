@@ -11,7 +11,7 @@ import click
 
 from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.client import Client
-from gpuqueue.client.choosing import Chosen, Stand
+from gpuqueue.client.choosing import Chosen, Stand, Which
 from gpuqueue.command import say
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
 from gpuqueue.words import short
@@ -104,8 +104,10 @@ def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = N
         sys.exit(on_each(client, [each.name for each in found], act))
 
 
-def on_each(client: Client, words: Sequence[str], act: Act) -> int:
+def on_each(client: Client, words: Sequence[str], act: Act, *, which: Which = Which.LIVE) -> int:
     """Do *act* to each job that *words* name; one that fails does not keep the others from it. Return the worst code.
+
+    *which* jobs of a range are of interest.
 
     Raises:
         Unreachable: the store does not answer: it would not for the others.
@@ -114,7 +116,7 @@ def on_each(client: Client, words: Sequence[str], act: Act) -> int:
     code = 0
     for word in words:
         try:
-            names = client.named(word)
+            names = client.named(word, which=which)
         except Unreachable:
             raise
         except GpuQueueError as error:

@@ -180,6 +180,7 @@ def story(record: Record) -> str:
         *_wait_lines(job),
         *array_story(job),
         *_notice_lines(record),
+        *([f"  retry of   job {spec.retry_of}"] if spec.retry_of is not None else []),
         f"  submitted  {when(job.submitted_at)}",
         f"  started    {when(job.started_at)}",
         f"  ended      {when(job.ended_at)}",

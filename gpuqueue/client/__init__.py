@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from gpuqueue.client.changing import Changing
 from gpuqueue.client.estimating import Estimating
-from gpuqueue.client.submitting import Submitting
+from gpuqueue.client.retrying import Retrying
 from gpuqueue.client.watching import Watching
 
 __all__ = ["Client"]
 
 
-class Client(Submitting, Watching, Changing, Estimating):
+class Client(Retrying, Watching, Changing, Estimating):
     """One user's view of one queue. Every method may raise StoreUnreachable or BookUnreachable."""

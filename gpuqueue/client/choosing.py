@@ -11,7 +11,7 @@ from gpuqueue import checks
 from gpuqueue.client.looking import Looking
 from gpuqueue.errors import JobNotFound, Refused
 from gpuqueue.job import Job, JobState
-from gpuqueue.jobname import JobName, meant
+from gpuqueue.jobname import JobName, JobSpan, meant
 from gpuqueue.later import later
 from gpuqueue.submission import ROOT
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     import fnmatch
 else:
     fnmatch = later("fnmatch")
+
+
+#: Jobs that the history is asked for at once.
+PAGE = 500
 
 
 class Stand(str, Enum):
@@ -36,6 +40,14 @@ class Stand(str, Enum):
         return self.value
 
 
+class Which(str, Enum):
+    """Of a range of ids, the jobs that are of interest; the value says it of one."""
+
+    LIVE = "waits or runs"
+    FAILED = "failed"
+    ANY = "is known"
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """A job that was chosen, or of an array the part that was; ``name`` is what all other calls take."""
@@ -47,27 +59,53 @@ class Chosen:
 class Choosing(Looking):
     """Finds the jobs that are meant; changes nothing."""
 
-    def named(self, word: str) -> list[str]:
-        """Return the names of the jobs that *word* means, in order: itself, or of ``12-19`` each that has not ended.
+    def named(self, word: str, *, which: Which = Which.LIVE) -> list[str]:
+        """Return the names of the jobs that *word* means, in order: itself, or of ``12-19`` each that is of interest.
 
         Raises:
             BadRequest: it names no job.
-            JobNotFound: none of those waits or runs.
+            JobNotFound: none of those is of interest.
 
         """
         name = meant(word)
         if isinstance(name, JobName):
             return [str(name)]
-        found = [job.label for job in _whole(self._from_to(name.first, name.last))]
-        if not found:
-            raise JobNotFound(f"no job of {name} waits or runs: see gpuqueue queue")
-        return found
+        jobs: dict[int, Job] = {}
+        if which is not Which.LIVE:
+            jobs.update((job.id, job) for job in self._recorded_from_to(name, which))
+        if which is not Which.FAILED:
+            jobs.update((job.id, job) for job in self._live_from_to(name.first, name.last))
+        if not jobs:
+            raise JobNotFound(f"no job of {name} {which.value}: see gpuqueue queue and gpuqueue history")
+        return [job.label for job in _whole(jobs[each] for each in sorted(jobs))]
 
-    def _from_to(self, first: int, last: int) -> Iterator[Job]:
+    def _recorded_from_to(self, span: JobSpan, which: Which) -> Iterator[Job]:
+        from gpuqueue.history import HistoryQuery  # noqa: PLC0415 - as in book: a cancel asks nothing
+
+        states = (JobState.FAILED, JobState.LOST) if which is Which.FAILED else ()
+        after = span.first - 1
+        while True:
+            page = HistoryQuery(
+                states=states, reverse=True, after_id=after or None, before_id=span.last + 1, limit=PAGE
+            )
+            found = self.book.history(page)
+            yield from (record.job for record in found)
+            if len(found) < PAGE:
+                return
+            after = found[-1].job.id
+
+    def _live_from_to(self, first: int, last: int) -> Iterator[Job]:
         after: int | None = first - 1
         while after is not None and after < last:
             page, after = self.queue.page(after=after)
             yield from (job for job in page if job.id <= last and not job.state.is_end)
+
+    def may_change(self, user: str) -> bool:
+        """Return whether this account may change the jobs of *user*."""
+        if self._by in {user, ROOT}:
+            return True
+        admins = self.queue.admins()
+        return admins == "*" or self._by in admins.split(",")
 
     def must_own(self, user: str) -> None:
         """Refuse to change jobs of *user* all together where each of them would be refused.
@@ -76,8 +114,7 @@ class Choosing(Looking):
             Refused: they are somebody else's.
 
         """
-        by, admins = self._by, self.queue.admins()
-        if by not in {user, ROOT, *admins.split(",")} and admins != "*":
+        if not self.may_change(user):
             raise Refused(f"only {user} may change the jobs of {user}, or who looks after this site (setting admins)")
 
     def choose(
@@ -106,7 +143,7 @@ class Choosing(Looking):
 def _whole(jobs: Iterable[Job]) -> list[Job]:
     """Return *jobs* without the members of arrays that are among them: whoever changes an array changes those."""
     kept = list(jobs)
-    arrays = {job.id for job in kept if job.tally is not None}
+    arrays = {job.id for job in kept if job.tally is not None or job.spec.array is not None}
     return [job for job in kept if job.member is None or job.member.array_id not in arrays]
 
 

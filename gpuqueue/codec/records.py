@@ -57,6 +57,7 @@ def job_to_plain(job: Job) -> Plain:
         "array_id": job.member.array_id if job.member else None,
         "array_index": job.member.index if job.member else None,
         "array": tally_to_plain(job),
+        "retry_of": spec.retry_of,
     }
 
 

@@ -65,6 +65,7 @@ def encode_spec(spec: JobSpec) -> str:
             "array": array_to_plain(spec.array),
             "snapshot": spec.snapshot,
             "signal": signal_to_plain(spec.signal),
+            **({"retry_of": spec.retry_of} if spec.retry_of is not None else {}),
             **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
             **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
             **({"notices": notices_to_plain(spec.notices)} if spec.notices else {}),
@@ -119,6 +120,7 @@ def decode_spec(text: object) -> JobSpec:
             notices=notices_from_plain(plain.plain("notices", None)),
             array=array_from_plain(plain.plain("array")),
             signal=signal_from_plain(plain.plain("signal")),
+            retry_of=plain.whole_or_none("retry_of"),
         )
         member = member_from_plain(plain)
         return spec if member is None else spec.of_member(member)

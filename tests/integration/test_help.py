@@ -40,6 +40,7 @@ ACT = {
     "hold",
     "release",
     "edit",
+    "retry",
     "estimate",
     "simulate",
     "drain",

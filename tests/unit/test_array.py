@@ -123,3 +123,12 @@ def test_what_names_no_job_is_refused(text: str) -> None:
 def test_ids_of_members_follow_the_arrays_own() -> None:
     """So a name becomes an id without a look at the store."""
     assert (18, 20, "17_2") == (Member(17, 0).id, Member(17, 2).id, str(Member(17, 2)))
+
+
+@given(st.sets(st.integers(0, 2000)))
+def test_indexes_are_written_as_few_ranges(indexes: set[int]) -> None:
+    """What failed of an array: each once, in order, and neighbours together."""
+    found = Indexes.of(indexes)
+
+    assert sorted(indexes) == list(found)
+    assert all(one.stop < other.start for one, other in zip(found.ranges, found.ranges[1:], strict=False))

@@ -1,0 +1,114 @@
+"""Another try at a job that has ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue import checks
+from gpuqueue.array import Array, Indexes
+from gpuqueue.client.choosing import Choosing
+from gpuqueue.client.submitting import Submitting
+from gpuqueue.client.waiting import Waiting
+from gpuqueue.errors import BadRequest, Refused, Unreadable
+from gpuqueue.job import Job, JobState, Level
+from gpuqueue.units import parse_bytes
+from gpuqueue.waits import Waits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuqueue.jobname import JobName
+    from gpuqueue.run import Record
+
+#: How a member ends that a retry of its array tries again.
+FAILED = (JobState.FAILED, JobState.LOST)
+
+
+class Retrying(Submitting, Choosing, Waiting):
+    """Submits once more what was asked for before."""
+
+    def retry(
+        self,
+        job: int | str,
+        *,
+        mem: str | int | None = None,
+        time_limit: str | float | None = None,
+        level: Level | None = None,
+        found: Callable[[Job], None] | None = None,
+    ) -> Job:
+        """Submit what an ended job asked for as a new job, and return that. None leaves a thing as it was.
+
+        It has the same command, directory and environment, those of the first submission, and is this account's. What
+        the first waited for (other jobs, a time) it does not wait for again.
+
+        Of an array, or a part of one, the new job is an array of the members that failed or were lost.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            Refused: it has not ended, it is somebody else's, no member failed, or a limit leaves no room for it.
+            Unreadable: what it asked for cannot be read any more.
+            BadRequest: something is malformed.
+            Impossible: see :meth:`submit`.
+
+        """
+        name = checks.job_name(job)
+        before = self.get(name.id if name.part is not None and name.member is None else job)
+        self._must_be_over(before, name)
+        spec = before.spec
+        if not self.may_change(spec.account.name):
+            whose = spec.account.name
+            raise Refused(
+                f"job {name} is {whose}'s: only {whose} may run it again, or who looks after this site (setting "
+                f"admins), for it runs with the environment of {whose}"
+            )
+        if not spec.env:  # what stands in for a request that cannot be read has none
+            raise Unreadable(f"what job {name} asked for cannot be read any more: submit it anew")
+        changes: dict[str, Any] = {
+            "mem_bytes": parse_bytes(mem) if isinstance(mem, str) else mem,
+            "time_limit_s": checks.time_limit(time_limit),
+            "level": level,
+        }
+        again = replace(
+            spec,
+            account=self.account,
+            waits=Waits(dedupe=spec.waits.dedupe),
+            retry_of=before.id,
+            array=None if spec.array is None else self._failed(before, spec.array, name),
+            **{field: value for field, value in changes.items() if value is not None},
+        )
+        return self._queued(again, found)
+
+    def _must_be_over(self, job: Job, name: JobName) -> None:
+        several = name.part is not None and name.member is None
+        if several and job.spec.array is None:
+            raise BadRequest(f"job {name.id} is no array: there is no part {name}")
+        if job.state.is_end or several:  # of a part only what failed is meant, whatever the rest does
+            return
+        remedy = (
+            f"gpuqueue edit {name.id} changes what it asks for"
+            if job.state in {JobState.QUEUED, JobState.HELD}
+            else f"gpuqueue cancel {name} ends it, gpuqueue wait {name} waits for its end"
+        )
+        raise Refused(f"job {name} is {job.state}: only a job that has ended can be retried; {remedy}")
+
+    def _failed(self, job: Job, array: Array, name: JobName) -> Array:
+        """Return *array* with those members alone that failed, of a part of it if *name* says so."""
+        if job.state.is_end:
+            self._recorded(job)  # the history may be a moment behind
+        members = (record.job.member for record in self._failed_members(job.id, len(array)))
+        failed = Indexes.of(each.index for each in members if each and (name.part is None or each.index in name.part))
+        if not failed.ranges:
+            raise Refused(f"no member of {name} failed or was lost: there is nothing to retry; one by name can be")
+        try:
+            return replace(array, indexes=failed)
+        except BadRequest as error:
+            raise Refused(
+                f"{len(failed)} members of {name} failed, too scattered for one array: retry parts, such as "
+                f"{name.id}_0-499"
+            ) from error
+
+    def _failed_members(self, array_id: int, most: int) -> list[Record]:
+        from gpuqueue.history import HistoryQuery  # noqa: PLC0415 - as in book: a submit asks nothing
+
+        return self.book.history(HistoryQuery(array_id=array_id, states=FAILED, limit=most))
