@@ -401,7 +401,8 @@ class Job:
     failure, ``requeues`` those that a run asked for (exit 75). Times are on the store's clock. ``devices`` holds the
     UUIDs of the current or last run. ``awaits`` are the jobs whose end it still waits for, as far as the queue tells;
     ``begins_at`` is when it may start, where that is to come; ``because`` why it was cancelled, where nobody did.
-    ``member`` says whose member it is, ``tally`` how far it has come where it is an array itself.
+    ``member`` says whose member it is, ``tally`` how far it has come where it is an array itself. ``front`` is not None
+    where it was moved before all others of its user that waited then: of several the highest goes first.
     """
 
     id: int
@@ -423,6 +424,7 @@ class Job:
     because: str | None = None
     member: Member | None = None
     tally: Tally | None = None
+    front: int | None = None
 
     @property
     def label(self) -> str:

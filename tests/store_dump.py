@@ -175,6 +175,12 @@ def _array_faults(store: Dump, jobs: dict[str, dict[str, str]]) -> list[str]:
     return found
 
 
+def _place(job_id: str, jobs: dict[str, dict[str, str]]) -> int:
+    """Return where a job stands among its user's."""
+    front = jobs[job_id].get("fr")
+    return int(job_id) if front is None else -int(front)
+
+
 def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:
     """Return what is wrong with the five indexes of the jobs that wait."""
     places: dict[str, set[str]] = {}
@@ -193,8 +199,13 @@ def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:
     for name in there & set(places):
         if name.startswith("us:"):
             _, lv, user = name.split(":")
-            heads = {shape: min(int(each) for each in places[f"q:{lv}:{user}:{shape}"]) for shape in places[name]}
+            heads = {
+                shape: min(_place(each, waiting) for each in places[f"q:{lv}:{user}:{shape}"]) for shape in places[name]
+            }
             found += _compare(f"heads of {name}", set(store[keys.PREFIX + name]), set(heads.items()))
+        if name.startswith("q:"):
+            wanted_places = {(each, _place(each, waiting)) for each in places[name]}
+            found += _compare(f"places in {name}", set(store[keys.PREFIX + name]), wanted_places)
     return found
 
 

@@ -144,6 +144,8 @@ def _move_waits(row: Row, event: Event) -> None:
         row["begins_at"] = from_epoch_ms(int(fields["begin"])) if _TIME.fullmatch(fields["begin"]) else None
     elif event.act is Act.CLAIM:
         row["begins_at"] = None
+    if "front" in fields:
+        row["front"] = int(fields["front"]) if _TIME.fullmatch(fields["front"]) else None
     if "because" in fields:
         row["because"] = fields["because"]
 
@@ -169,6 +171,7 @@ def _submit(batch: Batch, event: Event) -> None:
         "submitted_at": event.at,
         **dict.fromkeys(("claimed_at", "started_at", "host", *_OF_LAST_RUN)),
         "spec": member_note(member) if member and event.act is Act.CLAIM else payload,
+        "front": None,
         "array_id": member.array_id if member else None,
         "array_index": member.index if member else None,
         "array_left": None if spec.array is None else "" if spec.waits.hold else str(spec.array.indexes),

@@ -207,6 +207,7 @@ def _job(row: sa.RowMapping, its_runs: Sequence[Run], array: str | None) -> Job:
         ended_at=row["ended_at"],
         host=row["host"],
         devices=tuple(device.uuid for device in its_runs[-1].devices) if its_runs else (),
+        front=row["front"],
         member=None if row["array_id"] is None else Member(row["array_id"], row["array_index"]),
     )
 

@@ -155,6 +155,8 @@ jobs = sa.Table(
     #: Of an array: the indexes that no device took yet, and those that are held. NULL for any other job.
     _word("array_left", nullable=True),
     _word("array_held", nullable=True),
+    #: Its place before its user's others, the highest first, where it was moved to the front.
+    sa.Column("front", sa.BigInteger, nullable=True),
     sa.CheckConstraint(_one_of("state", JobState), name="state_known"),
     sa.CheckConstraint(
         f"({_one_of('state', (s for s in JobState if s in ENDS))}) = (ended_at IS NOT NULL)", name="end_has_time"

@@ -104,32 +104,37 @@ def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = N
         sys.exit(on_each(client, [each.name for each in found], act))
 
 
-def on_each(client: Client, words: Sequence[str], act: Act, *, which: Which = Which.LIVE) -> int:
+def on_each(
+    client: Client, words: Sequence[str], act: Act, *, which: Which = Which.LIVE, last_first: bool = False
+) -> int:
     """Do *act* to each job that *words* name; one that fails does not keep the others from it. Return the worst code.
 
-    *which* jobs of a range are of interest.
+    *which* jobs of a range are of interest; *last_first*, it is done to the last of them first.
 
     Raises:
         Unreachable: the store does not answer: it would not for the others.
 
     """
+    names: list[str] = []
     code = 0
     for word in words:
         try:
-            names = client.named(word, which=which)
-        except Unreachable:
-            raise
+            names += client.named(word, which=which)
         except GpuQueueError as error:
-            code = max(code, say("gpuqueue", str(error), error.exit_code))
-            continue
-        for name in names:
-            try:
-                click.echo(act(client, name))
-            except Unreachable:
-                raise
-            except GpuQueueError as error:
-                code = max(code, say("gpuqueue", str(error), error.exit_code))
+            code = max(code, _told(error))
+    for name in reversed(names) if last_first else names:
+        try:
+            click.echo(act(client, name))
+        except GpuQueueError as error:
+            code = max(code, _told(error))
     return code
+
+
+def _told(error: GpuQueueError) -> int:
+    """Say what went wrong with one job, and return the exit code for that; a store that is away is no such thing."""
+    if isinstance(error, Unreachable):
+        raise error
+    return say("gpuqueue", str(error), error.exit_code)
 
 
 def _agreed(verb: str, found: Sequence[Chosen]) -> bool:

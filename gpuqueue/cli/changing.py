@@ -1,14 +1,16 @@
-"""Changes of mind about several jobs at once: ``cancel``, ``hold``, ``release``."""
+"""Changes of mind about several jobs at once: ``cancel``, ``hold``, ``release``, ``move``."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
-from gpuqueue.cli.acting import Selection, act_on, chosen
+from gpuqueue.cli.acting import Selection, act_on, chosen, ids, on_each
 from gpuqueue.client import Client
 from gpuqueue.client.choosing import Stand
+from gpuqueue.errors import BadRequest
 
 
 @click.command()
@@ -53,6 +55,31 @@ def release(**words: Any) -> None:
       gpuqueue release --all
     """  # noqa: D301 - \b is click's mark for lines to keep
     act_on("release", Selection(stand=None, **words), _release, stand=Stand.HELD)
+
+
+@click.command()
+@ids("queued", "held")
+@click.option("--front", is_flag=True, help="Before all your other jobs that wait.")
+@click.option("--undo", is_flag=True, help="Back to the place by arrival.")
+def move(ids: tuple[str, ...], *, front: bool, undo: bool) -> None:
+    """Let waiting jobs go before all others of your own, in the order in which you name them.
+
+    Among users it changes nothing: who has used less goes first, as ever; and a job stays on its level.
+
+    \b
+    Examples:
+      gpuqueue move 17 --front
+      gpuqueue move 19 17-18 --front
+      gpuqueue move 17 --undo
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if not ids or front == undo:
+        raise BadRequest("say which jobs, and where to: gpuqueue move 17 --front, or --undo")
+    with Client() as client:
+
+        def act(client: Client, name: str) -> str:
+            return _line(name, client.move(name, front=front))
+
+        sys.exit(on_each(client, ids, act, last_first=True))
 
 
 def _hold(client: Client, name: str) -> str:

@@ -59,7 +59,12 @@ def story(found: Why) -> str:
         )
     if explanation.limit is not None:
         lines.append(f"limit  {_limit(found, explanation.limit)}")
-    lines += [f"order  {_order(explanation, job.spec.account.name)}", "", _devices(found, explanation), ""]
+    lines += [
+        f"order  {_order(explanation, job.spec.account.name, front=job.front is not None)}",
+        "",
+        _devices(found, explanation),
+        "",
+    ]
     begins = [f"start  {words}" for words in _not_yet(found)]
     lines += begins or [f"start  {words}" for words in _start(found, explanation)]
     return "\n".join(lines)
@@ -101,14 +106,15 @@ def _limit(found: Why, limit: LimitReached) -> str:
     return words + (f": {runs}" if runs else "")
 
 
-def _order(found: Explanation, user: str) -> str:
+def _order(found: Explanation, user: str, *, front: bool) -> str:
     before = [
         (found.higher, f"{_count(found.higher, 'job')} of higher levels"),
         (found.theirs, f"{found.theirs} of {_count(found.users_before, 'user')} with less usage"),
         (found.own_before, f"{found.own_before} of {plain(user)}'s own"),
     ]
     words = ", ".join(text for count, text in before if count)
-    return f"level {found.level}; " + (f"before it: {words}" if words else "nobody is before it")
+    moved = f"moved to the front of {plain(user)}'s own; " if front else ""
+    return f"level {found.level}; {moved}" + (f"before it: {words}" if words else "nobody is before it")
 
 
 def _count(number: int, noun: str) -> str:

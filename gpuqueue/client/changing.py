@@ -64,6 +64,26 @@ class Changing(Choosing):
         """
         return self._moved(job, self._changed("release", job), JobState.QUEUED, "release")
 
+    def move(self, job: int | str, *, front: bool = True) -> JobState:
+        """Put a job that waits before all others of its own user, or back to its place by arrival; return its state.
+
+        Other users go before it or after it as they did. Of an array all of it is moved.
+
+        Raises:
+            JobNotFound: nobody knows it.
+            Refused: it runs or has ended, or is somebody else's.
+            BadRequest: it is a part of an array that waits: that goes in its own order.
+
+        """
+        name = checks.one_job(job)
+        state = self.queue.move(name.member.id if name.member else name.id, front=front, by=self._by)
+        if state is not None:
+            return state
+        known = self.show(job).job
+        if known.state.is_end:
+            raise Refused(f"job {name} is {known.state}: only a job that waits can be moved")
+        raise BadRequest(f"{name} waits with its array, which goes in its own order: move all of {name.id}")
+
     def edit(self, job_id: int, **changes: Any) -> Job:
         """Change what is asked for a job that waits, and return it. It keeps its place.
 

@@ -58,6 +58,7 @@ def job_to_plain(job: Job) -> Plain:
         "array_index": job.member.index if job.member else None,
         "array": tally_to_plain(job),
         "retry_of": spec.retry_of,
+        "front": job.front,
     }
 
 

@@ -29,7 +29,7 @@ class Changed:
 
 
 class Changes(Store):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that ends, holds and releases jobs."""
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that ends, holds, releases and moves jobs."""
 
     @answering
     def cancel(self, job_id: int, *, by: str = "") -> JobState | None:
@@ -87,6 +87,25 @@ class Changes(Store):
         reached = sum(answer in _AIMS[act] for answer in answers)
         after = self._redis.hget(keys.job(array_id), "st") if others else state
         return Changed(state=JobState(after or state), moved=int(moved) + reached, ending="cancelling" in answers)
+
+    @answering
+    def move(self, job_id: int, *, front: bool, by: str = "") -> JobState | None:
+        """Put a job that waits before all others of its user, or back to its place by arrival; None if it is unknown.
+
+        *by*: see :meth:`change`.
+
+        Raises:
+            Refused: it runs or has ended, or is somebody else's.
+
+        """
+        reply = self._scripts.run("move", job_id, int(front), by)
+        if not reply:
+            return None
+        if reply[0] == "of":
+            raise not_yours(job_id, reply[1])
+        if reply[0] == "stands":
+            raise Refused(f"job {job_id} is {reply[1]}: only a job that waits can be moved")
+        return state_in(reply[0])
 
 
 def not_yours(job_id: int | str, owner: str) -> Refused:

@@ -16,8 +16,9 @@ live                   zset    job id -> job id: every job that the book has not
 j:<id>                 hash    where a job stands (fields: see ``lua/base.lua`` and ``members.lua``); small, so compact
 s:<id>                 string  the job's spec (see gpuqueue.codec), apart because it is large; a member's is its array's
 am:<id>                set     the members of an array that are jobs of their own and have not ended
-q:<lv>:<user>:<shape>  zset    job id -> job id: one user's waiting jobs of one shape, in order of arrival
-us:<lv>:<user>         zset    shape -> id of its first job: one user's shapes, in order of arrival
+q:<lv>:<user>:<shape>  zset    job id -> its place: one user's waiting jobs of one shape; the place is the id, as they
+                               arrived, or below 0 where the job was moved to the front (see ``lua/front.lua``)
+us:<lv>:<user>         zset    shape -> place of its first job: one user's shapes, in the order of their jobs
 ul:<lv>                zset    user -> usage: the users who wait on this level, least served first
 sh:<lv>                zset    shape -> memory: the shapes that wait on this level
 su:<lv>:<shape>        set     users who wait with this shape
@@ -50,7 +51,8 @@ ended                  zset    job id -> when it ended: forgotten once the book 
 meta                   hash    the layout's version; the reaper's last tick and grace; the time that usage decays by,
                                since when it weighs, its half-life; who may use the highest level, and change the
                                jobs of others; where jobs on one device go; the last recorded event; of the opening:
-                               the last id that the book knew, the floor of new ids, when claims begin
+                               the last id that the book knew, the floor of new ids, when claims begin; how often a
+                               job was moved to the front
 =====================  ======  ==================================================================================
 
 Channels: ``bell`` (there is work, or room; ``for:<device>``: a job was left to that one), ``ctl``

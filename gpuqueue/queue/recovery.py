@@ -54,6 +54,9 @@ class Recovery(Store):
         made_place = [word for survivor in jobs for word in survivors.made_place(survivor)]
         if made_place:
             told.append(min(0, int(self._scripts.run("recall", epoch, *made_place))))
+        said = [word for survivor in jobs for word in survivors.remembered(survivor)]
+        if said:
+            told.append(min(0, int(self._scripts.run("remember", epoch, *said))))
         return None if -1 in told else sum(told)
 
     @answering

@@ -223,6 +223,7 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             because=fields.get("bc") or None,
             member=member_in(fields),
             tally=_tally(fields) if "rm" in fields else None,
+            front=int(fields["fr"]) if fields.get("fr") else None,
         )
 
 

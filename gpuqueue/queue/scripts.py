@@ -16,12 +16,14 @@ PRELUDE = ("base", "lib")
 #: One script an act; ``constraints.lua`` is the prelude of those that match jobs with devices,
 #: ``placement.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``waits.lua`` and
 #: ``members.lua`` of those that queue a job or take it out, ``owner.lua`` of those by which people change one,
+#: ``front.lua`` of those that move one to the front,
 #: ``judge.lua`` of those that take a request, ``together.lua`` and ``elsewhere.lua`` of the claim; they are no acts.
 ACTS = (
     "begin",
     "restore",
     "gather",
     "recall",
+    "remember",
     "open",
     "submit",
     "claim",
@@ -46,13 +48,14 @@ ACTS = (
     "release",
     "part",
     "edit",
+    "move",
     "settle",
     "drain",
     "resume",
 )
 
 #: The acts that make a store ready; it refuses every other one before.
-OPENING = frozenset({"begin", "restore", "gather", "recall", "open"})
+OPENING = frozenset({"begin", "restore", "gather", "recall", "remember", "open"})
 #: The act that runs most often, and in processes that live long: for a command that comes once it would not pay.
 LEAN = frozenset({"claim"})
 _LUA = Path(__file__).with_name("lua")
@@ -76,6 +79,8 @@ SHARED = {
     ),
     **dict.fromkeys(("reserve", "age", "preempt", "why"), ("constraints", "limits", "placement")),
     "uses": ("limits",),
+    "move": ("owner", "front"),
+    "remember": ("front",),
     **dict.fromkeys(
         (*("adopt", "finish", "giveback", "lose", "reap", "restore", "gather"),),
         ("waits", "members"),

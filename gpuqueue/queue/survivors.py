@@ -64,6 +64,12 @@ def made_place(survivor: Survivor) -> tuple[int, ...]:
     return (survivor.record.job.id, times) if times else ()
 
 
+def remembered(survivor: Survivor) -> tuple[int | str, ...]:
+    """Return what people said of a job, as remember.lua wants it; nothing where nobody said anything."""
+    job = survivor.record.job
+    return () if job.front is None else (job.id, job.front)
+
+
 def _run(survivor: Survivor, run: Run) -> list[str | float]:
     spec = survivor.record.job.spec
     claimed_ms = to_epoch_ms(run.claimed_at)

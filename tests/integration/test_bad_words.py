@@ -37,6 +37,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "hold": ("-u", "-n", "--all", "-y"),
     "release": ("-u", "-n", "--all", "-y"),
     "edit": ("-m", "-g", "--device", "-t", "-n", "-p", "--pool", "--after", "--begin", "--retries", "--retry-on"),
+    "move": ("--front", "--undo"),
     "retry": ("-m", "-t", "-p"),
     "history": (
         *("-u", "-n", "-s", "--since", "--until", "-d", "-l", "--before", "--json", "--csv", "--sort", "--columns"),
@@ -52,7 +53,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "resume": ("--all",),
 }
 #: They do the same to each word: a line for each that was bad, and what could be done is done.
-EACH_WORD = {"cancel", "hold", "release", "retry"}
+EACH_WORD = {"cancel", "hold", "release", "retry", "move"}
 #: They wait for something, run something, or start and stop the machine: not here.
 ELSEWHERE = {"run", "attach", "estimate", "simulate", "up", "down", "status", "db", "doctor", "completion"}
 

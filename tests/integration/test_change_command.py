@@ -159,3 +159,25 @@ def test_on_a_terminal_it_shows_what_it_found_and_asks(here: JobQueue, answer: s
     assert 5 == len(re.findall(r"^  \d+  train  \S+  queued$", shown, re.MULTILINE))
     assert "  and 2 more" in shown
     assert left == len(states(here))
+
+
+def test_what_is_named_first_goes_first(here: JobQueue) -> None:
+    """`move 4 2-3 --front` leads to 4, 2, 3, 1; `why` says so, and `--undo` takes it back."""
+    put(here, "a", "b", "c", "d")
+    array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
+
+    said = speak(["move", "4", "2-3", "--front"])
+
+    assert (0, ["job 3: queued", "job 2: queued", "job 4: queued"]) == (said.code, said.stdout.decode().splitlines())
+    assert f"order  level normal; moved to the front of {ME.name}'s own; nobody is before it" in (
+        speak(["why", "4"]).stdout.decode()
+    )
+    assert f"before it: 3 of {ME.name}'s own" in speak(["why", "1"]).stdout.decode()
+    assert [4, 2, 3, 1] == [must_claim(here).job_id for _ in range(4)]
+    gone = speak(["move", "4", "--front"])
+    assert (5, "gpuqueue: job 4 is starting: only a job that waits can be moved\n") == (gone.code, gone.stderr)
+    part = speak(["move", f"{array}_2", "--front"])
+    line = f"gpuqueue: {array}_2 waits with its array, which goes in its own order: move all of {array}\n"
+    assert (2, line) == (part.code, part.stderr)
+    for words in (["move", "1"], ["move", "--front"]):
+        assert "say which jobs, and where to: gpuqueue move 17 --front, or --undo" in speak(words).stderr

@@ -41,6 +41,7 @@ ACT = {
     "release",
     "edit",
     "retry",
+    "move",
     "estimate",
     "simulate",
     "drain",

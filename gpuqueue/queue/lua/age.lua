@@ -1,5 +1,5 @@
 -- Lift what has waited long by a level, so that no level starves another. Never to the highest: that one is for people.
--- Anybody may run this, as often as they like. A user's jobs of one shape are lifted in the order in which they came.
+-- Anybody may run this, as often as they like. A user's jobs of one shape are lifted in their order.
 -- ARGV: after_ms (for each level)  most (jobs lifted at once)
 -- returns how many were lifted
 local wrong = expect {'ms', 'count'}

@@ -268,7 +268,7 @@ end
 local left_lines = {} -- the lines whose first job was left: lv:user:shape
 local function is_left(lv, user, shape) return left_lines[queue_key(lv, user, shape)] end
 local function take_head(lv, user, shape, head)
-  local id = string.format('%.0f', head)
+  local id = first_at(head, lv, user, shape)
   if leave_elsewhere(id, shape) then
     left_lines[queue_key(lv, user, shape)] = true
     return nil
@@ -297,10 +297,10 @@ local function take_fitting(lv, user, fitting)
     local to = math.min(#fitting, from + 999)
     local heads = call('ZMSCORE', key3('us', lv, user), unpack(fitting, from, to))
     for i = 1, #heads do
-      local id = heads[i] and tonumber(heads[i])
+      local place = heads[i] and tonumber(heads[i])
       local shape = fitting[from + i - 1]
-      if id and (not first or id < first) and not is_left(lv, user, shape) and not (are_limited() and limit_in_the_way(user, shape, kind)) then
-        first, its_shape = id, shape
+      if place and (not first or place < first) and not is_left(lv, user, shape) and not (are_limited() and limit_in_the_way(user, shape, kind)) then
+        first, its_shape = place, shape
       end
     end
   end

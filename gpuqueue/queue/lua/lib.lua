@@ -138,10 +138,22 @@ local function charge(user, amount)
   for i = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[i]), 'XX', usage, user) end
 end
 
+-- Where a job stands among its user's: by its id, or below 0 if it was moved to the front (see front.lua).
+local function place_of(id)
+  local front = call('HGET', job_key(id), 'fr')
+  return front and '-' .. front or id
+end
+
+-- The first job of a shape; `place` is its place, as the shapes of a user have it.
+local function first_at(place, lv, user, shape)
+  if tonumber(place) > 0 then return string.format('%.0f', place) end
+  return call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1] or '0' -- nobody's: a stale entry has no first job
+end
+
 local function enqueue(id, lv, user, shape)
-  local shapes = key3('us', lv, user)
-  call('ZADD', queue_key(lv, user, shape), id, id)
-  if call('ZADD', shapes, 'LT', 'CH', id, shape) == 0 then return end -- neither a new shape nor an earlier head
+  local shapes, place = key3('us', lv, user), place_of(id)
+  call('ZADD', queue_key(lv, user, shape), place, id)
+  if call('ZADD', shapes, 'LT', 'CH', place, shape) == 0 then return end -- neither a new shape nor an earlier head
   if call('SADD', key3('su', lv, shape), user) == 1 then
     call('ZADD', key2('sh', lv), (parse_shape(shape)), shape)
   end
@@ -165,9 +177,9 @@ local function dequeue(id, lv, user, shape)
   if not (lv and user and shape) then return end -- a damaged entry stands nowhere
   local queue, shapes = queue_key(lv, user, shape), key3('us', lv, user)
   if call('ZREM', queue, id) == 0 then return end
-  local head = call('ZRANGE', queue, 0, 0)[1]
-  if head then
-    call('ZADD', shapes, head, shape)
+  local head = call('ZRANGE', queue, 0, 0, 'WITHSCORES')
+  if head[1] then
+    call('ZADD', shapes, head[2], shape)
     return
   end
   call('ZREM', shapes, shape)

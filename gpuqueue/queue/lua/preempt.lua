@@ -172,7 +172,8 @@ local function look(lv, lower)
   for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
     local heads = call('ZRANGE', key3('us', lv, user), 0, MOST_SHAPES - 1, 'WITHSCORES')
     for i = 1, #heads, 2 do
-      local shape, id = heads[i], string.format('%.0f', heads[i + 1])
+      local shape = heads[i]
+      local id = first_at(heads[i + 1], lv, user, shape)
       local mem = not judged[shape] and parse_shape(shape) and waits_for_room(id, user, shape)
       if mem then
         judged[shape], tried = true, tried + 1

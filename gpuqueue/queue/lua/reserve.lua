@@ -113,7 +113,8 @@ local function fill() -- in the order in which jobs are claimed
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
       local heads = call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last), 'BYSCORE', 'WITHSCORES')
       for i = 1, #heads, 2 do
-        local shape, id = heads[i], string.format('%.0f', heads[i + 1])
+        local shape = heads[i]
+        local id = first_at(heads[i + 1], lv, user, shape)
         if not standing[id] and not judged[shape] and not limit_in_the_way(user, shape) then
           local j = call('HMGET', job_key(id), 'st', 'ts', 'mem', 'since', 'tw')
           if j[1] == 'queued' and j[3] and (tonumber(j[5] or j[4] or j[2] or '') or now) <= moment then

@@ -86,7 +86,7 @@ if plans and not (job.st == 'queued' and (job.why or '') ~= '') then
   first = {text(plans.start), table.concat(where, ','), table.concat(blockers, ',')}
 end
 
-local function waiting(lv, user, below) -- a user's jobs on a level, with ids below a bound
+local function waiting(lv, user, below) -- a user's jobs on a level, at places below a bound
   local count = 0
   for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
     count = count + call('ZCOUNT', queue_key(lv, user, shape), '-inf', below)
@@ -107,4 +107,4 @@ local found, limited = limit_in_the_way(job.u, job.sh), {}
 if found then
   limited = {found.whose, found.measure, text(found.used), text(found.most), text(found.asked), unpack(found.ids)}
 end
-return {job.st, job.lv, higher, users_before, theirs, waiting(job.lv, job.u, '(' .. id), first, limited, unpack(devices)}
+return {job.st, job.lv, higher, users_before, theirs, waiting(job.lv, job.u, '(' .. place_of(id)), first, limited, unpack(devices)}
