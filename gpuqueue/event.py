@@ -40,6 +40,7 @@ class Act(str, Enum):
     ARRAY = "array"
     EDIT = "edit"
     MOVE = "move"
+    MARK = "mark"
     #: An act of a newer version, which this one does not know.
     OTHER = "other"
 
@@ -71,12 +72,14 @@ class Event:
              (why) and ``begin`` (ms; not before, empty: at once)
     lose     ``token``, ``detail`` (the run is over, nobody knows how)
     restore  ``token``, where a run is on (the one store had lost the job, the other still knew it); ``meant``;
-             ``front``
+             ``front``, ``tags`` (all of them), ``note``
     adopt    ``token``, ``claimed`` (ms), ``started``; where the store had lost the run all that claim has;
              where it had lost the job all that submit has
     park     ``token``, ``until`` (ms; its machine went down and left the run to its shim)
     edit     ``spec``, ``meant``, ``begin`` (its request is this from now on)
     move     ``front`` (its place before its user's others: the highest number goes first; empty: by its arrival)
+    mark     ``add``, ``remove`` (tags, comma-separated), ``note`` (empty: none any more), each where it was said. Of a
+             job that has ended long ago as well: where it stands is not moved
     ready    nothing (what it waited for is over: it may start from now on)
     preempt  ``token``, ``by`` (the job that its run must make place for), ``deadline`` (ms)
     lift     ``level`` (it waited long and counts as of this level from now on)

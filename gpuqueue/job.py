@@ -22,6 +22,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.notice import MOST_NOTICES, Notice, NoticeKind
 from gpuqueue.placement import ANYWHERE, Placement
 from gpuqueue.retries import NO_RETRIES, Retries
+from gpuqueue.tags import tags_of
 from gpuqueue.units import MAX_BYTES, MAX_S, MIB, format_bytes
 from gpuqueue.waits import NO_WAITS, Dependency, Waits
 from gpuqueue.window import Window
@@ -230,8 +231,8 @@ class JobSpec:
     ``script`` and ``interpreter`` are set when the job is a Python script. ``snapshot`` is the place of a
     content-addressed copy of the code beside ``cwd``; nothing fills it yet. ``signal`` goes to the first process some
     time before the time limit. ``array`` is there where many such jobs are asked for in one. ``notices`` say whom to
-    tell when it has ended for good. ``retry_of`` is the id of the job of which this is
-    another try, where somebody asked for one.
+    tell when it has ended for good. ``retry_of`` is the id of the job of which this is another try, where somebody
+    asked for one. ``tags`` are the words that it is to be found by from the start.
     """
 
     argv: tuple[str, ...]
@@ -259,6 +260,7 @@ class JobSpec:
     signal: EarlySignal | None = None
     notices: tuple[Notice, ...] = ()
     retry_of: int | None = None
+    tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse what could never run.
@@ -343,6 +345,7 @@ class JobSpec:
             ("waits", self.waits, _WAITS),
             ("retries", self.retries, _RETRIES),
             ("retry_of", self.retry_of, _WHOLE_OR_NONE),
+            ("tags", self.tags, _WORDS),
         ):
             kinds, words = wanted
             if not isinstance(value, kinds) or (isinstance(value, bool) and wanted is not _FLAG):
@@ -359,6 +362,7 @@ class JobSpec:
         ):
             if not isinstance(part, kind):
                 raise BadRequest(f"{what}, not {brief(part)}")
+        tags_of(self.tags)
         if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
             raise BadRequest(f"{brief(self.umask)} is no umask: it has three octal digits")
         if not all(isinstance(text, str) for text in (*self.argv, *self.env, *self.env.values())):
@@ -402,7 +406,8 @@ class Job:
     UUIDs of the current or last run. ``awaits`` are the jobs whose end it still waits for, as far as the queue tells;
     ``begins_at`` is when it may start, where that is to come; ``because`` why it was cancelled, where nobody did.
     ``member`` says whose member it is, ``tally`` how far it has come where it is an array itself. ``front`` is not None
-    where it was moved before all others of its user that waited then: of several the highest goes first.
+    where it was moved before all others of its user that waited then: of several the highest goes first. ``tags`` are
+    the words that it can be found by, ``note`` is what somebody has to say of it.
     """
 
     id: int
@@ -425,6 +430,8 @@ class Job:
     member: Member | None = None
     tally: Tally | None = None
     front: int | None = None
+    tags: tuple[str, ...] = ()
+    note: str | None = None
 
     @property
     def label(self) -> str:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import UnaryExpression
 from sqlalchemy.sql.operators import custom_op
 
-from gpuqueue.book.tables import jobs, run_devices
+from gpuqueue.book.tables import job_tags, jobs, run_devices
 from gpuqueue.errors import JobNotFound
 from gpuqueue.history import Sort
 from gpuqueue.run import EndingKind
@@ -48,6 +48,7 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
         *_conditions(query),
         *_rare(connection, query),
         *_on_devices(connection, query),
+        *_tagged(connection, query),
     ]
     rows: list[sa.RowMapping] = []
     for part in _parts(connection, query):
@@ -134,7 +135,7 @@ def _conditions(query: HistoryQuery) -> Iterator[Condition]:
     if query.exit_code:
         yield jobs.c.exit_code != 0
     if query.text is not None:
-        yield jobs.c.command.icontains(query.text, autoescape=True)
+        yield sa.or_(*(each.icontains(query.text, autoescape=True) for each in (jobs.c.command, jobs.c.note)))
 
 
 def _same(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
@@ -195,6 +196,17 @@ def _rare(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]
         within = compare(column, bound)
         if _are_few(connection, within):
             yield jobs.c.id.in_(sa.select(jobs.c.id).where(within).correlate(None))
+
+
+def _tagged(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
+    """Yield for each word that it is a tag of the job: few such jobs are looked up, of many a walk soon has enough."""
+    for word in query.tags:
+        has_it = sa.select(job_tags.c.job_id).where(job_tags.c.tag == word)
+        number = sa.select(sa.func.count()).select_from(has_it.limit(FEW + 1).subquery())
+        if (connection.scalar(number) or 0) <= FEW:
+            yield jobs.c.id.in_(has_it.correlate(None))
+        else:
+            yield sa.exists().where(job_tags.c.job_id == jobs.c.id, job_tags.c.tag == word)
 
 
 def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:

@@ -30,6 +30,8 @@ Row = dict[str, Any]
 #: What a count, and a time in milliseconds, look like.
 _COUNT, _TIME = re.compile("[0-9]{1,6}"), re.compile("[0-9]{1,14}")
 JobKey = tuple[int]
+#: Job and word.
+TagKey = tuple[int, str]
 #: Job, attempt and token: a write about a run that was given back must not hit its successor.
 RunKey = tuple[int, int, str]
 #: Job, attempt and UUID.
@@ -59,6 +61,9 @@ class Batch:
     new_jobs: dict[JobKey, Row] = field(default_factory=dict)
     moved_jobs: dict[JobKey, Row] = field(default_factory=dict)
     given_back: list[tuple[int, str]] = field(default_factory=list)
+    #: Jobs whose tags are all said anew, and what becomes of each word: it is a tag of the job, or none any more.
+    retagged: set[int] = field(default_factory=set)
+    tags: dict[TagKey, bool] = field(default_factory=dict)
     new_runs: dict[RunKey, Row] = field(default_factory=dict)
     moved_runs: dict[RunKey, Row] = field(default_factory=dict)
     new_devices: dict[DeviceKey, Row] = field(default_factory=dict)
@@ -116,7 +121,9 @@ def event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
 
 
 def move_job(batch: Batch, event: Event) -> None:
-    """Set what every event tells: where the job stands after it."""
+    """Set what every event tells: where the job stands after it. What somebody says of it does not move it."""
+    if event.act is Act.MARK:
+        return
     row = batch.job((event.job_id,))
     row["state"] = event.state.value
     row["reason"] = event.reason.value if event.reason else None
@@ -161,6 +168,7 @@ def _move_array(row: Row, event: Event) -> None:
 def _submit(batch: Batch, event: Event) -> None:
     payload = event.fields["spec"]
     spec, member = decode_spec(payload), member_of(payload)
+    batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
     batch.new_jobs[(event.job_id,)] = {
         "id": event.job_id,
         **_spec_columns(spec, payload),
@@ -172,6 +180,7 @@ def _submit(batch: Batch, event: Event) -> None:
         **dict.fromkeys(("claimed_at", "started_at", "host", *_OF_LAST_RUN)),
         "spec": member_note(member) if member and event.act is Act.CLAIM else payload,
         "front": None,
+        "note": None,
         "array_id": member.array_id if member else None,
         "array_index": member.index if member else None,
         "array_left": None if spec.array is None else "" if spec.waits.hold else str(spec.array.indexes),
@@ -180,6 +189,28 @@ def _submit(batch: Batch, event: Event) -> None:
     for number, notice in enumerate(spec.notices):
         if notice.kind is not NoticeKind.COMMAND:  # which is the worker's, where the job ran
             batch.notices[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
+
+
+def _mark(batch: Batch, event: Event) -> None:
+    for name, is_one in (("add", True), ("remove", False)):
+        for tag in _words(event.fields.get(name, "")):
+            batch.tags[event.job_id, tag] = is_one
+    if "note" in event.fields:
+        batch.job((event.job_id,))["note"] = event.fields["note"] or None
+
+
+def _restore(batch: Batch, event: Event) -> None:
+    """Set what people said of a job whose whole story is told anew; most are restored without a word of it."""
+    if "tags" in event.fields:
+        batch.retagged.add(event.job_id)
+        batch.tags.update({key: False for key in batch.tags if key[0] == event.job_id})
+        batch.tags.update(((event.job_id, tag), True) for tag in _words(event.fields["tags"]))
+    if "note" in event.fields:
+        batch.job((event.job_id,))["note"] = event.fields["note"] or None
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in text.split(",") if word]
 
 
 def _edit(batch: Batch, event: Event) -> None:
@@ -322,6 +353,8 @@ def sum_up(batch: Batch, event: Event, ended: Ended) -> None:
 _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
     Act.SUBMIT: _submit,
     Act.EDIT: _edit,
+    Act.MARK: _mark,
+    Act.RESTORE: _restore,
     Act.CLAIM: _claim,
     Act.STARTED: _started,
     Act.ADOPT: _adopt,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from gpuqueue.array import Member
 from gpuqueue.book import filters, notices
 from gpuqueue.book.members import last_id_of, requests, tally
-from gpuqueue.book.tables import job_events, jobs, outbox_cursor, run_devices, run_timelines, runs
+from gpuqueue.book.tables import job_events, job_tags, jobs, outbox_cursor, run_devices, run_timelines, runs
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import UNREADABLE, decode_spec, stand_in, whole_payload
 from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline
@@ -170,9 +170,16 @@ def _records(
     runs_of: dict[int, list[Run]] = defaultdict(list)
     for row in _of_jobs(connection, runs, ids, "attempt"):
         runs_of[row["job_id"]].append(_run(row, devices[row["job_id"], row["attempt"]]))
+    tags: dict[int, list[str]] = defaultdict(list)
+    for row in _of_jobs(connection, job_tags, ids, "tag"):
+        tags[row["job_id"]].append(row["tag"])
     return [
         Record(
-            job=replace(_job(row, runs_of[row["id"]], arrays.get(row["array_id"])), tally=come.get(row["id"])),
+            job=replace(
+                _job(row, runs_of[row["id"]], arrays.get(row["array_id"])),
+                tally=come.get(row["id"]),
+                tags=tuple(tags[row["id"]]),
+            ),
             runs=tuple(runs_of[row["id"]]),
         )
         for row in rows
@@ -208,6 +215,7 @@ def _job(row: sa.RowMapping, its_runs: Sequence[Run], array: str | None) -> Job:
         host=row["host"],
         devices=tuple(device.uuid for device in its_runs[-1].devices) if its_runs else (),
         front=row["front"],
+        note=row["note"],
         member=None if row["array_id"] is None else Member(row["array_id"], row["array_index"]),
     )
 

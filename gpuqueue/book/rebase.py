@@ -79,6 +79,8 @@ def _story(survivor: Survivor, to: Cursor, at: datetime) -> Iterator[Event]:
     fields = {
         **({"meant": "gpu"} if survivor.meant_for_gpu else {}),
         **({"begin": str(to_epoch_ms(job.begins_at))} if job.begins_at else {}),
+        **({"tags": ",".join(job.tags)} if job.tags or job.spec.tags else {}),
+        **({"note": job.note} if job.note else {}),
         **({"front": str(job.front)} if job.front is not None else {}),
         **({"because": job.because} if job.because else {}),
         **({"left": str(here.left), "held": str(here.held)} if here is not None else {}),

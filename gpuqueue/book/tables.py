@@ -157,6 +157,8 @@ jobs = sa.Table(
     _word("array_held", nullable=True),
     #: Its place before its user's others, the highest first, where it was moved to the front.
     sa.Column("front", sa.BigInteger, nullable=True),
+    #: What somebody has to say of it.
+    _text("note", nullable=True),
     sa.CheckConstraint(_one_of("state", JobState), name="state_known"),
     sa.CheckConstraint(
         f"({_one_of('state', (s for s in JobState if s in ENDS))}) = (ended_at IS NOT NULL)", name="end_has_time"
@@ -183,6 +185,16 @@ jobs = sa.Table(
         sqlite_where=sa.text("array_id IS NOT NULL"),
         postgresql_where=sa.text("array_id IS NOT NULL"),
     ),
+)
+
+#: Words that people find jobs by.
+job_tags = sa.Table(
+    "job_tags",
+    metadata,
+    _key("job_id"),
+    _key("tag", sa.Text),
+    sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
+    sa.Index(None, "tag", "job_id"),
 )
 
 #: One attempt at a job.

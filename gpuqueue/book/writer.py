@@ -16,6 +16,7 @@ from gpuqueue.book.members import with_requests
 from gpuqueue.book.outline import kept_whole, outline
 from gpuqueue.book.tables import (
     job_events,
+    job_tags,
     jobs,
     notices,
     outbox_cursor,
@@ -121,6 +122,7 @@ def write(connection: sa.Connection, batch: Batch) -> None:
         connection.execute(gone, [{"gone_id": job_id, "gone_token": token} for job_id, token in batch.given_back])
     known = _known(connection, {key[0] for key in batch.new_runs} - {key[0] for key in batch.new_jobs})
     known.update(key[0] for key in batch.new_jobs)
+    _write_tags(connection, batch)
     _put_all(connection, runs, [row for key, row in batch.new_runs.items() if key[0] in known])
     _put_all(connection, run_devices, [row for key, row in batch.new_devices.items() if key[0] in known])
     _update_all(connection, jobs, ("id",), batch.moved_jobs)
@@ -131,6 +133,20 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     _insert_all(connection, notices, batch.notices.values())
     _insert_all(connection, job_events, batch.events)
     _insert_all(connection, unwritten_events, batch.unwritten)
+
+
+def _write_tags(connection: sa.Connection, batch: Batch) -> None:
+    """Write down which words are tags of which jobs now; told twice, it is the same."""
+    if batch.retagged:
+        anew = sa.delete(job_tags).where(job_tags.c.job_id == sa.bindparam("anew_id"))
+        connection.execute(anew, [{"anew_id": job_id} for job_id in batch.retagged])
+    gone = [{"gone_id": job_id, "gone_tag": tag} for (job_id, tag), is_one in batch.tags.items() if not is_one]
+    if gone:
+        here = job_tags.c.job_id == sa.bindparam("gone_id"), job_tags.c.tag == sa.bindparam("gone_tag")
+        connection.execute(sa.delete(job_tags).where(*here), gone)
+    added = [(job_id, tag) for (job_id, tag), is_one in batch.tags.items() if is_one]
+    there = _known(connection, {job_id for job_id, _ in added})
+    _insert_all(connection, job_tags, [{"job_id": job_id, "tag": tag} for job_id, tag in added if job_id in there])
 
 
 def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:

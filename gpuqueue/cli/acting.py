@@ -34,13 +34,14 @@ class Selection:
     user: str | None
     name: str | None
     stand: str | None
+    tag: str | None
     all_jobs: bool
     yes: bool
 
     @property
     def by_filter(self) -> bool:
         """Return whether the jobs are chosen by what they have in common."""
-        return self.all_jobs or any(each is not None for each in (self.user, self.name, self.stand))
+        return self.all_jobs or any(each is not None for each in (self.user, self.name, self.tag, self.stand))
 
     def check(self, verb: str) -> None:
         """Refuse what means nothing, or may mean two things.
@@ -50,7 +51,7 @@ class Selection:
 
         """
         if self.by_filter and self.ids:
-            raise BadRequest("name jobs, or choose them by --user, --name, --state or --all: not both")
+            raise BadRequest("name jobs, or choose them by --user, --name, --tag, --state or --all: not both")
         if not self.by_filter and not self.ids:
             raise BadRequest(f"which jobs? Name them: gpuqueue {verb} 12 14-19, or choose: --name, --user, --all")
 
@@ -69,6 +70,7 @@ def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
         ids(*states),
         click.option("-u", "--user", metavar="NAME", help="This user's jobs.", shell_complete=users),
         click.option("-n", "--name", metavar="TEXT", help="Jobs of this name: train, or a pattern such as 'train*'."),
+        click.option("--tag", metavar="WORD", help="Jobs with this tag."),
         click.option("--all", "all_jobs", is_flag=True, help="All your jobs; with --user all of theirs."),
         click.option("-y", "--yes", is_flag=True, help="Do not ask."),
     ]
@@ -95,7 +97,9 @@ def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = N
             sys.exit(on_each(client, selection.ids, act))
         if selection.user is not None:
             client.must_own(selection.user)
-        found = client.choose(user=selection.user, name=selection.name, stand=selection.stand or stand)
+        found = client.choose(
+            user=selection.user, name=selection.name, stand=selection.stand or stand, tag=selection.tag
+        )
         if not found:
             say("gpuqueue", f"no job matches: there is nothing to {verb}")
             return

@@ -115,6 +115,8 @@ COLUMNS: dict[str, Column] = {
     "array_index": _number("INDEX", lambda record: record.job.member.index if record.job.member else None),
     "time_limit_s": _duration("LIMIT", lambda record: record.job.spec.time_limit_s),
     "level": _text("LEVEL", lambda record: str(record.job.spec.level)),
+    "tags": _text("TAGS", lambda record: " ".join(record.job.tags), 40),
+    "note": _text("NOTE", lambda record: record.job.note, 60),
 }
 #: What the table shows if nobody says. ``id`` is what all other commands take.
 USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")

@@ -40,6 +40,7 @@ _WHICH = (
     ),
     click.option("--exit-code", type=click.IntRange(0, 255), metavar="N", help="That ended with this exit code."),
     click.option("--array", type=_ID, metavar="ID", help="Only the members of this array."),
+    click.option("--tag", "tags", multiple=True, metavar="WORD", help="With this tag; may be repeated."),
     click.option(
         "-d",
         "--device",
@@ -54,7 +55,7 @@ _WHICH = (
     click.option("--min-peak", metavar="SIZE", help="That took this much memory or more."),
     click.option("--min-duration", metavar="TIME", help="That took this long or longer."),
     click.option("--max-duration", metavar="TIME", help="That took no longer than this."),
-    click.option("-c", "--command", "text", metavar="TEXT", help="With this in the command, in any case."),
+    click.option("-c", "--command", "text", metavar="TEXT", help="With this in the command or the note, in any case."),
 )
 
 
@@ -98,6 +99,7 @@ def history(  # noqa: PLR0913 - each is one option
     Examples:
       gpuqueue history --since 7d
       gpuqueue history --user ada --state failed --sort peak
+      gpuqueue history --tag baseline --columns id,name,tags,note
       gpuqueue history --ending out_of_memory --columns id,user,name,mem,peak
       gpuqueue history --since 2026-11-01 --csv > november.csv
     """  # noqa: D301 - \b is click's mark for lines to keep

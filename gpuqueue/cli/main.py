@@ -32,6 +32,8 @@ COMMANDS = {
     "release": ("gpuqueue.cli.changing", "Let held jobs be started again."),
     "edit": ("gpuqueue.cli.edit", "Change what a waiting job asks for."),
     "move": ("gpuqueue.cli.changing", "Let waiting jobs go before your others."),
+    "tag": ("gpuqueue.cli.marking", "Give jobs words to find them by."),
+    "note": ("gpuqueue.cli.marking", "Write down what there is to say of a job."),
     "retry": ("gpuqueue.cli.retry", "Submit again what ended jobs asked for."),
     "notify": ("gpuqueue.cli.notify", "Tell who can be told of the ends of jobs, and try it."),
     "history": ("gpuqueue.cli.history", "Who ran what, where, how long, with how much memory."),
@@ -54,7 +56,7 @@ COMMANDS = {
 #: Headings of the list of commands, in the order in which one meets them. What stands under none comes last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "wait"),
-    "Change of mind": ("cancel", "hold", "release", "edit", "move", "retry"),
+    "Change of mind": ("cancel", "hold", "release", "edit", "move", "retry", "tag", "note"),
     "What to ask for": ("estimate", "simulate"),
     "What has happened": ("history", "stats", "notify"),
     "Devices": ("top", "gpus", "limits", "drain", "resume"),

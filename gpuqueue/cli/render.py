@@ -179,6 +179,8 @@ def story(record: Record) -> str:
         + f", level {spec.level}",
         *_wait_lines(job),
         *array_story(job),
+        *([f"  tags       {' '.join(job.tags)}"] if job.tags else []),
+        *([f"  note       {plain(job.note)}"] if job.note else []),
         *_notice_lines(record),
         *([f"  retry of   job {spec.retry_of}"] if spec.retry_of is not None else []),
         f"  submitted  {when(job.submitted_at)}",

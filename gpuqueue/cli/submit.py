@@ -93,6 +93,7 @@ def job_options(command: F) -> F:
             help="Interpreter of a .py script; the active environment's by default.",
             shell_complete=files,
         ),
+        click.option("--tag", "tags", multiple=True, metavar="WORD", help="A word to find it by; may be repeated."),
         *WAIT_OPTIONS,
         *NOTICE_OPTIONS,
     ]

@@ -13,6 +13,7 @@ from gpuqueue.errors import (
 )
 from gpuqueue.job import JobState
 from gpuqueue.later import later
+from gpuqueue.tags import tags_of
 
 if TYPE_CHECKING:
     from gpuqueue import run as runs
@@ -38,6 +39,7 @@ class Asking(Connection):
         endings: Sequence[EndingKind] = (),
         exit_code: int | None = None,
         array: int | None = None,
+        tags: Sequence[str] = (),
         since: datetime | None = None,
         until: datetime | None = None,
         device: str | None = None,
@@ -62,6 +64,7 @@ class Asking(Connection):
             endings: How the current or last run ended: one of these.
             exit_code: That of the current or last run.
             array: The id of the array whose members they are.
+            tags: Words that all are tags of the job.
             since: Submitted then or later.
             until: Submitted before.
             device: A UUID or its start; a job matches if any of its runs was there.
@@ -70,7 +73,7 @@ class Asking(Connection):
             min_peak: Peak memory of the current or last run, over all its devices, in bytes or such as ``"20G"``.
             min_duration: How long it took, in seconds or such as ``"2h"``.
             max_duration: As *min_duration*.
-            text: A part of the command; the case of ASCII letters does not count.
+            text: A part of the command or of the note; the case of ASCII letters does not count.
             sort: ``"id"`` (newest first), ``"ended"``, ``"duration"``, ``"peak"`` or ``"user"``.
             reverse: The other way round. What is not known stands last in either.
             limit: How many at most.
@@ -91,6 +94,7 @@ class Asking(Connection):
             endings=checks.words_of("endings", endings, runs.EndingKind),
             exit_code=None if exit_code is None else checks.count("exit_code", exit_code),
             array_id=None if array is None else checks.job_id(array),
+            tags=tags_of(checks.words("tags", tags)),
             since=checks.moment_or_none("since", since),
             until=checks.moment_or_none("until", until),
             device=checks.text_or_none("device", device),

@@ -118,13 +118,19 @@ class Choosing(Looking):
             raise Refused(f"only {user} may change the jobs of {user}, or who looks after this site (setting admins)")
 
     def choose(
-        self, *, user: str | None = None, name: str | None = None, stand: Stand | str | None = None
+        self,
+        *,
+        user: str | None = None,
+        name: str | None = None,
+        stand: Stand | str | None = None,
+        tag: str | None = None,
     ) -> list[Chosen]:
         """Return the jobs of *user* (this account if nobody is named) that have not ended and match all that is given.
 
         Args:
             user: The submitting account.
             name: The whole name, or a pattern such as ``"train*"``.
+            tag: A word that is one of their tags.
             stand: Where they stand. Of an array only the members that do.
 
         Raises:
@@ -134,7 +140,12 @@ class Choosing(Looking):
         whose = checks.text_or_none("user", user) or self.account.name
         called = checks.text_or_none("name", name)
         where = None if stand is None else checks.word("stand", stand, Stand)
-        jobs = [job for job in self._live(whose) if called is None or fnmatch.fnmatchcase(job.spec.name, called)]
+        word = checks.text_or_none("tag", tag)
+        jobs = [
+            job
+            for job in self._live(whose)
+            if (called is None or fnmatch.fnmatchcase(job.spec.name, called)) and (word is None or word in job.tags)
+        ]
         if where is None:
             return [Chosen(job.label, job) for job in _whole(jobs) if job.state is not JobState.CANCELLING]
         return [Chosen(each, job) for job in jobs for each in _standing(job, where)]

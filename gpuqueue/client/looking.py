@@ -94,10 +94,16 @@ class Looking(Connection):
         state = JobState.QUEUED if waits else JobState.HELD if is_held else JobState.CANCELLED
         reason = array.reason if waits else WaitReason.HELD if is_held else None
         spec = array.spec.of_member(member)
-        submitted_at = array.submitted_at
-        return runs.Record(
-            job=Job(id=member.id, spec=spec, state=state, submitted_at=submitted_at, reason=reason, member=member)
+        job = Job(
+            id=member.id,
+            spec=spec,
+            state=state,
+            submitted_at=array.submitted_at,
+            reason=reason,
+            member=member,
+            tags=spec.tags,
         )
+        return runs.Record(job=job)
 
     def _array(self, array_id: int) -> Job:
         job = self.queue.get(array_id)

@@ -74,6 +74,7 @@ class Retrying(Submitting, Choosing, Waiting):
             account=self.account,
             waits=Waits(dedupe=spec.waits.dedupe),
             retry_of=before.id,
+            tags=before.tags,
             array=None if spec.array is None else self._failed(before, spec.array, name),
             **{field: value for field, value in changes.items() if value is not None},
         )

@@ -21,6 +21,7 @@ from gpuqueue.job import Job, JobSpec, Level
 from gpuqueue.placement import Preference
 from gpuqueue.retries import RetryOn
 from gpuqueue.submission import command_of, current_umask, name_of, travelling, working_directory
+from gpuqueue.tags import tags_of
 from gpuqueue.units import MIB, parse_bytes
 from gpuqueue.waits import Dependency, Waits
 from gpuqueue.window import Window
@@ -63,6 +64,7 @@ class Submitting(Looking, Noticing):
         array: str | Array | None = None,
         sweep: Mapping[str, Sequence[object]] | Sequence[str] = (),
         at_once: int | None = None,
+        tags: Sequence[str] = (),
     ) -> Job:
         """Put a job into the queue and return it; with *array* or *sweep* many of them as one.
 
@@ -101,6 +103,7 @@ class Submitting(Looking, Noticing):
             array: Indexes such as ``"0-99"``, or ``"0-99%8"`` for at most 8 at once.
             sweep: Names and their values, ``{"lr": [1e-3, 1e-4]}`` or ``["lr=1e-3,1e-4", "seed=0..4"]``: a member
                 for each combination; ``{lr}`` in the arguments becomes its value.
+            tags: Words to find it by.
             at_once: How many members of an array or a sweep at most at once.
 
         Raises:
@@ -144,6 +147,7 @@ class Submitting(Looking, Noticing):
             retries=wishes.retries(retries, retry_on),
             array=_array(array, sweep, at_once),
             notices=self._notices(on_end, on_fail),
+            tags=tags_of(checks.words("tags", tags)),
         )
         return self._queued(spec, found)
 

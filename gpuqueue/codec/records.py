@@ -59,6 +59,8 @@ def job_to_plain(job: Job) -> Plain:
         "array": tally_to_plain(job),
         "retry_of": spec.retry_of,
         "front": job.front,
+        "tags": list(job.tags),
+        "note": job.note,
     }
 
 

@@ -65,6 +65,7 @@ def encode_spec(spec: JobSpec) -> str:
             "array": array_to_plain(spec.array),
             "snapshot": spec.snapshot,
             "signal": signal_to_plain(spec.signal),
+            **({"tags": list(spec.tags)} if spec.tags else {}),
             **({"retry_of": spec.retry_of} if spec.retry_of is not None else {}),
             **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
             **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
@@ -121,6 +122,7 @@ def decode_spec(text: object) -> JobSpec:
             array=array_from_plain(plain.plain("array")),
             signal=signal_from_plain(plain.plain("signal")),
             retry_of=plain.whole_or_none("retry_of"),
+            tags=plain.texts("tags") if plain.has("tags") else (),
         )
         member = member_from_plain(plain)
         return spec if member is None else spec.of_member(member)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuqueue.array import Indexes
-from gpuqueue.errors import Refused, Unreadable
-from gpuqueue.job import JobState
+from gpuqueue.errors import BadRequest, Refused, Unreadable
+from gpuqueue.job import Job, JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.store import Store
+from gpuqueue.tags import MAX_TAGS
 from gpuqueue.words import brief, plain
 
 #: Where a job stands that a change of mind reached.
@@ -28,8 +29,17 @@ class Changed:
     ending: bool = False
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Mark:
+    """What somebody says of a job: tags to add and to take away, a note (None: as it is, empty: none any more)."""
+
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    note: str | None = None
+
+
 class Changes(Store):
-    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that ends, holds, releases and moves jobs."""
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that ends, holds, releases, moves and marks jobs."""
 
     @answering
     def cancel(self, job_id: int, *, by: str = "") -> JobState | None:
@@ -106,6 +116,29 @@ class Changes(Store):
         if reply[0] == "stands":
             raise Refused(f"job {job_id} is {reply[1]}: only a job that waits can be moved")
         return state_in(reply[0])
+
+    @answering
+    def mark(self, job_id: int, mark: Mark, *, by: str = "", ended: Job | None = None) -> bool:
+        """Keep what somebody says of a job; return False if it is unknown here.
+
+        One that the book alone still knows is handed in as *ended*: the book hears of it as of all others.
+        *by*: see :meth:`change`.
+
+        Raises:
+            Refused: it is somebody else's.
+            BadRequest: it would have too many tags.
+
+        """
+        words = (",".join(mark.add), ",".join(mark.remove), int(mark.note is not None), mark.note or "")
+        known = () if ended is None else (ended.state.value, ended.attempt, ended.losses, ended.spec.account.name)
+        reply = self._scripts.run("mark", job_id, *words, by, *(known or ("", "", "", "")))
+        if not reply:
+            return False
+        if reply[0] == "of":
+            raise not_yours(job_id, reply[1])
+        if reply[0] == "many":
+            raise BadRequest(f"job {job_id} would have more than {MAX_TAGS} tags: take some away with --remove")
+        return True
 
 
 def not_yours(job_id: int | str, owner: str) -> Refused:

@@ -224,6 +224,8 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             member=member_in(fields),
             tally=_tally(fields) if "rm" in fields else None,
             front=int(fields["fr"]) if fields.get("fr") else None,
+            tags=tuple(filter(None, fields["tg"].split(","))) if "tg" in fields else wanted.tags,
+            note=fields.get("nt") or None,
         )
 
 

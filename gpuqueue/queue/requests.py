@@ -71,6 +71,7 @@ class Requests(Looks):
             submitted_at=from_epoch_ms(int(submitted_ms)),
             reason=WaitReason(aside or reason or WaitReason.MEMORY),
             begins_at=spec.waits.begin_at if aside else None,
+            tags=spec.tags,
             tally=Tally(left=spec.array.indexes, held=Indexes(), ended={}) if spec.array else None,
         )
 

@@ -49,6 +49,7 @@ ACTS = (
     "part",
     "edit",
     "move",
+    "mark",
     "settle",
     "drain",
     "resume",
@@ -80,6 +81,7 @@ SHARED = {
     **dict.fromkeys(("reserve", "age", "preempt", "why"), ("constraints", "limits", "placement")),
     "uses": ("limits",),
     "move": ("owner", "front"),
+    "mark": ("owner",),
     "remember": ("front",),
     **dict.fromkeys(
         (*("adopt", "finish", "giveback", "lose", "reap", "restore", "gather"),),

@@ -67,7 +67,10 @@ def made_place(survivor: Survivor) -> tuple[int, ...]:
 def remembered(survivor: Survivor) -> tuple[int | str, ...]:
     """Return what people said of a job, as remember.lua wants it; nothing where nobody said anything."""
     job = survivor.record.job
-    return () if job.front is None else (job.id, job.front)
+    tagged = set(job.tags) != set(job.spec.tags)
+    if job.front is None and not tagged and job.note is None:
+        return ()
+    return (job.id, "" if job.front is None else job.front, int(tagged), ",".join(job.tags), job.note or "")
 
 
 def _run(survivor: Survivor, run: Run) -> list[str | float]:

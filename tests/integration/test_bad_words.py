@@ -26,23 +26,25 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "submit": (
         *("-m", "-g", "-t", "-n", "-e", "-C", "-p", "--pool", "--no-requeue", "--no-cap", "--pty", "--python"),
         *("--device", "--device-type", "--exclusive", "--spread", "--pack"),
-        *("--array", "--sweep", "--at-once", "--on-end", "--on-fail"),
+        *("--array", "--sweep", "--at-once", "--on-end", "--on-fail", "--tag"),
     ),
     "queue": ("-u", "-l", "--json"),
     "show": ("--json", "--plot"),
     "why": ("--json",),
     "logs": ("-n",),
     "wait": ("--timeout", "--any", "--json"),
-    "cancel": ("-u", "-n", "-s", "--all", "-y"),
+    "cancel": ("-u", "-n", "-s", "--tag", "--all", "-y"),
     "hold": ("-u", "-n", "--all", "-y"),
     "release": ("-u", "-n", "--all", "-y"),
     "edit": ("-m", "-g", "--device", "-t", "-n", "-p", "--pool", "--after", "--begin", "--retries", "--retry-on"),
+    "tag": ("-r",),
+    "note": (),
     "move": ("--front", "--undo"),
     "retry": ("-m", "-t", "-p"),
     "history": (
         *("-u", "-n", "-s", "--since", "--until", "-d", "-l", "--before", "--json", "--csv", "--sort", "--columns"),
         *("--ending", "--exit-code", "--model", "--host", "--min-peak", "--min-duration", "--max-duration", "-c"),
-        *("--after", "-r", "--array"),
+        *("--after", "-r", "--array", "--tag"),
     ),
     "stats": ("--by", "--since", "--until", "-u", "--json", "--csv"),
     "top": ("-u", "--interval", "--once", "--json"),
@@ -53,7 +55,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "resume": ("--all",),
 }
 #: They do the same to each word: a line for each that was bad, and what could be done is done.
-EACH_WORD = {"cancel", "hold", "release", "retry", "move"}
+EACH_WORD = {"cancel", "hold", "release", "retry", "move", "tag", "note"}
 #: They wait for something, run something, or start and stop the machine: not here.
 ELSEWHERE = {"run", "attach", "estimate", "simulate", "up", "down", "status", "db", "doctor", "completion"}
 

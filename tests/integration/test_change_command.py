@@ -133,7 +133,7 @@ def test_nothing_that_matches_is_no_mistake(here: JobQueue) -> None:
     [
         (["cancel"], "which jobs? Name them: gpuqueue cancel 12 14-19, or choose: --name, --user, --all"),
         (["hold", "--yes"], "which jobs? Name them: gpuqueue hold 12 14-19, or choose: --name, --user, --all"),
-        (["cancel", "1", "--all"], "name jobs, or choose them by --user, --name, --state or --all: not both"),
+        (["cancel", "1", "--all"], "name jobs, or choose them by --user, --name, --tag, --state or --all: not both"),
         (["cancel", "9-1"], "'9-1' is no range of jobs: write the lower id first, such as 12-19"),
     ],
 )

@@ -42,6 +42,8 @@ ACT = {
     "edit",
     "retry",
     "move",
+    "tag",
+    "note",
     "estimate",
     "simulate",
     "drain",

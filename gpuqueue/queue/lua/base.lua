@@ -11,6 +11,7 @@
 --   pb 1 if its reservation is on room that others make
 --   ev outbox id of the event that ended it     lf how often it was lifted by a level     rv devices reserved for it
 --   pl since when it is left to a better device (see elsewhere.lua)    fr it was moved to the front as that (see front.lua)
+--   tg its tags, if others than its spec's    nt what somebody noted (see mark.lua)
 local P = KEYS[1]
 local call = redis.call
 local LEVELS = {'3', '2', '1', '0'} -- high first

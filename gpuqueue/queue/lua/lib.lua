@@ -64,7 +64,7 @@ local KINDS = {
   gang = '^[!-+%-.-9;-~,]+$', -- the devices that a run holds: at least one
   passed = '^%d*$', -- '' where it is not known
   later = '^%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d?%d$', -- at most thirty years
-  users = '^[%w_.@+*,-]*$', -- separated by commas
+  users = '^[%w_.@+*,-]*$', tags = '^[%w_.@+,-]*$', -- separated by commas
   indexes = '^[%d,-]*$', ranges = '^[%d,:-]*$', -- of an array; the latter with steps
   limit = '^%a+:[%w_.@+*-]+$', figures = '^[%w_.@+=!, -]*$', -- see limits.lua
   reason = '^[%a_]*$', rate = '^%d?%d?%d?%d%.%d+$',

@@ -1,0 +1,61 @@
+"""What people say of jobs: ``tag``, ``note``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gpuqueue.cli.acting import on_each
+from gpuqueue.cli.completing import live_ids
+from gpuqueue.client import Client
+from gpuqueue.client.choosing import Which
+
+_which = click.argument("job_id", metavar="ID", shell_complete=live_ids())
+
+
+@click.command()
+@_which
+@click.argument("words", metavar="WORD…", nargs=-1, required=True)
+@click.option("-r", "--remove", is_flag=True, help="Take the words away.")
+def tag(job_id: str, words: tuple[str, ...], *, remove: bool) -> None:
+    """Give a job words to find it by, also when it has ended: gpuqueue history --tag WORD.
+
+    ID may be a range of ids (12-19), an array (17) or a member of one (17_2).
+
+    \b
+    Examples:
+      gpuqueue tag 12 baseline paper
+      gpuqueue tag 12-19 ablation
+      gpuqueue tag 12 paper --remove
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    told = f"{'no longer tagged' if remove else 'tagged'} {' '.join(words)}"
+
+    def act(client: Client, name: str) -> str:
+        client.tag(name, *words, remove=remove)
+        return f"job {name}: {told}"
+
+    with Client() as client:
+        sys.exit(on_each(client, [job_id], act, which=Which.ANY))
+
+
+@click.command()
+@_which
+@click.argument("text", metavar="TEXT")
+def note(job_id: str, text: str) -> None:
+    """Write down what there is to say of a job, also when it has ended, in place of what was noted before.
+
+    An empty text takes the note away. ID may be a range of ids (12-19), an array (17) or a member of one (17_2).
+
+    \b
+    Examples:
+      gpuqueue note 12 "diverges after epoch 3: learning rate too high"
+      gpuqueue note 12 ""
+    """  # noqa: D301 - \b is click's mark for lines to keep
+
+    def act(client: Client, name: str) -> str:
+        client.note(name, text)
+        return f"job {name}: {'noted' if text else 'nothing noted'}"
+
+    with Client() as client:
+        sys.exit(on_each(client, [job_id], act, which=Which.ANY))
