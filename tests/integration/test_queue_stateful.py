@@ -32,6 +32,7 @@ from gpuqueue.limits import Limits
 from gpuqueue.opening import open_queue
 from gpuqueue.placement import ANYWHERE, Placement, Preference
 from gpuqueue.queue import keys
+from gpuqueue.queue.changes import Mark
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
@@ -266,6 +267,24 @@ class Site(RuleBasedStateMachine):
         if self.acknowledged:
             getattr(self.queue, act)(sorted(self.acknowledged)[pick % len(self.acknowledged)])
 
+    @rule(pick=st.integers(0, 1000), front=st.booleans(), tag=st.sampled_from(["a", "b"]))
+    def move_and_mark(self, pick: int, tag: str, *, front: bool) -> None:
+        """Somebody puts a job before their others, or back, and says something of it: what waits, runs or has ended."""
+        if not self.acknowledged:
+            return
+        job_id = sorted(self.acknowledged)[pick % len(self.acknowledged)]
+        mark = Mark(add=(tag,)) if front else Mark(remove=(tag,), note=tag)
+        ended = None if (record := self.book.get(job_id)) is None or not record.job.state.is_end else record.job
+        self.queue.mark(job_id, mark, ended=ended)
+        try:
+            assert self.queue.move(job_id, front=front) in {None, JobState.QUEUED, JobState.HELD}
+        except Refused:
+            assert JobState.QUEUED is not self._state_of(job_id)
+
+    def _state_of(self, job_id: int) -> JobState | None:
+        job = self.queue.get(job_id)
+        return None if job is None else job.state
+
     @rule(pick=st.integers(0, 1000), act=st.sampled_from(["cancel", "hold", "release"]), first=st.integers(0, 4))
     def change_a_part(self, pick: int, act: str, first: int) -> None:
         """Of an array, if it is one: what was taken and what was not, alike."""
@@ -371,7 +390,13 @@ class Site(RuleBasedStateMachine):
 
     def _standing(self) -> dict[int, tuple[Any, ...]]:
         """Return where each job stands, as far as both stores must agree on it."""
-        return {job.id: (job.state, job.attempt, job.losses, job.retries, job.requeues) for job in self.queue.live()}
+        return {
+            job.id: (
+                *(job.state, job.attempt, job.losses, job.retries, job.requeues),
+                *(job.front, sorted(job.tags), job.note),
+            )
+            for job in self.queue.live()
+        }
 
     # ---- what must hold ------------------------------------------------------------------------------------------
 
