@@ -14,11 +14,10 @@ from gpuqueue.errors import (
     Refused,
 )
 from gpuqueue.job import Job, JobState
-from gpuqueue.tags import MAX_NOTE, tags_of
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
-    from gpuqueue.queue.changes import Changed, Mark
+    from gpuqueue.queue.changes import Changed
     from gpuqueue.queue.lease import DeviceStatus
 
 #: Longest reason for a drain, in characters: it is shown in one line.
@@ -84,52 +83,6 @@ class Changing(Choosing):
         if known.state.is_end:
             raise Refused(f"job {name} is {known.state}: only a job that waits can be moved")
         raise BadRequest(f"{name} waits with its array, which goes in its own order: move all of {name.id}")
-
-    def tag(self, job: int | str, *words: str, remove: bool = False) -> None:
-        """Add *words* to the tags of a job, or take them away; also of one that has ended.
-
-        Members of an array that no device took yet have the tags that it was submitted with.
-
-        Raises:
-            JobNotFound: nobody knows it.
-            Refused: it is somebody else's.
-            BadRequest: a word is no tag, there are too many, or it is a member that waits with its array.
-
-        """
-        from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - as in queue
-
-        if not words:
-            raise BadRequest(f"say which words: gpuqueue tag {job} baseline")
-        tags = tags_of(words)
-        self._mark(job, Mark(remove=tags) if remove else Mark(add=tags))
-
-    def note(self, job: int | str, text: str) -> None:
-        """Keep *text* with a job in place of what was noted before; also with one that has ended. Empty: nothing.
-
-        Raises:
-            JobNotFound: nobody knows it.
-            Refused: it is somebody else's.
-            BadRequest: it is no text or too long, or it is a member that waits with its array.
-
-        """
-        from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - as in queue
-
-        self._mark(job, Mark(note=checks.text_or_none("a note", text, most=MAX_NOTE) or ""))
-
-    def _mark(self, job: int | str, mark: Mark) -> None:
-        """Tell the queue, which tells the book: also of a job that only the book still knows."""
-        name = checks.one_job(job)
-        job_id = name.member.id if name.member else name.id
-        if self.queue.mark(job_id, mark, by=self._by):
-            return
-        known = self.show(job).job
-        recorded = self.book.get(job_id)
-        if recorded is None:
-            raise BadRequest(f"{name} has no story of its own yet: say it of all of {name.id}")
-        if not self.queue.mark(job_id, mark, by=self._by, ended=recorded.job):
-            raise Refused(
-                f"job {name} is {known.state} in the history, and the queue does not know it: try again later"
-            )
 
     def edit(self, job_id: int, **changes: Any) -> Job:
         """Change what is asked for a job that waits, and return it. It keeps its place.
