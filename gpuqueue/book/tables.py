@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from enum import Enum
 
 #: The revision whose tables these are. Kept here because asking Alembic costs every ``gpuqueue show`` its import.
-REVISION = "0004"
+REVISION = "0005"
 
 #: What PostgreSQL refuses in a text: a file name that is no UTF-8 arrives as lone surrogates.
 _REFUSED = re.compile("[\0\ud800-\udfff]")

@@ -96,7 +96,7 @@ class Retrying(Submitting, Choosing, Waiting):
     def _failed(self, job: Job, array: Array, name: JobName) -> Array:
         """Return *array* with those members alone that failed, of a part of it if *name* says so."""
         if job.state.is_end:
-            self._recorded(job)  # the history may be a moment behind
+            self.recorded(job)  # the history may be a moment behind
         members = (record.job.member for record in self._failed_members(job.id, len(array)))
         failed = Indexes.of(each.index for each in members if each and (name.part is None or each.index in name.part))
         if not failed.ranges:
