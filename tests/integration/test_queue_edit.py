@@ -248,7 +248,7 @@ def test_edit_by_the_command_line(site: Site) -> None:
         "2",
     ]
     done = site.cli(
-        "edit", str(second), *words, "--begin", "2099-01-01", "--gpus", "1", "--device", "gpu", "--pool", ""
+        "edit", str(second), *words, "--begin", "2030-01-01", "--gpus", "1", "--device", "gpu", "--pool", ""
     )
 
     assert f"job {second}: queued\n" == done.stdout
