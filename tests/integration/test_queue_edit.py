@@ -261,7 +261,7 @@ def test_edit_by_the_command_line(site: Site) -> None:
         spec.level,
         spec.retries.times,
     )
-    assert (WaitReason.DEPENDENCY, 2099) == (job.reason, job.begins_at.year if job.begins_at else None)
+    assert (WaitReason.DEPENDENCY, 2030) == (job.reason, job.begins_at.year if job.begins_at else None)
     site.cli("edit", str(second), "--after", "none", "--begin", "now", "--time", "none", "--retries", "0")
     assert (WaitReason.MEMORY, None) == (
         job_of(site.queue, second).reason,
