@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime, timezone
+from dataclasses import replace
 
 import click
 
 from gpuqueue.cli import picture, render
 from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids, users
+from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.held import tell_again, tell_held
+from gpuqueue.cli.queue_json import listing_to_plain
+from gpuqueue.cli.queue_table import queue_table
 from gpuqueue.client import Client
-from gpuqueue.codec import job_to_plain, record_to_plain
+from gpuqueue.codec import record_to_plain
 from gpuqueue.command import put, say
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.job import Job, JobState
@@ -35,6 +38,9 @@ json_option = click.option("--json", "as_json", is_flag=True, help="As JSON (doc
 def queue(user: str | None, limit: int, *, as_json: bool) -> None:
     """List the jobs that have not ended, in the order of their ids.
 
+    How far a job is stands in its log (tqdm, Keras, "epoch 3/10"), and is seen on the host where that lies. What a
+    narrow terminal has no room for is left out; a pipe gets all of it.
+
     \b
     Examples:
       gpuqueue queue
@@ -42,13 +48,14 @@ def queue(user: str | None, limit: int, *, as_json: bool) -> None:
       gpuqueue queue --json | jq '.[] | select(.state == "queued") | .id'
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
-        jobs = client.jobs(user=user, limit=limit + 1)
-    more = len(jobs) > limit
-    jobs = jobs[:limit]
+        listing = client.listing(user=user, limit=limit + 1)
+        more = len(listing.jobs) > limit
+        listing = replace(listing, jobs=listing.jobs[:limit])
+        progress = client.progress(listing.jobs, listing.logs)
     if as_json:
-        click.echo(json.dumps([job_to_plain(job) for job in jobs], indent=2))
-    elif jobs:
-        click.echo(render.queue_rows(jobs, datetime.now(timezone.utc)))
+        click.echo(json.dumps(listing_to_plain(listing, progress), indent=2))
+    elif listing.jobs:
+        click.echo(queue_table(listing, progress, terminal_width()))
     else:
         click.echo("no job waits or runs", err=True)
     if more:

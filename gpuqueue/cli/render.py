@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 
 import click
 
-from gpuqueue.cli.arrays import labels
 from gpuqueue.cli.arrays import story as array_story
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
@@ -140,27 +138,6 @@ def waits_for(job: Job, now: datetime) -> str:
     if job.begins_at is not None and job.reason in {WaitReason.BEGIN, WaitReason.RETRY}:
         words += f" in {format_duration(float(max(0, round((job.begins_at - now).total_seconds()))))}"
     return words
-
-
-def queue_rows(jobs: Sequence[Job], now: datetime) -> str:
-    """Return the live jobs as a table."""
-    rows: list[tuple[str, ...]] = []
-    for job in jobs:
-        since = (job.started_at if job.spec.array is None else None) or job.submitted_at
-        rows.extend(
-            (
-                label,
-                short(job.spec.name),
-                short(job.spec.account.name, 12),
-                state(replace(job, state=stands)),
-                waits_for(job, now) if stands is job.state else "",
-                wants_of(job.spec),
-                asked_of(job),
-                format_duration(max(0.0, (now - since).total_seconds())),  # a clock may have been set
-            )
-            for label, stands in labels(job)
-        )
-    return table(("ID", "NAME", "USER", "STATE", "WAITS FOR", "WANTS", "MEM", "SINCE"), rows, right=(0, 6, 7))
 
 
 def story(record: Record) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
 
 import click
 
 from gpuqueue.cli.completing import users
+from gpuqueue.cli.queue_json import progress_to_plain
 from gpuqueue.cli.screen import lines
 from gpuqueue.cli.screen.snapshot import Snapshot, take
 from gpuqueue.client import Client
@@ -54,8 +54,7 @@ def snapshot_to_plain(seen: Snapshot) -> dict[str, object]:
 
     jobs = []
     for job in seen.jobs:
-        progress = seen.progress.get(job.id)
-        said = asdict(progress) if progress is not None else None
+        said = progress_to_plain(seen.progress.get(job.id))
         jobs.append({**job_to_plain(job), "held_bytes": seen.held_bytes.get(job.id), "progress": said})
     return {
         "at": seen.at.isoformat(timespec="milliseconds"),

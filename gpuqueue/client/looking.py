@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from gpuqueue import checks
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from gpuqueue import why as whys
     from gpuqueue.event import Event
     from gpuqueue.limits import LimitsInUse
+    from gpuqueue.listing import Listing
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.run import Record
     from gpuqueue.why import Usual, Why
@@ -34,6 +34,9 @@ else:
     limiting = later("gpuqueue.limits")
     runs = later("gpuqueue.run")
     whys = later("gpuqueue.why")
+
+#: Most jobs that are asked for at once: one that serves others must not stop for a whole queue.
+PAGE = 2000
 
 
 class Looking(Connection):
@@ -148,16 +151,31 @@ class Looking(Connection):
 
     def jobs(self, *, user: str | None = None, limit: int | None = None) -> list[Job]:
         """Return the jobs that have not ended (of *user*), in the order of their ids, at most *limit* of them."""
-        most = None if limit is None else checks.count("limit", limit)
-        return list(islice(self._live(checks.text_or_none("user", user)), most))
+        return list(self.listing(user=user, limit=limit).jobs)
 
-    def _live(self, user: str | None) -> Iterator[Job]:
-        after: int | None = 0
-        while after is not None:
-            page, after = self.queue.page(after=after)
-            for job in page:
-                if not job.state.is_end and user in {None, job.spec.account.name}:
-                    yield job
+    def listing(self, *, user: str | None = None, limit: int | None = None) -> Listing:
+        """Return what :meth:`jobs` returns, and with it what the queue knows of the running ones."""
+        most = None if limit is None else checks.count("limit", limit)
+        whose = checks.text_or_none("user", user)
+        size = PAGE if most is None or whose is not None else min(max(1, most), PAGE)
+        pages = [self.queue.page(limit=size)]
+        found = self._wanted(pages[0], whose)
+        while pages[-1].after is not None and (most is None or len(found) < most):
+            pages.append(self.queue.page(limit=size, after=pages[-1].after))
+            found += self._wanted(pages[-1], whose)
+        first, *others = pages
+        for each in others:
+            first = replace(
+                first,
+                held_bytes={**first.held_bytes, **each.held_bytes},
+                logs={**first.logs, **each.logs},
+                devices={**first.devices, **each.devices},
+            )
+        return replace(first, jobs=tuple(found[:most]), after=None)
+
+    @staticmethod
+    def _wanted(page: Listing, user: str | None) -> list[Job]:
+        return [job for job in page.jobs if not job.state.is_end and user in {None, job.spec.account.name}]
 
     def story(self, job: int | str) -> tuple[Event, ...]:
         """Return every step of the job that the book has, in order."""

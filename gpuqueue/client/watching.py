@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 class Watching(Waiting):
     """Looks into the logs of running jobs."""
 
-    def progress(self, jobs: Iterable[Job]) -> dict[int, Progress]:
+    def progress(self, jobs: Iterable[Job], logs: Mapping[int, str] | None = None) -> dict[int, Progress]:
         """Return how far those of *jobs* are that say so in their logs.
 
-        Only a log on this machine can be looked into, and only one that this account may read.
+        Only a log on this machine can be looked into, and only one that this account may read. *logs* is where they
+        lie, by the jobs' ids, if that is known (:class:`gpuqueue.listing.Listing`); else the queue is asked for each.
         """
         from gpuqueue.progress import TAIL_BYTES, progress_in  # noqa: PLC0415 - only for who asks
 
@@ -28,7 +29,7 @@ class Watching(Waiting):
         for job in jobs:
             if job.state is not JobState.RUNNING or job.host != self.settings.host:
                 continue
-            path = self._current_log(job.id)
+            path = self._current_log(job.id) if logs is None else _path(logs.get(job.id))
             progress = progress_in(last_bytes(path, TAIL_BYTES)) if path is not None else None
             if progress is not None:
                 found[job.id] = progress
@@ -37,4 +38,8 @@ class Watching(Waiting):
     def _current_log(self, job_id: int) -> Path | None:
         record = self.queue.record(job_id)
         run = record.last_run if record is not None else None
-        return Path(run.log_path) if run is not None and run.log_path else None
+        return None if run is None else _path(run.log_path)
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None

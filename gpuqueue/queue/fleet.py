@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, cast
 
-from gpuqueue.codec import device_from_plain, device_to_plain
+from gpuqueue.codec import device_to_plain
 from gpuqueue.errors import Unreadable
 from gpuqueue.fields import loaded
 from gpuqueue.later import later
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import Connect, answering, connect
 from gpuqueue.queue.store import Store
+from gpuqueue.queue.surroundings import announced
 from gpuqueue.version import VERSION
 
 if TYPE_CHECKING:
@@ -55,23 +55,37 @@ class Fleet(Store):
     @answering
     def devices(self, host: str | None = None) -> list[DeviceStatus]:
         """Return every device that workers announced (on *host*), by host and index."""
-        now = self.now_ms()
-        facts = cast("dict[str, str]", self._redis.hgetall(keys.FACTS))
-        drained = cast("dict[str, str]", self._redis.hgetall(keys.DRAINED))
-        seen = cast("dict[str, str]", self._redis.hgetall(keys.SEEN))
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.time()
+        for key in (keys.FACTS, keys.DRAINED, keys.SEEN):
+            pipe.hgetall(key)
+        (seconds, micros), facts, drained, seen = pipe.execute()
+        now = int(seconds) * 1000 + int(micros) // 1000
         found = []
-        for uuid, text in facts.items():
+        for uuid, record, leases in self._readings(facts, host):
             try:
-                where = loaded(text, f"what the worker of {uuid} told of it").text("host")
-                if host is not None and where != host:
-                    continue
-                record = cast("str | None", self._redis.hget(keys.host_devices(where), uuid))
-                leases = cast("dict[str, str]", self._redis.hgetall(keys.device_leases(uuid)))
-                if record:
-                    found.append(replies.device_status(text, record, leases, now, drained.get(uuid), seen.get(uuid)))
+                found.append(replies.device_status(facts[uuid], record, leases, now, drained.get(uuid), seen.get(uuid)))
             except Unreadable as error:
                 logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
         return sorted(found, key=lambda each: (each.host, each.device.index))
+
+    def _readings(self, facts: Mapping[str, str], only: str | None) -> Iterator[tuple[str, str, dict[str, str]]]:
+        """Yield each device that is served (on the host *only*) with its last reading and its leases."""
+        pipe, asked = self._redis.pipeline(transaction=False), []
+        for uuid, text in facts.items():
+            try:
+                where = loaded(text, f"what the worker of {uuid} told of it").text("host")
+            except Unreadable as error:
+                logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
+                continue
+            if only is None or where == only:
+                asked.append(uuid)
+                pipe.hget(keys.host_devices(where), uuid)
+                pipe.hgetall(keys.device_leases(uuid))
+        answers = pipe.execute()
+        for uuid, record, leases in zip(asked, answers[::2], answers[1::2], strict=True):
+            if record:
+                yield uuid, record, leases
 
     @answering
     def withdraw(self, host: str, uuid: str) -> None:
@@ -99,25 +113,12 @@ class Fleet(Store):
 
     def _known(self) -> list[tuple[Device, str]]:
         """Return every device that was announced and not withdrawn, with its pool; one that makes no sense is none."""
-        found = []
-        for text in cast("list[str]", self._redis.hvals(keys.FACTS)):
-            with contextlib.suppress(Unreadable):
-                plain = loaded(text, "a device")
-                found.append((plain.text("host"), device_from_plain(plain.plain("device"))))
+        found = announced(cast("list[str]", self._redis.hvals(keys.FACTS)))
         pipe = self._redis.pipeline(transaction=False)
         for host, device in found:
             pipe.hget(keys.host_devices(host), device.uuid)
         records = zip(found, pipe.execute(), strict=True)
         return [(device, replies.pool(record)) for (_, device), record in records if record]
-
-    def _drained(self) -> set[str]:
-        """Return the UUIDs of the devices that take no new job, by anybody's say."""
-        return set(cast("list[str]", self._redis.hkeys(keys.DRAINED)))
-
-    def _kept(self) -> dict[str, str]:
-        """Return by UUID for which job each device is kept that is kept for one."""
-        reservations = cast("dict[str, str]", self._redis.hgetall(keys.KEPT))
-        return {device: reservation.partition(":")[0] for device, reservation in reservations.items()}
 
     def _tell_seen(self, offer: Offer) -> None:
         """Tell who else is on the device and what is wrong with it, when that has changed."""

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.codec import decode_started
 from gpuqueue.errors import Unreadable
 from gpuqueue.job import Job, WaitReason
 from gpuqueue.later import later
-from gpuqueue.queue import keys
+from gpuqueue.listing import Listing
+from gpuqueue.queue import keys, surroundings
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.fleet import Fleet
-from gpuqueue.queue.matching import takers
-from gpuqueue.queue.recovery import Recovery
+from gpuqueue.queue.recovery import Recovery, ask_entries, ask_ids, ids_in
+from gpuqueue.queue.surroundings import Surroundings
 from gpuqueue.queue.ticks import Ticks
 
 if TYPE_CHECKING:
     import logging
 
-    from gpuqueue.queue import limiting, replies, survivors
+    from gpuqueue.limits import Use
+    from gpuqueue.queue import replies, survivors
     from gpuqueue.queue.explanation import Explanation
-    from gpuqueue.run import Record
+    from gpuqueue.run import Record, RunDevice
 else:
-    limiting = later("gpuqueue.queue.limiting")
     logging = later("logging")
     replies = later("gpuqueue.queue.replies")
     survivors = later("gpuqueue.queue.survivors")
@@ -39,8 +43,21 @@ class Looks(Recovery, Fleet, Ticks):
             Unreadable: the store knows it, but its entry makes no sense.
 
         """
-        fields, spec = next(self._entries([job_id]))
-        return self._with_reasons([replies.job(job_id, fields, spec)])[0] if fields else None
+        pipe = self._redis.pipeline(transaction=True)
+        ask_entries(pipe, [job_id])
+        surroundings.ask(pipe)
+        entry, around = _cut(pipe.execute(), 2)
+        fields, spec = next(self._entries_in(entry))
+        if not fields:
+            return None
+        job = replies.job(job_id, fields, spec)
+        if job.reason is not WaitReason.MEMORY:
+            return job
+        found = Surroundings(around)
+        pipe = self._redis.pipeline(transaction=False)
+        found.ask_devices(pipe)
+        found.take_devices(pipe.execute())
+        return self._with_reasons([job], found)[0]
 
     @answering
     def record(self, job_id: int) -> Record | None:
@@ -61,44 +78,53 @@ class Looks(Recovery, Fleet, Ticks):
 
         A job whose entry makes no sense does not hide the others; it is told in the log.
         """
-        return self.page(limit=limit, after=after)[0]
+        return list(self.page(limit=limit, after=after).jobs)
 
     @answering
-    def page(self, *, limit: int = 1000, after: int = 0) -> tuple[list[Job], int | None]:
-        """Return what :meth:`live` returns, and the id to go on *after*, None where there are no more."""
-        ids = self._live_ids(after, limit)
-        found = []
-        for job_id, (fields, spec) in zip(ids, self._entries(ids), strict=True):
+    def page(self, *, limit: int = 1000, after: int = 0) -> Listing:
+        """Return what :meth:`live` returns, with what the running ones hold, and the id to go on ``after``.
+
+        Two questions to the store; one more where members of arrays are there, and where limits hold.
+        """
+        pipe = self._redis.pipeline(transaction=True)
+        ask_ids(pipe, after, limit)
+        surroundings.ask(pipe)
+        page, around = _cut(pipe.execute(), 3)
+        ids, found = ids_in(page), Surroundings(around)
+        pipe = self._redis.pipeline(transaction=True)
+        ask_entries(pipe, ids)
+        found.ask_devices(pipe)
+        entries, devices = _cut(pipe.execute(), 2 * len(ids))
+        found.take_devices(devices)
+        jobs: list[Job] = []
+        said: dict[int, tuple[str, tuple[RunDevice, ...]]] = {}
+        for job_id, (fields, spec) in zip(ids, self._entries_in(entries), strict=True):
             try:
                 if fields:
-                    found.append(replies.job(int(job_id), fields, spec))
+                    jobs.append(replies.job(int(job_id), fields, spec))
+                    if jobs[-1].state.is_active and fields.get("said"):
+                        said[int(job_id)] = decode_started(fields["said"])
             except Unreadable as error:
                 logging.getLogger(__name__).warning("%s", error)
-        return self._with_reasons(found), int(ids[-1]) if ids else None
+        return Listing(
+            at=from_epoch_ms(found.now_ms),
+            jobs=tuple(self._with_reasons(jobs, found)),
+            held_bytes=found.held_bytes,
+            logs={job_id: log_path for job_id, (log_path, _) in said.items() if log_path},
+            devices={job_id: devices for job_id, (_, devices) in said.items()},
+            after=int(ids[-1]) if len(ids) == limit else None,
+        )
 
-    def _with_reasons(self, jobs: list[Job]) -> list[Job]:
+    def _with_reasons(self, jobs: list[Job], found: Surroundings) -> list[Job]:
         """Return *jobs*; of those that wait, say which wait for something else than memory."""
-        if all(job.reason is not WaitReason.MEMORY for job in jobs):
-            return jobs
-        devices, drained, kept = self._known(), self._drained(), self._kept()
-        others = WaitReason.PAUSE if self.pause_left_s() else WaitReason.MEMORY
-        limits = self.limits()
-        uses = self.uses() if limits.users or limits.groups else {}
+        uses: list[Mapping[str, Use]] = []
 
-        def reason(job: Job) -> WaitReason | None:
-            if job.reason is not WaitReason.MEMORY:
-                return job.reason
-            found = takers(job.spec, devices)
-            if not found:
-                return WaitReason.DEVICE
-            if drained.issuperset(found):
-                return WaitReason.DRAINED
-            if limits.over(job.spec.account.name, limiting.use_of(job.spec), uses):
-                return WaitReason.LIMIT
-            for_others = {device for device, job_id in kept.items() if job_id != str(job.id)}
-            return WaitReason.RESERVATION if drained.union(for_others).issuperset(found) else others
+        def asked() -> Mapping[str, Use]:
+            if not uses:
+                uses.append(self.uses())
+            return uses[0]
 
-        return [replace(job, reason=reason(job)) for job in jobs]
+        return [replace(job, reason=found.reason(job, asked)) if job.reason else job for job in jobs]
 
     @answering
     def counts(self) -> tuple[int, int]:
@@ -114,3 +140,7 @@ class Looks(Recovery, Fleet, Ticks):
     def anybody(self) -> bool:
         """Return whether any worker ever announced a device that was not withdrawn."""
         return bool(self._redis.hlen(keys.FACTS))
+
+
+def _cut(answers: list[Any], at: int) -> tuple[list[Any], list[Any]]:
+    return answers[:at], answers[at:]

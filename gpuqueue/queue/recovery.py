@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gpuqueue.errors import StoreNotOpen
 from gpuqueue.event import place
@@ -160,26 +160,49 @@ class Recovery(Store):
 
     def _live_ids(self, after: int | str, limit: int) -> list[str]:
         pipe = self._redis.pipeline(transaction=True)
-        pipe.exists(keys.EPOCH)
-        pipe.exists(keys.REBUILDING)
-        pipe.zrange(keys.LIVE, f"({after}", "+inf", byscore=True, offset=0, num=limit)
-        is_open, is_on_its_way, page = pipe.execute()
-        if not is_open:  # no list at all is better than one with jobs missing
-            raise StoreNotOpen(NOT_OPEN["REBUILDING" if is_on_its_way else "NOTOPEN"])
-        return cast("list[str]", page)
+        ask_ids(pipe, after, limit)
+        return ids_in(pipe.execute())
 
     def _entries(self, ids: Sequence[int | str]) -> Iterator[tuple[dict[str, str], str | None]]:
         """Yield the hash and the spec of each job, both of the same moment: the book may take it over meanwhile."""
         pipe = self._redis.pipeline(transaction=True)
-        for job_id in ids:
-            pipe.hgetall(keys.job(job_id))
-            pipe.get(keys.spec(job_id))
-        answers = pipe.execute()
+        ask_entries(pipe, ids)
+        yield from self._entries_in(pipe.execute())
+
+    def _entries_in(self, answers: Sequence[Any]) -> Iterator[tuple[dict[str, str], str | None]]:
+        """Yield what :func:`ask_entries` asked for; the specs of members are looked up at their arrays."""
         hashes, specs = answers[::2], answers[1::2]
         arrays = sorted({fields["ar"] for fields in hashes if fields.get("ar")})
         kept = dict(zip(arrays, self._redis.mget([keys.spec(each) for each in arrays]), strict=True)) if arrays else {}
         for fields, spec in zip(hashes, specs, strict=True):
             yield fields, _spec_of(fields, spec, kept) if fields.get("ar") else spec
+
+
+def ask_ids(pipe: Any, after: int | str, limit: int) -> None:
+    """Let *pipe* ask for the ids of at most *limit* jobs from above *after*, and whether the store is open."""
+    pipe.exists(keys.EPOCH)
+    pipe.exists(keys.REBUILDING)
+    pipe.zrange(keys.LIVE, f"({after}", "+inf", byscore=True, offset=0, num=limit)
+
+
+def ids_in(answers: Sequence[Any]) -> list[str]:
+    """Return the ids that :func:`ask_ids` asked for.
+
+    Raises:
+        StoreNotOpen: no list at all is better than one with jobs missing.
+
+    """
+    is_open, is_on_its_way, page = answers
+    if not is_open:
+        raise StoreNotOpen(NOT_OPEN["REBUILDING" if is_on_its_way else "NOTOPEN"])
+    return cast("list[str]", page)
+
+
+def ask_entries(pipe: Any, ids: Sequence[int | str]) -> None:
+    """Let *pipe* ask for the hash and the spec of each job."""
+    for job_id in ids:
+        pipe.hgetall(keys.job(job_id))
+        pipe.get(keys.spec(job_id))
 
 
 def _spec_of(fields: Mapping[str, str], spec: str | None, arrays: Mapping[str, str | None]) -> str | None:

@@ -9,8 +9,9 @@ from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuqueue.cli.render import queue_rows
+from gpuqueue.cli.queue_table import queue_table
 from gpuqueue.job import Account, Job, JobState
+from gpuqueue.listing import Listing
 from gpuqueue.queue import scripts
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -262,7 +263,7 @@ def test_a_job_of_the_future_waits_for_no_negative_time() -> None:
     now = datetime.now(timezone.utc)
     job = Job(id=1, spec=make_spec(mem_bytes=GIB), state=JobState.QUEUED, submitted_at=now + timedelta(days=1))
 
-    assert queue_rows([job], now).endswith(" 0.0s")
+    assert " 0.0s " in queue_table(Listing(at=now, jobs=(job,)), {})
 
 
 @pytest.mark.parametrize("before_s", [0.0, 20.0])

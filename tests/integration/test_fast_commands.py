@@ -6,13 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from factories import make_offer, make_spec, serve
 from own_store import OwnStore
 
-from gpuqueue.job import Job
+from gpuqueue.client import Client
+from gpuqueue.job import Job, WaitReason
 from gpuqueue.queue.connect import connect
+from gpuqueue.queue.door.door import Door
+from gpuqueue.queue.door.resp import Word
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.run import RunDevice
 
@@ -145,6 +150,27 @@ def test_a_submit_is_one_question_to_the_store(running: Job, own_store: OwnStore
     assert before == after
     assert running.id + 2 == int(admin.get("{gq}:seq"))
     admin.close()
+
+
+def test_a_list_is_two_questions_to_the_store(
+    running: Job, own_store: OwnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once was a dozen: each is a journey through the network, and `top` asks every second."""
+    asked: list[int] = []
+    ask = Door.ask
+
+    def counted(door: Door, commands: Sequence[Sequence[Word]]) -> list[object]:
+        asked.append(len(commands))
+        return ask(door, commands)
+
+    monkeypatch.setattr(Door, "ask", counted)
+    with Client(replace(own_store.settings, host=make_offer().host)) as client:
+        listing = client.listing(limit=1001)
+        client.progress(listing.jobs, listing.logs)
+        assert 2 == len(asked)
+        assert [running.id, running.id + 1] == [job.id for job in listing.jobs]
+        assert WaitReason.MEMORY is client.get(running.id + 1).reason
+        assert 4 == len(asked)
 
 
 def _asked(admin: object) -> dict[str, int]:

@@ -9,9 +9,9 @@ from enum import Enum
 from gpuqueue.cli import render
 from gpuqueue.cli.arrays import label
 from gpuqueue.cli.drain import condition
+from gpuqueue.cli.progress_words import share_bar
 from gpuqueue.cli.screen.snapshot import Snapshot
 from gpuqueue.job import Job
-from gpuqueue.progress import Progress
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import plain, short
@@ -68,12 +68,6 @@ def bar(parts: Sequence[tuple[str, int]], width: int = BAR_WIDTH) -> str:
     for i in by_rest[: width - sum(cells)]:
         cells[i] += 1
     return "".join(mark * count for (mark, _), count in zip(exact, cells, strict=True))
-
-
-def share_bar(progress: Progress, width: int = 8) -> str:
-    """Return ``████····  50 %`` and what the job says beside it."""
-    full = round(progress.share * width)
-    return f"{'█' * full}{'·' * (width - full)} {100 * progress.share:3.0f} % {short(progress.words)}".rstrip()
 
 
 def device_rows(snapshot: Snapshot, beat_s: float) -> list[tuple[str, ...]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import datetime
 
 from gpuqueue.client import Client
 from gpuqueue.errors import JobNotFound
@@ -35,7 +35,8 @@ class Snapshot:
 def take(client: Client, *, user: str | None = None) -> Snapshot:
     """Look at the site now; of the jobs only those of *user*, if one is named."""
     devices = tuple(client.devices())
-    found = {job.id: job for job in client.jobs(user=user, limit=MOST_JOBS + 1)}
+    listing = client.listing(user=user, limit=MOST_JOBS + 1)
+    found = {job.id: job for job in listing.jobs}
     more = len(found) > MOST_JOBS
     for job_id in sorted({each for device in devices for each in device.jobs} - found.keys()):
         job = _known(client, job_id)  # it runs, and waited behind more jobs than were listed
@@ -47,10 +48,10 @@ def take(client: Client, *, user: str | None = None) -> Snapshot:
         for each in device.holdings:
             held[each.job_id] = held.get(each.job_id, 0) + each.observed_bytes
     return Snapshot(
-        at=datetime.now(timezone.utc),
+        at=listing.at,
         devices=devices,
         jobs=jobs,
-        progress=client.progress(jobs),
+        progress=client.progress(jobs, None if more else listing.logs),
         held_bytes=held,
         more=more,
     )

@@ -1,0 +1,104 @@
+"""What decides why a job waits for a device, and what the running ones hold: asked for all jobs at once, in two steps.
+
+The first step is a part of any pipeline (:func:`ask`); the second (:meth:`Surroundings.ask_devices`) asks for what the
+first has named, and may travel with whatever else is asked then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.codec import device_from_plain
+from gpuqueue.errors import Unreadable
+from gpuqueue.fields import loaded
+from gpuqueue.job import Job, WaitReason
+from gpuqueue.later import later
+from gpuqueue.queue import keys
+from gpuqueue.queue.matching import takers
+
+if TYPE_CHECKING:
+    from gpuqueue import limits as limiting
+    from gpuqueue.device import Device
+    from gpuqueue.limits import Use
+    from gpuqueue.queue import limiting as meeting
+    from gpuqueue.queue import replies
+else:
+    limiting = later("gpuqueue.limits")
+    meeting = later("gpuqueue.queue.limiting")
+    replies = later("gpuqueue.queue.replies")
+
+
+def ask(pipe: Any) -> None:
+    """Let *pipe* ask for the store's clock, the devices by name, and all that keeps jobs from them."""
+    pipe.time()
+    pipe.hvals(keys.FACTS)
+    pipe.hkeys(keys.DRAINED)
+    pipe.hgetall(keys.KEPT)
+    pipe.hget(keys.META, "claims")
+    pipe.hgetall(keys.LIMITS)
+
+
+def announced(facts: Iterable[str]) -> list[tuple[str, Device]]:
+    """Return the host and the device of each of the workers' words on them; one that makes no sense is none."""
+    found = []
+    for text in facts:
+        with contextlib.suppress(Unreadable):
+            plain = loaded(text, "a device")
+            found.append((plain.text("host"), device_from_plain(plain.plain("device"))))
+    return found
+
+
+class Surroundings:
+    """What was answered. ``now_ms`` is the store's clock, ``held_bytes`` what each run was last seen to hold."""
+
+    def __init__(self, answers: Sequence[Any]) -> None:
+        """Take the answers to :func:`ask`."""
+        (seconds, micros), facts, drained, kept, claims, limits = answers
+        self.now_ms = int(seconds) * 1000 + int(micros) // 1000
+        self._limits, self._claims = limits, claims
+        self.held_bytes: dict[int, int] = {}
+        self._announced = announced(facts)
+        self._devices: list[tuple[Device, str]] = []
+        self._drained = set(drained)
+        #: By UUID for which job a device is kept that is kept for one.
+        self._kept = {device: reservation.partition(":")[0] for device, reservation in kept.items()}
+
+    def ask_devices(self, pipe: Any) -> int:
+        """Let *pipe* ask for the readings and the leases of the devices; return how many answers that brings."""
+        for host, device in self._announced:
+            pipe.hget(keys.host_devices(host), device.uuid)
+            pipe.hgetall(keys.device_leases(device.uuid))
+        return 2 * len(self._announced)
+
+    def take_devices(self, answers: Sequence[Any]) -> None:
+        """Take the answers to :meth:`ask_devices`."""
+        for (_, device), record, leases in zip(self._announced, answers[::2], answers[1::2], strict=True):
+            if record:
+                self._devices.append((device, replies.pool(record)))
+            self._add_held(leases)
+
+    def _add_held(self, leases: Mapping[str, str]) -> None:
+        for job_id, lease in leases.items():
+            with contextlib.suppress(ValueError, IndexError):  # a damaged lease tells nothing
+                known = self.held_bytes.get(int(job_id), 0)
+                self.held_bytes[int(job_id)] = known + int(lease.split(":")[1])
+
+    def reason(self, job: Job, uses: Callable[[], Mapping[str, Use]]) -> WaitReason | None:
+        """Return why *job* waits: of those that wait for memory some wait for something else. *uses*: who has what."""
+        if job.reason is not WaitReason.MEMORY:
+            return job.reason
+        found = takers(job.spec, self._devices)
+        if not found:
+            return WaitReason.DEVICE
+        if self._drained.issuperset(found):
+            return WaitReason.DRAINED
+        limits = limiting.Limits.from_fields(self._limits)
+        is_limited = bool(limits.users or limits.groups)
+        if is_limited and limits.over(job.spec.account.name, meeting.use_of(job.spec), uses()):
+            return WaitReason.LIMIT
+        for_others = {device for device, job_id in self._kept.items() if job_id != str(job.id)}
+        if self._drained.union(for_others).issuperset(found):
+            return WaitReason.RESERVATION
+        return WaitReason.PAUSE if int(self._claims or 0) > self.now_ms else WaitReason.MEMORY

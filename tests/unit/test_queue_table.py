@@ -1,0 +1,120 @@
+"""The table of ``gpuqueue queue``: what stands in it, and what a narrow terminal leaves out."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import click
+import pytest
+from factories import make_spec
+
+from gpuqueue.cli.progress_words import fitted
+from gpuqueue.cli.queue_json import listing_to_plain
+from gpuqueue.cli.queue_table import COLUMNS, queue_table
+from gpuqueue.device import DeviceKind, DeviceWish
+from gpuqueue.job import Job, JobState, WaitReason
+from gpuqueue.listing import Listing
+from gpuqueue.progress import Progress
+from gpuqueue.run import RunDevice
+from gpuqueue.units import GIB, MIB
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc)
+RUNS = Job(
+    id=7,
+    spec=replace(make_spec(mem_bytes=6 * GIB, name="a-long-name-of-a-training-run"), time_limit_s=14400.0),
+    state=JobState.RUNNING,
+    submitted_at=NOW - timedelta(hours=1),
+    started_at=NOW - timedelta(seconds=725),
+    host="node-with-cards",
+)
+WAITS = Job(
+    id=12,
+    spec=replace(make_spec(mem_bytes=20 * GIB, name="big"), device=DeviceWish.GPU),
+    state=JobState.QUEUED,
+    submitted_at=NOW - timedelta(seconds=30),
+    reason=WaitReason.MEMORY,
+)
+LISTING = Listing(
+    at=NOW,
+    jobs=(RUNS, WAITS),
+    held_bytes={7: 3174 * MIB},
+    devices={7: (RunDevice(uuid="GPU-0", index=0, kind=DeviceKind.GPU, lease_bytes=6 * GIB),)},
+)
+PROGRESS = {7: Progress(share=0.5, words="45/90, 00:15 left")}
+
+
+def lines(width: int | None) -> list[str]:
+    """Return the table without its colours."""
+    return click.unstyle(queue_table(LISTING, PROGRESS, width)).splitlines()
+
+
+@pytest.mark.parametrize("width", [*range(44, 130), 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    """A line that is broken is no table any more."""
+    assert max(map(len, lines(width))) <= width
+
+
+def test_at_80_columns_all_that_one_asks_for_is_there() -> None:
+    """Progress, memory now and asked, elapsed and limit, the reason."""
+    head, runs, waits = lines(80)
+
+    assert ["ID", "NAME", "USER", "STATE", "MEMORY", "TIME", "PROGRESS", "/", "REASON"] == head.split()
+    assert "3.1G/6G" in runs
+    assert "12:05/4:00:00" in runs
+    assert runs.endswith("50 % 45/90")
+    assert waits.split() == ["12", "big", "ada", "queued", "20G", "30s", "memory"]
+
+
+def test_what_does_not_fit_is_left_out_in_a_set_order() -> None:
+    """What a job is called, how it stands and why stays to the last."""
+    seen = [tuple(lines(width)[0].split()) for width in range(140, 43, -1)]
+    order = []
+    for before, after in itertools.pairwise(seen):
+        order += [word for word in before if word not in after and word in {column.head for column in COLUMNS}]
+
+    assert ["WANTS", "DEVICE", "USER", "TIME", "MEMORY"] == order
+
+
+def test_a_wide_terminal_shows_whole_names_and_a_bar() -> None:
+    """And where the job runs."""
+    runs = lines(140)[1]
+
+    assert "a-long-name-of-a-training-run" in runs
+    assert "node-with-cards:0" in runs
+    assert runs.endswith("████····  50 % 45/90, 00:15 left")
+
+
+def test_a_pipe_gets_every_column_always() -> None:
+    """So that the sixth word is the same thing in each line, for awk."""
+    head, runs, waits = lines(None)
+
+    assert [column.head for column in COLUMNS] == re.split(r"\s{2,}", head.strip())
+    assert ["7", "a-long-name-of-a-training-run", "ada", "running", "3.1G/6G", "12:05/4:00:00"] == runs.split()[:6]
+    assert waits.split()[6:] == ["-", "gpu", "memory"]
+
+
+def test_progress_says_less_where_there_is_less_room() -> None:
+    """The bar goes first, the share last."""
+    progress = PROGRESS[7]
+
+    assert [
+        "████····  50 % 45/90, 00:15 left",
+        "50 % 45/90, 00:15 left",
+        "50 % 45/90",
+        "50 %",
+    ] == [fitted(progress, width) for width in (40, 25, 12, 4)]
+
+
+def test_json_has_what_the_table_has() -> None:
+    """With null where nothing is known."""
+    runs, waits = listing_to_plain(LISTING, PROGRESS)
+
+    assert (3174 * MIB, 725.0, {"share": 0.5, "words": "45/90, 00:15 left"}) == (
+        runs["held_bytes"],
+        runs["elapsed_s"],
+        runs["progress"],
+    )
+    assert (None, None, None) == (waits["held_bytes"], waits["elapsed_s"], waits["progress"])
