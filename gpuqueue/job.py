@@ -16,6 +16,7 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 
 from gpuqueue.array import Array, Member, Tally
+from gpuqueue.checkout import Checkout
 from gpuqueue.device import DeviceWish
 from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest
@@ -232,7 +233,8 @@ class JobSpec:
     content-addressed copy of the code beside ``cwd``; nothing fills it yet. ``signal`` goes to the first process some
     time before the time limit. ``array`` is there where many such jobs are asked for in one. ``notices`` say whom to
     tell when it has ended for good. ``retry_of`` is the id of the job of which this is another try, where somebody
-    asked for one. ``tags`` are the words that it is to be found by from the start.
+    asked for one. ``tags`` are the words that it is to be found by from the start. ``git`` is what
+    ``cwd`` had checked out when it was submitted.
     """
 
     argv: tuple[str, ...]
@@ -261,6 +263,7 @@ class JobSpec:
     notices: tuple[Notice, ...] = ()
     retry_of: int | None = None
     tags: tuple[str, ...] = ()
+    git: Checkout | None = None
 
     def __post_init__(self) -> None:
         """Refuse what could never run.
@@ -359,6 +362,7 @@ class JobSpec:
             ("placement must be a Placement", self.placement, Placement),
             ("signal must be an EarlySignal", self.signal, (EarlySignal, type(None))),
             ("array must be an Array", self.array, (Array, type(None))),
+            ("git must be a Checkout", self.git, (Checkout, type(None))),
         ):
             if not isinstance(part, kind):
                 raise BadRequest(f"{what}, not {brief(part)}")

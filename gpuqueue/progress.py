@@ -13,7 +13,7 @@ from dataclasses import dataclass
 TAIL_BYTES = 8192
 
 #: What a terminal obeys: colours, moves of the cursor.
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 #: `` 45%|####      | 45/100 [00:12<00:15,  3.6it/s]``: the share is taken from the counts, which are finer.
 _TQDM = re.compile(r"(?P<percent>\d{1,3})%\|.*?\|\s*(?P<rest>\S.*)?$")
 #: ``12/100 ━━━━━─────  3s 35ms/step`` and ``12/100 [===>......] - ETA: 3s``
@@ -41,7 +41,7 @@ class Progress:
 
 def progress_in(tail: bytes) -> Progress | None:
     """Return the last progress that the end of a log tells, None if it tells none."""
-    text = _ESCAPES.sub("", tail.decode("utf-8", "replace"))
+    text = ESCAPES.sub("", tail.decode("utf-8", "replace"))
     for line in reversed(re.split(r"[\r\n]+", text)):
         found = _in_line(line.strip())
         if found is not None:

@@ -139,6 +139,8 @@ class Settings:
     notify: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Whether jobs may also bring URLs of their own.
     notify_urls: bool = True
+    #: Whether a job notes which commit its directory had checked out when it was submitted.
+    git: bool = True
     #: Where each value comes from.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -507,4 +509,5 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "keep_logs_s": _duration_or_none,
     "notify": targets,
     "notify_urls": _flag,
+    "git": _flag,
 }

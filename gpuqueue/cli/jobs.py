@@ -13,6 +13,7 @@ from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.held import tell_again, tell_held
+from gpuqueue.cli.log_end import log_end
 from gpuqueue.cli.queue_json import listing_to_plain
 from gpuqueue.cli.queue_table import queue_table
 from gpuqueue.client import Client
@@ -24,6 +25,9 @@ from gpuqueue.jobname import JobName
 from gpuqueue.logs import LogTail
 from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_duration
+
+#: How much of a log stands at the end of a job's story, and how wide where no terminal says.
+SHOWN_LINES, PIPE_WIDTH = 8, 200
 
 job_id = click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids())
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
@@ -67,7 +71,7 @@ def queue(user: str | None, limit: int, *, as_json: bool) -> None:
 @json_option
 @picture.picture_option("how its memory went")
 def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
-    """Tell all about one job: what was asked, and each run with device, ending and peak memory.
+    """Tell all about one job: what was asked, each run with device, ending and peak memory, and the end of its log.
 
     \b
     Examples:
@@ -81,10 +85,14 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
         picture.check()
     with Client() as client:
         record = client.show(job_id)
+        log = None if as_json or plot is not None else client.log_of(record)
     if plot is not None:
         _plot(record, plot)
         return
     click.echo(json.dumps(record_to_plain(record), indent=2) if as_json else render.story(record))
+    said = [] if log is None else log_end(log, SHOWN_LINES, (terminal_width() or PIPE_WIDTH) - 2)
+    if said:
+        click.echo("\n".join(["", f"the end of its log (gpuqueue logs {job_id}):", *(f"  {line}" for line in said)]))
 
 
 def _plot(record: Record, path: str) -> None:

@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 
 import click
 
+from gpuqueue.checkout import Checkout
 from gpuqueue.cli.arrays import story as array_story
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
@@ -150,6 +151,7 @@ def story(record: Record) -> str:
         f"  user       {plain(spec.account.name)} on {plain(spec.account.host)}",
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",
+        *([f"  git        {checkout_of(spec.git)}"] if spec.git else []),
         f"  asked      {size_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
@@ -167,7 +169,20 @@ def story(record: Record) -> str:
     for run in record.runs:
         notes = [note for note in record.notes if note.attempt == run.attempt]
         lines += ["", *_run_lines(run), *(f"  note       {when(note.at)} {plain(note.text)}" for note in notes)]
-    return "\n".join(lines)
+    verdict = _verdict(record)
+    return "\n".join([*lines, "", f"memory: {verdict}"] if verdict else lines)
+
+
+def _verdict(record: Record) -> str | None:
+    from gpuqueue.estimate.verdict import asked_and_used  # noqa: PLC0415 - only for a whole story
+
+    return asked_and_used(record)
+
+
+def checkout_of(git: Checkout) -> str:
+    """Return what a directory had checked out, for people: ``3442fefc16a1 on main, with changes``."""
+    changes = {True: "with changes that are not committed", False: "nothing changed", None: "changes not known"}
+    return f"{git.commit[:12]}" + (f" on {plain(git.branch)}" if git.branch else "") + f", {changes[git.dirty]}"
 
 
 def _wait_lines(job: Job) -> list[str]:

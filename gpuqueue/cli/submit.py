@@ -86,6 +86,7 @@ def job_options(command: F) -> F:
         click.option("--pool", default="", help="Only devices of this pool.", shell_complete=pools),
         click.option("--no-requeue", is_flag=True, help="Never run it twice, not even when its worker vanished."),
         click.option("--pty", is_flag=True, help="Give it a terminal to write to; nobody types on it."),
+        click.option("--no-git", is_flag=True, help="Do not note which commit its directory has checked out."),
         click.option("--no-cap", is_flag=True, help="Do not tell its frameworks to stay within --mem."),
         click.option(
             "--python",
@@ -116,6 +117,7 @@ def _submit(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any
         env[key] = value
     level, no_requeue = Level[options.pop("priority").upper()], options.pop("no_requeue")
     no_cap = options.pop("no_cap")
+    options["git"] = False if options.pop("no_git") else None
     options["device"] = options.pop("device") or None
     options["device_type"] = options.pop("device_type") or None
     what: dict[str, Any] = (

@@ -97,8 +97,9 @@ class Choosing(Looking):
     def _live_from_to(self, first: int, last: int) -> Iterator[Job]:
         after: int | None = first - 1
         while after is not None and after < last:
-            page, after = self.queue.page(after=after)
-            yield from (job for job in page if job.id <= last and not job.state.is_end)
+            page = self.queue.page(after=after)
+            yield from (job for job in page.jobs if job.id <= last and not job.state.is_end)
+            after = page.after
 
     def may_change(self, user: str) -> bool:
         """Return whether this account may change the jobs of *user*."""
@@ -143,7 +144,7 @@ class Choosing(Looking):
         word = checks.text_or_none("tag", tag)
         jobs = [
             job
-            for job in self._live(whose)
+            for job in self.jobs(user=whose)
             if (called is None or fnmatch.fnmatchcase(job.spec.name, called)) and (word is None or word in job.tags)
         ]
         if where is None:

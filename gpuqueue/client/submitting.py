@@ -8,6 +8,7 @@ from datetime import datetime
 
 from gpuqueue import checks, wishes
 from gpuqueue.array import Array
+from gpuqueue.checkout import CheckoutLook
 from gpuqueue.client.looking import Looking
 from gpuqueue.client.noticing import Noticing
 from gpuqueue.client.placing import placed
@@ -65,6 +66,7 @@ class Submitting(Looking, Noticing):
         sweep: Mapping[str, Sequence[object]] | Sequence[str] = (),
         at_once: int | None = None,
         tags: Sequence[str] = (),
+        git: bool | None = None,
     ) -> Job:
         """Put a job into the queue and return it; with *array* or *sweep* many of them as one.
 
@@ -105,6 +107,7 @@ class Submitting(Looking, Noticing):
                 for each combination; ``{lr}`` in the arguments becomes its value.
             tags: Words to find it by.
             at_once: How many members of an array or a sweep at most at once.
+            git: Whether to note what *cwd* has checked out; as the site's settings say by default.
 
         Raises:
             BadRequest: something is malformed, or there is no such script.
@@ -114,6 +117,7 @@ class Submitting(Looking, Noticing):
 
         """
         directory = working_directory(checks.path_or_none("cwd", cwd))
+        checkout = CheckoutLook(directory) if (self.settings.git if git is None else git) else None
         command_line, script, chosen = command_of(
             command if isinstance(command, str) else checks.words("command", command),
             checks.words("args", args),
@@ -123,6 +127,7 @@ class Submitting(Looking, Noticing):
         wish, placement = placed(
             device, device_type, preference, exclusive=exclusive, sized=mem is not None, uuids_of=self._uuids
         )
+        _ = self.queue  # its imports take as long as git does
         spec = JobSpec(
             argv=command_line,
             cwd=str(directory),
@@ -148,6 +153,7 @@ class Submitting(Looking, Noticing):
             array=_array(array, sweep, at_once),
             notices=self._notices(on_end, on_fail),
             tags=tags_of(checks.words("tags", tags)),
+            git=checkout.seen() if checkout is not None else None,
         )
         return self._queued(spec, found)
 

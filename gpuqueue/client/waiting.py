@@ -103,6 +103,11 @@ class Waiting(Awaiting):
             raise Refused(f"the log of job {job_id} is not there any more: {path}{kept}")
         return path
 
+    def log_of(self, record: Record) -> Path | None:
+        """Return where the log of the newest run of *record* lies, None if it has none, or none on this machine."""
+        run = next((run for run in reversed(record.runs) if run.log_path), None)
+        return Path(run.log_path) if run and run.log_path and run.host == self.settings.host else None
+
     def _log_path_of(self, record: Record) -> Path | None:
         if record.job.spec.array is not None:
             one = f"{record.job.id}_{next(iter(record.job.spec.array.indexes))}"

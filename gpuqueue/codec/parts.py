@@ -1,9 +1,10 @@
-"""The parts of a request that have values of their own: waits, retries, notices, signal, placement, terminal."""
+"""The parts of a request that have values of their own: waits, retries, notices, signal, placement, terminal, git."""
 
 from __future__ import annotations
 
 from datetime import datetime
 
+from gpuqueue.checkout import Checkout
 from gpuqueue.codec.text import Plain, iso, meaning
 from gpuqueue.early_signal import EarlySignal
 from gpuqueue.fields import Fields
@@ -112,3 +113,24 @@ def placement_from_plain(plain: object) -> Placement:
 def window_from_plain(plain: Fields) -> Window:
     """Return the size of a terminal that *plain* describes."""
     return Window(columns=plain.whole("columns", 80), rows=plain.whole("rows", 24))
+
+
+def git_to_plain(checkout: Checkout | None) -> Plain | None:
+    """Return *checkout* as plain values, None where there was none."""
+    if checkout is None:
+        return None
+    return {"commit": checkout.commit, "branch": checkout.branch, "dirty": checkout.dirty}
+
+
+def git_from_plain(plain: object) -> Checkout | None:
+    """Return the checkout that *plain* describes; requests of before there were any have none."""
+    if plain is None:
+        return None
+    what = "a checkout"
+    fields = Fields(plain, what)
+    with meaning(what):
+        return Checkout(
+            commit=fields.text("commit"),
+            branch=fields.text_or_none("branch"),
+            dirty=fields.flag("dirty", default=False) if fields.has("dirty") else None,
+        )

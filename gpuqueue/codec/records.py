@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuqueue.codec.endings import ending_to_plain, run_device_to_plain
-from gpuqueue.codec.parts import placement_to_plain
+from gpuqueue.codec.parts import git_to_plain, placement_to_plain
 from gpuqueue.codec.text import Plain, iso
 from gpuqueue.job import Job
 
@@ -61,6 +61,7 @@ def job_to_plain(job: Job) -> Plain:
         "front": job.front,
         "tags": list(job.tags),
         "note": job.note,
+        "git": git_to_plain(spec.git),
     }
 
 

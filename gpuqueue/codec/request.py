@@ -6,6 +6,8 @@ from typing import Any
 
 from gpuqueue.codec.arrays import array_from_plain, array_to_plain, member_from_plain
 from gpuqueue.codec.parts import (
+    git_from_plain,
+    git_to_plain,
     notices_from_plain,
     notices_to_plain,
     placement_from_plain,
@@ -70,6 +72,7 @@ def encode_spec(spec: JobSpec) -> str:
             **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
             **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
             **({"notices": notices_to_plain(spec.notices)} if spec.notices else {}),
+            **({"git": git_to_plain(spec.git)} if spec.git is not None else {}),
         }
     )
     if len(text) > MAX_SPEC_BYTES:
@@ -123,6 +126,7 @@ def decode_spec(text: object) -> JobSpec:
             signal=signal_from_plain(plain.plain("signal")),
             retry_of=plain.whole_or_none("retry_of"),
             tags=plain.texts("tags") if plain.has("tags") else (),
+            git=git_from_plain(plain.plain("git", None)),
         )
         member = member_from_plain(plain)
         return spec if member is None else spec.of_member(member)

@@ -175,7 +175,7 @@ def _same_arguments(whose: Whose, runs: Sequence[PastRun]) -> Past | None:
     well = [run.bytes for run in last if not run.out_of_memory]
     if len(well) < ENOUGH:
         return None
-    need = _at_least(math.ceil(max(well) * SAME_FACTOR) + SAME_MORE_BYTES, last)
+    need = _at_least(enough_after(max(well)), last)
     return Past(whose=whose, rule=Rule.SAME_ARGUMENTS, runs=tuple(last), need_bytes=need)
 
 
@@ -199,7 +199,17 @@ def _more_than(whose: Whose, runs: Sequence[PastRun]) -> Past | None:
 def _at_least(need_bytes: int, runs: Iterable[PastRun]) -> int:
     """Return *need_bytes*, or more where runs had as much and it was not enough."""
     short = [run.bytes for run in runs if run.out_of_memory]
-    return max([need_bytes, *(max(math.ceil(each * MORE_FACTOR), each + MORE_BYTES) for each in short)])
+    return max([need_bytes, *map(more_than, short)])
+
+
+def enough_after(peak_bytes: int) -> int:
+    """Return what is enough for a run like one that did its work, and took *peak_bytes* at most."""
+    return math.ceil(peak_bytes * SAME_FACTOR) + SAME_MORE_BYTES
+
+
+def more_than(had_bytes: int) -> int:
+    """Return what a run should get next for which *had_bytes* were not enough."""
+    return max(math.ceil(had_bytes * MORE_FACTOR), had_bytes + MORE_BYTES)
 
 
 def _percentile(runs: Sequence[PastRun]) -> int:

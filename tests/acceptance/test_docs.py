@@ -32,6 +32,7 @@ from gpuqueue.cli.limits import limits_to_plain
 from gpuqueue.cli.machine import device_plain, status
 from gpuqueue.cli.main import commands
 from gpuqueue.cli.notify import target_to_plain
+from gpuqueue.cli.queue_json import listing_to_plain
 from gpuqueue.cli.screen.snapshot import Snapshot
 from gpuqueue.cli.top import snapshot_to_plain
 from gpuqueue.cli.why_json import why_to_plain
@@ -45,6 +46,7 @@ from gpuqueue.figures import By, Figures, Statistics, figures_to_plain, statisti
 from gpuqueue.finding import Grade, name_of, ok, to_plain
 from gpuqueue.job import TRANSITIONS, Job, JobState, Level, WaitReason
 from gpuqueue.limits import Bound, Limit, LimitsInUse, Measure, PoolLimits
+from gpuqueue.listing import Listing
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
@@ -321,8 +323,10 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
     statistics = Statistics(by=By.USER, since=moment, until=moment, groups=(), total=Figures())
     words = ["simulate", "-", "--devices", "24G", "--json"]
     simulated = json.loads(CliRunner().invoke(commands, words, input=EXAMPLE).stdout)
+    (listed,) = listing_to_plain(Listing(at=moment, jobs=(record_of.job,)), {})
     expected = {
         "A job": list(record),
+        "A job in the queue": [key for key in listed if key not in record],
         "An array": list(codec.tally_to_plain(replace(record_of.job, spec=make_spec(array=Array.parse("0-1")))) or ()),
         "A run": list(run),
         "An ending": list(run["ending"]),

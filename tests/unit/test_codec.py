@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuqueue.array import Array, Member
+from gpuqueue.checkout import Checkout
 from gpuqueue.codec import (
     MAX_SPEC_BYTES,
     decode_ended,
@@ -135,6 +136,16 @@ def test_a_job_of_before_there_were_terminals_wants_none() -> None:
     assert decode_spec((GOLDEN / "spec-v1.json").read_text()).pty is None
     assert Window(columns=132, rows=50) == decode_spec((GOLDEN / "spec-v1-pty.json").read_text()).pty
     assert Window(columns=7, rows=3) == decode_spec(encode_spec(make_spec(pty=Window(columns=7, rows=3)))).pty
+
+
+def test_a_job_of_before_there_were_checkouts_has_none() -> None:
+    """And one that has one keeps it, also where git did not say whether something was changed."""
+    commit = "3442fefc16a178d9247594f0e8aff2656bbd2ad1"
+    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).git is None
+    noted = decode_spec((GOLDEN / "spec-v1-git.json").read_text()).git
+    assert Checkout(commit=commit, branch="main", dirty=True) == noted
+    for git in (Checkout(commit=commit), Checkout(commit=commit, branch="a/b", dirty=False)):
+        assert git == decode_spec(encode_spec(make_spec(git=git))).git
 
 
 @pytest.mark.parametrize("size", [0, -1, 65536, True, 80.0, "80", None])

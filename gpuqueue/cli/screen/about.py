@@ -7,13 +7,11 @@ from enum import Enum
 import click
 
 from gpuqueue.cli import render, why
+from gpuqueue.cli.log_end import LOG_BYTES, log_lines
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.logs import last_bytes
 from gpuqueue.words import plain
-
-#: Of a log's end, in bytes: more than a pane can show.
-LOG_BYTES = 16384
 
 
 class About(str, Enum):
@@ -34,12 +32,6 @@ def told(client: Client, job_id: int, about: About) -> str:
             return click.unstyle(why.story(client.why(job_id)))
         if about is About.STORY:
             return click.unstyle(render.story(client.show(job_id)))
-        return log_lines(last_bytes(client.log_path(job_id), LOG_BYTES))
+        return "\n".join(log_lines(last_bytes(client.log_path(job_id), LOG_BYTES)))
     except GpuQueueError as error:
         return plain(str(error))
-
-
-def log_lines(written: bytes) -> str:
-    """Return the lines of a log's end as a terminal would have left them: a bar that is written anew shows once."""
-    text = written.decode("utf-8", "replace").replace("\r\n", "\n").rstrip("\r\n")
-    return "\n".join(plain(line.rpartition("\r")[2]) for line in text.split("\n"))

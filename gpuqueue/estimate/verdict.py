@@ -1,0 +1,60 @@
+"""What a job asked for against what it used, in words, with the same advice that an estimate gives. Pure."""
+
+from __future__ import annotations
+
+from gpuqueue.device import PeakSource
+from gpuqueue.estimate.figures import as_option, rounded_up
+from gpuqueue.estimate.past import ENOUGH_SAMPLES, enough_after, more_than
+from gpuqueue.job import JobSpec
+from gpuqueue.run import Ending, EndingKind, Record, Run
+from gpuqueue.units import format_apart, format_bytes
+
+
+def asked_and_used(record: Record) -> str | None:
+    """Return what the last run that has ended asked for and used on its fullest device; None where none has.
+
+    What to ask for next time is the formula of :mod:`gpuqueue.estimate.past` for one run: 5 % and 256 MiB more than
+    the peak of one that did its work, a fifth and 512 MiB more than what was not enough.
+    """
+    run = next((run for run in reversed(record.runs) if run.ending is not None), None)
+    if run is None or run.ending is None or not run.devices:
+        return None
+    spec = record.job.spec
+    each = " on each device" if len(run.devices) > 1 else ""
+    if run.ending.kind is EndingKind.OUT_OF_MEMORY:
+        had = max(max(device.lease_bytes, device.peak.bytes or 0) for device in run.devices)
+        return f"asked {_asked(spec)}{each} and it was not enough: try --mem {as_option(rounded_up(more_than(had)))}"
+    peak = max((device.peak.bytes for device in run.devices if device.peak.bytes is not None), default=None)
+    if peak is None or run.peak_bytes is None:
+        return f"asked {_asked(spec)}{each}, used is not known: nobody could measure it"
+    return f"{_both(spec, peak, each)}: {_advice(spec, run, run.ending, peak)}"
+
+
+def _asked(spec: JobSpec) -> str:
+    return "all of the device" if spec.placement.whole else format_bytes(spec.mem_bytes)
+
+
+def _both(spec: JobSpec, peak_bytes: int, each: str) -> str:
+    if spec.placement.whole:
+        return f"asked {_asked(spec)}{each}, used {format_bytes(peak_bytes)} at most"
+    asked, used = format_apart(spec.mem_bytes, peak_bytes)
+    return f"asked {asked}{each}, used {used} at most"
+
+
+def _advice(spec: JobSpec, run: Run, ending: Ending, peak_bytes: int) -> str:
+    enough_bytes = rounded_up(enough_after(peak_bytes))
+    if peak_bytes > spec.mem_bytes and not spec.placement.whole:
+        return f"more than it asked for, --mem {as_option(enough_bytes)} would have been right"
+    if not (ending.kind is EndingKind.TIMED_OUT or ending.shell_code == 0):
+        return "it may have ended before its peak"
+    if not _is_seen_well(run):
+        return "seen too seldom to advise"
+    if spec.placement.whole:
+        return f"--mem {as_option(enough_bytes)} would do, if others may be there"
+    return f"--mem {as_option(enough_bytes)} would do" if enough_bytes < spec.mem_bytes else "as it should be"
+
+
+def _is_seen_well(run: Run) -> bool:
+    """Return whether no peak can have been missed between two looks."""
+    peaks = [device.peak for device in run.devices]
+    return all(peak.source is PeakSource.NVML_ACCOUNTING or peak.samples >= ENOUGH_SAMPLES for peak in peaks)

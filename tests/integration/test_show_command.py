@@ -1,0 +1,58 @@
+"""``gpuqueue show``: the whole story of a job, to the end of its log."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from site_of_one import Site
+
+GIT = [shutil.which("git") or "git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=trunk"]
+WRITES = "seq 100; printf 'a\\033[31mb\\033[0m\\n 10%%|#  | 1/10\\r100%%|###| 10/10\\n'"
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    """Return a repository with one commit."""
+    made = tmp_path / "code"
+    made.mkdir()
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "one"]):
+        subprocess.run([*GIT, *words], cwd=made, check=True)
+    return made
+
+
+def test_show_tells_the_commit_the_memory_and_the_end_of_the_log(site: Site, code: Path) -> None:
+    """A bar that was drawn over itself stands there once; nothing of the log is obeyed by a terminal."""
+    site.start_recorder()
+    site.start_worker()
+    job_id = site.cli("submit", "--mem", "1G", "--cwd", str(code), "--", "sh", "-c", WRITES).stdout.strip()
+    site.cli("wait", job_id)
+
+    lines = site.cli("show", job_id).stdout.splitlines()
+
+    (git,) = [line for line in lines if line.startswith("  git ")]
+    assert " on trunk, " in git
+    (memory,) = [line for line in lines if line.startswith("memory: ")]
+    assert memory.startswith("memory: asked 1G, used ")
+    assert [f"the end of its log (gpuqueue logs {job_id}):", "  95"] == lines[-9:-7]
+    assert ["  100", "  ab", "  100%|###| 10/10"] == lines[-3:]
+    told = json.loads(site.cli("show", "--json", job_id).stdout)["git"]
+    assert ("trunk", 40) == (told["branch"], len(told["commit"]))
+
+
+def test_nothing_is_noted_where_nobody_wants_it(site: Site, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By an option, or by a setting; and where there is no repository."""
+    site.cli("db", "upgrade")
+    words = ("submit", "--mem", "1G", "--cwd", str(code))
+    monkeypatch.setitem(site.environ, "GPUQUEUE_GIT", "true")
+    wanted, unwanted = (site.cli(*words, *more, "--", "true").stdout.strip() for more in ((), ("--no-git",)))
+    monkeypatch.setitem(site.environ, "GPUQUEUE_GIT", "false")
+    not_set = site.cli(*words, "--", "true").stdout.strip()
+
+    noted = {str(job["id"]): job["git"] for job in json.loads(site.cli("queue", "--json").stdout)}
+
+    assert "trunk" == noted[wanted]["branch"]
+    assert noted[unwanted] is noted[not_set] is None
