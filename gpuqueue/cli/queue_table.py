@@ -15,7 +15,7 @@ import click
 from gpuqueue.cli import render
 from gpuqueue.cli.arrays import labels
 from gpuqueue.cli.progress_words import fitted, in_words
-from gpuqueue.job import Job, JobState
+from gpuqueue.job import Job, JobState, Level
 from gpuqueue.listing import Listing
 from gpuqueue.progress import Progress
 from gpuqueue.units import format_bytes, format_duration
@@ -42,14 +42,17 @@ class Line(NamedTuple):
 class Column:
     """One column. ``cell`` returns what it holds in so many characters; it is never made narrower than ``least``.
 
-    Those with the lowest ``keep`` are left out first; None: it always stays.
+    Those with the lowest ``keep`` are left out first; None: it always stays. ``is_extra``: it is left out before any
+    other is made narrower than ``enough``.
     """
 
     head: str
     cell: Callable[[Line, int], str]
     least: int = 0
     right: bool = False
+    enough: int = 0
     keep: int | None = None
+    is_extra: bool = False
     #: What a pipe gets in place of the whole cell.
     piped: Callable[[Line], str] | None = None
 
@@ -59,6 +62,11 @@ def queue_table(listing: Listing, progress: Mapping[int, Progress], width: int |
     lines = [
         Line(job, label, stands, listing, progress.get(job.id)) for job in listing.jobs for label, stands in labels(job)
     ]
+    return table_of(lines, width)
+
+
+def table_of(lines: Sequence[Line], width: int | None = None) -> str:
+    """Return *lines* as a table: as :func:`queue_table`."""
     if width is None:
         rows = [[_piped(column, line) for column in COLUMNS] for line in lines]
         return render.table([column.head for column in COLUMNS], rows, right=_figures(COLUMNS))
@@ -74,11 +82,9 @@ def fit(columns: Sequence[Column], lines: Sequence[Line], width: int) -> tuple[l
     left = [column for column in columns if wanted[column.head]]
     widths = {column.head: max(len(column.head), wanted[column.head]) for column in left}
     least = {column.head: min(widths[column.head], column.least or NO_LIMIT) for column in left}
-    while _total([least[column.head] for column in left]) > width:
-        dropped = min((column for column in left if column.keep is not None), key=_rank, default=None)
-        if dropped is None:
-            break
-        left.remove(dropped)
+    enough = {column.head: min(widths[column.head], column.enough or NO_LIMIT) for column in left}
+    _drop(left, [column for column in left if column.is_extra], enough, width)
+    _drop(left, [column for column in left if column.keep is not None], least, width)
     for head in (NOTE.head, NAME.head):  # what is too much is taken from the last word first
         room = width - _total([widths[column.head] for column in left])
         if room < 0 and head in widths:
@@ -90,12 +96,15 @@ def fit(columns: Sequence[Column], lines: Sequence[Line], width: int) -> tuple[l
     return left, widths
 
 
+def _drop(left: list[Column], some: list[Column], widths: Mapping[str, int], width: int) -> None:
+    """Take *some* columns out of *left*, in their order, until what is left fits."""
+    for column in sorted(some, key=lambda each: each.keep or 0):
+        if _total([widths[each.head] for each in left]) > width:
+            left.remove(column)
+
+
 def _total(widths: Sequence[int]) -> int:
     return sum(widths) + GAP * (len(widths) - 1)
-
-
-def _rank(column: Column) -> int:
-    return column.keep or 0
 
 
 def _figures(columns: Sequence[Column]) -> list[int]:
@@ -141,13 +150,17 @@ def _device(line: Line, _width: int) -> str:
 
 
 def _note(line: Line, width: int) -> str:
-    """Return how far it is, or why it waits."""
+    """Return how far it is, or why it waits, and its level where that is not everybody's."""
     if line.progress is not None:
         return fitted(line.progress, width)
-    return render.waits_for(line.job, line.listing.at) if line.stands is line.job.state else ""
+    if line.stands is not line.job.state or line.job.state.is_active:
+        return ""
+    level = line.job.spec.level
+    words = (render.waits_for(line.job, line.listing.at), "" if level is Level.NORMAL else f"level {level}")
+    return ", ".join(word for word in words if word)
 
 
-NAME = Column(head="NAME", cell=lambda line, _: plain(line.job.spec.name), least=11)
+NAME = Column(head="NAME", cell=lambda line, _: plain(line.job.spec.name), least=11, enough=24)
 STATE = Column(head="STATE", cell=lambda line, _: str(line.stands))
 NOTE = Column(
     head="PROGRESS / REASON",
@@ -163,7 +176,7 @@ COLUMNS = (
     STATE,
     Column(head="MEMORY", cell=_memory, right=True, keep=5),
     Column(head="TIME", cell=_time, right=True, keep=4),
-    Column(head="DEVICE", cell=_device, keep=2),
-    Column(head="WANTS", cell=lambda line, _: render.wants_of(line.job.spec), keep=1),
+    Column(head="DEVICE", cell=_device, keep=2, is_extra=True),
+    Column(head="WANTS", cell=lambda line, _: render.wants_of(line.job.spec), keep=1, is_extra=True),
     NOTE,
 )

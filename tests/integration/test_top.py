@@ -9,7 +9,7 @@ from own_store import OwnStore
 from site_of_one import BIN, Site
 from terminal import Terminal
 
-from gpuqueue.job import JobState
+from gpuqueue.job import JobState, Level
 from gpuqueue.queue.lease import Alive
 from gpuqueue.units import GIB
 
@@ -67,6 +67,38 @@ def test_keys_change_the_job_under_the_cursor(site: Site) -> None:
         terminal.shows(f"job {second}: cancelled")
         terminal.hides("two")
     site.until_state_in_queue(first, JobState.QUEUED)
+
+
+def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -> None:
+    """The store says who may use the highest level; a job that runs stays where it is."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer(host=site.settings.host))
+    site.queue.set_policy(half_life_s=7 * 86400.0, urgent=["bob"], shares={})
+    job_id = site.queue.submit(make_spec(name="one", account=BOB)).id
+    other = site.queue.submit(make_spec(name="two")).id
+
+    with Terminal(TOP, site.environ, columns=100) as terminal:
+        terminal.shows("two")
+        terminal.press("++")
+        terminal.shows(f"job {job_id}: level urgent")
+        assert "memory, level urgent" in terminal.shows(" one ")
+        terminal.press("+")
+        terminal.shows("there is none above")
+        terminal.press("\x1b[B")
+        terminal.press("++")
+        terminal.shows("may not use the level urgent")
+        assert "level high" in terminal.shows(" two ")
+        terminal.press("-")
+        terminal.shows(f"job {other}: level normal")
+        claim = must_claim(site.queue, host=site.settings.host)
+        assert claim.job_id == job_id
+        terminal.shows("starting")
+        terminal.press("\x1b[A")
+        terminal.press("d")
+        terminal.shows(f"job {job_id}  one")
+        terminal.press("-")
+        terminal.shows("only a job that waits can be edited")
+    assert [Level.URGENT, Level.NORMAL] == [job.spec.level for job in site.queue.live()]
 
 
 def test_memory_and_strangers_are_drawn(site: Site) -> None:

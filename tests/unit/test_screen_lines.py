@@ -5,10 +5,22 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from factories import BOB, make_device, make_spec
 
-from gpuqueue.cli.screen.about import log_lines
-from gpuqueue.cli.screen.lines import FREE, HELD, PROMISED, STRANGERS, Order, bar, job_row, memory_parts, ordered
+from gpuqueue.cli.log_end import log_lines
+from gpuqueue.cli.queue_table import COLUMNS
+from gpuqueue.cli.screen.lines import (
+    FREE,
+    HELD,
+    PROMISED,
+    STRANGERS,
+    Order,
+    bar,
+    job_lines,
+    level_beside,
+    memory_parts,
+    ordered,
+)
 from gpuqueue.cli.screen.snapshot import Snapshot
-from gpuqueue.job import Job, JobState
+from gpuqueue.job import Job, JobState, Level
 from gpuqueue.progress import Progress
 from gpuqueue.queue.lease import DeviceStatus, Holding
 from gpuqueue.units import GIB
@@ -35,9 +47,14 @@ def status(**changes: object) -> DeviceStatus:
 
 
 def job(job_id: int, state: JobState = JobState.QUEUED, **changes: object) -> Job:
-    """Return a job of some minutes ago."""
+    """Return a job of some minutes ago; if it runs, it started at once."""
+    ago = NOW - timedelta(minutes=job_id)
     return Job(
-        id=job_id, spec=make_spec(**changes), state=state, submitted_at=NOW - timedelta(minutes=job_id), attempt=0
+        id=job_id,
+        spec=make_spec(**changes),
+        state=state,
+        submitted_at=ago,
+        started_at=ago if state.is_active else None,
     )
 
 
@@ -100,14 +117,22 @@ def test_a_jobs_row_tells_what_it_holds_and_how_far_it_is() -> None:
         progress={2: Progress(share=0.5, words="5/10\x1b[2J")},
     )
 
-    row = job_row(running, site)
+    (line,) = job_lines(site, Order.ID)
+    row = {column.head: column.cell(line, 100) for column in COLUMNS}
 
-    assert ("1G/8G", "2:00/1:00:00") == row[4:6]
-    assert row[6].startswith("████····  50 % 5/10")
-    assert "\x1b" not in "".join(row)
+    assert ("1G/8G", "2:00/1:00:00") == (row["MEMORY"], row["TIME"])
+    assert row["PROGRESS / REASON"].startswith("████····  50 % 5/10")
+    assert "\x1b" not in "".join(row.values())
+
+
+def test_a_level_has_neighbours_up_to_the_ends() -> None:
+    """Which of them a user may ask for is the store's to say."""
+    assert (Level.HIGH, Level.LOW) == (level_beside(job(1), 1), level_beside(job(1), -1))
+    assert level_beside(job(1, level=Level.URGENT), 1) is level_beside(job(1, level=Level.LOW), -1) is None
 
 
 def test_a_log_is_shown_as_a_terminal_would_have_left_it() -> None:
     """A bar that was written anew a hundred times is one line; nothing in it reaches the terminal as an order."""
-    assert "start\n 20%\nend" == log_lines(b"start\r\n 10%\r 20%\nend\n")
-    assert "\x1b" not in log_lines(b"\x1b[2Jx")
+    assert ["start", " 20%", "end"] == log_lines(b"start\r\n 10%\r 20%\nend\n")
+    assert ["x"] == log_lines(b"\x1b[2Jx\r\n")
+    assert [] == log_lines(b"\n")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -13,6 +14,7 @@ from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
 from gpuqueue.cli import render
+from gpuqueue.cli.queue_table import COLUMNS, STATE, Column, Line, fit
 from gpuqueue.cli.screen import lines
 from gpuqueue.cli.screen.about import About, told
 from gpuqueue.cli.screen.ask import Ask
@@ -20,7 +22,8 @@ from gpuqueue.cli.screen.snapshot import Snapshot, take
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.job import Job, JobState
-from gpuqueue.words import in_one_line, plain
+from gpuqueue.submission import current_account
+from gpuqueue.words import in_one_line, plain, short
 
 #: Mark in a memory bar -> colour.
 COLOURS = {
@@ -30,6 +33,10 @@ COLOURS = {
     lines.HEADROOM: "grey50",
     lines.FREE: "grey50",
 }
+
+
+#: Columns of the screen that are not the table's: the edges of its outer cells, and a scroll bar.
+BESIDE = 4
 
 
 class Top(App[None]):
@@ -47,9 +54,11 @@ class Top(App[None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "cancel", "Cancel"),
-        Binding("h", "hold", "Hold/release"),
+        Binding("h", "hold", "Hold"),
+        Binding("plus,equals_sign", "level(1)", "Level", key_display="+ -"),
+        Binding("minus", "level(-1)", "Lower", show=False),
         Binding("s", "sort", "Sort"),
-        Binding("u", "mine", "Mine/all"),
+        Binding("u", "mine", "Mine"),
         Binding("l", "pane('log')", "Log"),
         Binding("w", "pane('why')", "Why"),
         Binding("d", "pane('story')", "Details"),
@@ -66,29 +75,32 @@ class Top(App[None]):
         self._snapshot: Snapshot | None = None
         self._away = True
         self._about: About | None = None
+        self._heads: dict[str, int] = {}
+        self._changing = threading.Lock()
+        # Kept, and not looked for on the screen: that may be going away already when a word for them comes.
+        self._head = Static("looking …", id="head", markup=False)
+        self._devices: DataTable[Text] = DataTable(id="devices", show_cursor=False)
+        self._jobs: DataTable[Text] = DataTable(id="jobs", cursor_type="row")
+        self._pane = Static("", id="pane", markup=False)
+        self._said = Static("", id="said", markup=False)
 
     def compose(self) -> ComposeResult:
         """Lay out the screen."""
-        yield Static("looking …", id="head", markup=False)
-        devices: DataTable[Text] = DataTable(id="devices", show_cursor=False)
-        devices.can_focus = False
-        yield devices
+        yield self._head
+        self._devices.can_focus = False
+        yield self._devices
         yield Static(lines.LEGEND, id="legend", markup=False)
-        yield DataTable(id="jobs", cursor_type="row")
-        yield Static("", id="pane", markup=False)
-        yield Static("", id="said", markup=False)
+        yield self._jobs
+        yield self._pane
+        yield self._said
         yield Footer()
 
     def on_mount(self) -> None:
-        """Name the columns and begin to look."""
-        self._table("devices").add_columns(*lines.DEVICE_HEAD)
-        self._table("jobs").add_columns(*lines.JOB_HEAD)
-        self._table("jobs").focus()
+        """Name the columns and begin to look; those of the jobs come with them."""
+        self._devices.add_columns(*lines.DEVICE_HEAD)
+        self._jobs.focus()
         self.set_interval(self._interval_s, self._look)
         self._look()
-
-    def _table(self, name: str) -> DataTable[Text]:
-        return self.query_one(f"#{name}", DataTable)
 
     @work(thread=True, exclusive=True, group="look")
     def _look(self) -> None:
@@ -108,30 +120,42 @@ class Top(App[None]):
         if self._away:
             self._away = False
             self._say("" if snapshot.devices else "no worker has announced a device: start one with gpuqueue up")
-        self.query_one("#head", Static).update(lines.head_line(snapshot, self._order, self._user))
-        devices = self._table("devices")
-        devices.clear()
+        self._head.update(lines.head_line(snapshot, self._order, self._user))
+        self._devices.clear()
         for row in lines.device_rows(snapshot, self._client.settings.beat_s):
-            devices.add_row(*(_coloured(cell) for cell in row))
+            self._devices.add_row(*(_coloured(cell) for cell in row))
         self._show_jobs(snapshot)
         self._fill()
 
     def _show_jobs(self, snapshot: Snapshot) -> None:
         """Write the jobs anew; the cursor stays on its job, or in its place if that has gone."""
-        table = self._table("jobs")
+        table = self._jobs
         chosen, place = self._chosen_id(), table.cursor_row
-        table.clear()
-        jobs = lines.ordered(snapshot, self._order)
-        for job in jobs:
-            cells = lines.job_row(job, snapshot)
-            style = render.COLOURS.get(job.state, "")
-            table.add_row(*(Text(cell, style=style if i == 3 else "") for i, cell in enumerate(cells)), key=str(job.id))  # noqa: PLR2004 - the state's column
-        places = {job.id: i for i, job in enumerate(jobs)}
+        jobs = lines.job_lines(snapshot, self._order)
+        columns, widths = fit(COLUMNS, jobs, self.size.width - BESIDE)
+        self._name_columns(columns, widths)
+        for line in jobs:
+            table.add_row(*(_cell(column, line, widths[column.head]) for column in columns), key=str(line.job.id))
+        places = {line.job.id: i for i, line in enumerate(jobs)}
         if jobs:
             table.move_cursor(row=places.get(chosen, min(place, len(jobs) - 1)) if chosen is not None else 0)
 
+    def _name_columns(self, columns: Sequence[Column], widths: Mapping[str, int]) -> None:
+        """Empty the table of jobs; name its columns anew where others are shown, or wider ones."""
+        heads = {column.head: widths[column.head] for column in columns}
+        self._jobs.clear(columns=heads != self._heads)
+        if heads != self._heads:
+            self._heads = heads
+            for column in columns:
+                self._jobs.add_column(_text(short(column.head, heads[column.head]), column), width=heads[column.head])
+
+    def on_resize(self) -> None:
+        """Show as much of each job as there is room for now."""
+        if self._snapshot is not None:
+            self._show(self._snapshot)
+
     def _chosen_id(self) -> int | None:
-        table = self._table("jobs")
+        table = self._jobs
         if not table.row_count:
             return None
         return int(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value or 0) or None
@@ -146,7 +170,7 @@ class Top(App[None]):
         self._say(f"{why} (shown is what was last seen)" if self._snapshot else why)
 
     def _say(self, words: str) -> None:
-        self.query_one("#said", Static).update(in_one_line(words))
+        self._said.update(in_one_line(words))
 
     def action_sort(self) -> None:
         """Sort the jobs in another way."""
@@ -163,7 +187,7 @@ class Top(App[None]):
         """Open the pane with what *kind* says of the job under the cursor; close it if it shows that already."""
         wanted = About(kind)
         self._about = None if self._about is wanted else wanted
-        self.query_one("#pane", Static).display = self._about is not None
+        self._pane.display = self._about is not None
         self._fill()
 
     def on_data_table_row_highlighted(self) -> None:
@@ -187,7 +211,7 @@ class Top(App[None]):
 
     def _write(self, said: str, about: About) -> None:
         """Show a log's end and a story's beginning, as far as there is room."""
-        pane = self.query_one("#pane", Static)
+        pane = self._pane
         rows = max(1, pane.content_size.height)
         written = said.split("\n")
         pane.update("\n".join(written[-rows:] if about is About.LOG else written[:rows]))
@@ -203,7 +227,8 @@ class Top(App[None]):
                 self._change(job, self._client.cancel)
 
         self.push_screen(
-            Ask(f"Cancel job {job.id} ({plain(job.spec.name)}, {plain(job.spec.account.name)}, {job.state})?"), answered
+            Ask(f"Cancel job {job.label} ({plain(job.spec.name)}, {plain(job.spec.account.name)}, {job.state})?"),
+            answered,
         )
 
     def action_hold(self) -> None:
@@ -212,15 +237,39 @@ class Top(App[None]):
         if job is not None:
             self._change(job, self._client.release if job.state is JobState.HELD else self._client.hold)
 
+    def action_level(self, by: int) -> None:
+        """Let a job that waits stand on the next higher level, or the next lower one. Who may is the store's to say."""
+        job = self._chosen()
+
+        def edited(job_id: int) -> str:
+            now = self._client.get(job_id)  # the key may have been pressed before: the screen has not seen that yet
+            level = lines.level_beside(now, by)
+            if level is None:
+                return f"level {now.spec.level}, and there is none {'above' if by > 0 else 'below'}"
+            return f"level {self._client.edit(job_id, level=level).spec.level}"
+
+        if job is not None:
+            self._change(job, edited)
+
     @work(thread=True, group="change")
-    def _change(self, job: Job, act: Callable[[int], JobState]) -> None:
+    def _change(self, job: Job, act: Callable[[int], JobState | str]) -> None:
         """Do it away from the screen, tell how it went, and look again."""
         try:
-            words = f"job {job.id}: {act(job.id)}"
+            with self._changing:
+                words = f"job {job.label}: {act(job.id)}"
         except GpuQueueError as error:
             words = str(error)
         self.call_from_thread(self._say, words)
         self.call_from_thread(self._look)
+
+
+def _text(words: str, column: Column, style: str = "") -> Text:
+    return Text(words, style=style, justify="right" if column.right else "left", no_wrap=True)
+
+
+def _cell(column: Column, line: Line, width: int) -> Text:
+    style = render.COLOURS.get(line.stands, "") if column is STATE else ""
+    return _text(short(column.cell(line, width), width), column, style)
 
 
 def _coloured(cell: str) -> Text:

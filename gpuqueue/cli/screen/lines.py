@@ -9,15 +9,14 @@ from enum import Enum
 from gpuqueue.cli import render
 from gpuqueue.cli.arrays import label
 from gpuqueue.cli.drain import condition
-from gpuqueue.cli.progress_words import share_bar
+from gpuqueue.cli.queue_table import Line, table_of
 from gpuqueue.cli.screen.snapshot import Snapshot
-from gpuqueue.job import Job
+from gpuqueue.job import Job, Level
 from gpuqueue.queue.lease import DeviceStatus
-from gpuqueue.units import format_bytes, format_duration
+from gpuqueue.units import format_bytes
 from gpuqueue.words import plain, short
 
 DEVICE_HEAD = ("DEVICE", "NAME", "MEMORY", "PROMISED", "FREE", "JOBS", "STATE")
-JOB_HEAD = ("ID", "NAME", "USER", "STATE", "MEMORY", "TIME", "PROGRESS, OR WHY IT WAITS")
 BAR_WIDTH = 20
 
 #: Kind of memory on a device -> its mark in a bar. They differ also where there is no colour.
@@ -97,23 +96,18 @@ def ordered(snapshot: Snapshot, order: Order) -> list[Job]:
     return sorted(snapshot.jobs, key=lambda job: (not job.state.is_active, keys[order](job), job.id))
 
 
-def job_row(job: Job, snapshot: Snapshot) -> tuple[str, ...]:
-    """Return a job's row, under JOB_HEAD."""
-    asked = render.asked_of(job)
-    held = snapshot.held_bytes.get(job.id)
-    limit_s = job.spec.time_limit_s
-    took = format_duration(_since_s(job, snapshot.at))
-    progress = snapshot.progress.get(job.id)
-    reason = render.waits_for(job, snapshot.at)
-    return (
-        label(job),
-        short(job.spec.name, 14),
-        short(job.spec.account.name, 8),
-        str(job.state),
-        f"{format_bytes(held)}/{asked}" if held is not None else asked,
-        f"{took}/{format_duration(limit_s)}" if limit_s else took,
-        share_bar(progress) if progress is not None else reason,
-    )
+def job_lines(snapshot: Snapshot, order: Order) -> list[Line]:
+    """Return the jobs in *order*, each as a line of :mod:`gpuqueue.cli.queue_table`."""
+    listing = snapshot.listing
+    return [
+        Line(job, label(job), job.state, listing, snapshot.progress.get(job.id)) for job in ordered(snapshot, order)
+    ]
+
+
+def level_beside(job: Job, by: int) -> Level | None:
+    """Return the level that is *by* above that of *job*, None where there is none."""
+    wanted = job.spec.level + by
+    return Level(wanted) if min(Level) <= wanted <= max(Level) else None
 
 
 def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
@@ -135,8 +129,7 @@ def as_text(snapshot: Snapshot, beat_s: float, user: str | None) -> str:
     if snapshot.devices:
         parts += [render.table(DEVICE_HEAD, device_rows(snapshot, beat_s), right=(3, 4)), LEGEND]
     if snapshot.jobs:
-        rows = [job_row(job, snapshot) for job in ordered(snapshot, Order.ID)]
-        parts += ["", render.table(JOB_HEAD, rows, right=(0, 4, 5))]
+        parts += ["", table_of(job_lines(snapshot, Order.ID))]
     return "\n".join(parts)
 
 

@@ -9,8 +9,10 @@ from datetime import datetime
 from gpuqueue.client import Client
 from gpuqueue.errors import JobNotFound
 from gpuqueue.job import Job
+from gpuqueue.listing import Listing
 from gpuqueue.progress import Progress
 from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.run import RunDevice
 
 #: More waiting jobs than anybody scrolls through.
 MOST_JOBS = 500
@@ -30,6 +32,13 @@ class Snapshot:
     progress: Mapping[int, Progress] = field(default_factory=dict)
     held_bytes: Mapping[int, int] = field(default_factory=dict)
     more: bool = False
+    #: Where each running job runs.
+    runs_on: Mapping[int, tuple[RunDevice, ...]] = field(default_factory=dict)
+
+    @property
+    def listing(self) -> Listing:
+        """Return the jobs, with what is known of those that run."""
+        return Listing(at=self.at, jobs=self.jobs, held_bytes=self.held_bytes, devices=self.runs_on)
 
 
 def take(client: Client, *, user: str | None = None) -> Snapshot:
@@ -54,6 +63,7 @@ def take(client: Client, *, user: str | None = None) -> Snapshot:
         progress=client.progress(jobs, None if more else listing.logs),
         held_bytes=held,
         more=more,
+        runs_on=listing.devices,
     )
 
 
