@@ -70,15 +70,16 @@ def say(program: str, message: str, code: int = 0) -> int:
     return code
 
 
-def put(chunk: bytes) -> None:
-    """Write all of *chunk* to standard output as it is, at once.
+def put(chunk: bytes, *, err: bool = False) -> None:
+    """Write all of *chunk* to standard output (or standard error) as it is, at once.
 
     Where Python does not buffer (PYTHONUNBUFFERED), a write that a signal interrupts takes only a part.
     """
+    stream = (sys.stderr if err else sys.stdout).buffer
     left = memoryview(chunk)
     while left:
-        left = left[sys.stdout.buffer.write(left) :]
-    sys.stdout.buffer.flush()
+        left = left[stream.write(left) :]
+    stream.flush()
 
 
 def sentence(words: str) -> str:

@@ -234,7 +234,8 @@ class JobSpec:
     time before the time limit. ``array`` is there where many such jobs are asked for in one. ``notices`` say whom to
     tell when it has ended for good. ``retry_of`` is the id of the job of which this is another try, where somebody
     asked for one. ``tags`` are the words that it is to be found by from the start. ``git`` is what
-    ``cwd`` had checked out when it was submitted.
+    ``cwd`` had checked out when it was submitted. ``separate_stderr`` gives
+    standard error a file of its own.
     """
 
     argv: tuple[str, ...]
@@ -264,6 +265,7 @@ class JobSpec:
     retry_of: int | None = None
     tags: tuple[str, ...] = ()
     git: Checkout | None = None
+    separate_stderr: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what could never run.
@@ -301,6 +303,8 @@ class JobSpec:
             raise BadRequest("a time limit must be above 0 and at most ten years")
         if self.signal is not None:
             self.signal.check(self.time_limit_s)
+        if self.pty is not None and self.separate_stderr:
+            raise BadRequest("a terminal has one output: choose --pty or --separate-stderr")
 
     def _check_notices(self) -> None:
         notices: object = self.notices
@@ -340,6 +344,7 @@ class JobSpec:
             ("umask", self.umask, _WHOLE),
             ("requeue", self.requeue, _FLAG),
             ("cap", self.cap, _FLAG),
+            ("separate_stderr", self.separate_stderr, _FLAG),
             ("script", self.script, _TEXT_OR_NONE),
             ("interpreter", self.interpreter, _TEXT_OR_NONE),
             ("snapshot", self.snapshot, _TEXT_OR_NONE),

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 from gpuqueue.errors import Refused, Unreadable
@@ -13,13 +14,25 @@ from gpuqueue.regular_file import open_regular
 
 #: Most of a log that is read at once.
 CHUNK_BYTES = 256 * 1024
+#: The files of a run: what it wrote, and standard error where that is kept apart.
+LOG, STDERR = LOGS = ("log", "stderr")
+#: Behind the name of either: the file that tells when it was how long (see :mod:`workers.shim_log`).
+TIMES = ".times"
+#: Most of that file that is read, in bytes; and how far before it a line's beginning is looked for.
+MOST_TIMES_BYTES = 64 * 1024 * 1024
+MOST_LINE_BYTES = 64 * 1024
 
 
 class LogTail:
-    """Gives each byte of a job's log once, also when a new run goes on in another file."""
+    """Gives each byte of a job's log once, also when a new run goes on in another file.
 
-    def __init__(self) -> None:
+    *stream* is the file beside the log that is read in its place: STDERR is standard error, where that is kept apart.
+    """
+
+    def __init__(self, stream: str = LOG) -> None:
+        #: Where the run's log lies, whatever stream of it is read.
         self.path: Path | None = None
+        self._stream = stream
         self._offset = 0
 
     def turn_to(self, path: Path | None) -> None:
@@ -37,7 +50,7 @@ class LogTail:
         if self.path is None:
             return
         try:
-            with os.fdopen(open_regular(self.path), "rb", buffering=0) as log:
+            with os.fdopen(open_regular(self._file(self.path)), "rb", buffering=0) as log:
                 yield from self._rest(log.fileno())
         except FileNotFoundError:
             return  # the run has written nothing yet
@@ -53,8 +66,27 @@ class LogTail:
         What cannot be read is left to :meth:`rest`, which says why.
         """
         if self.path is not None:
-            with contextlib.suppress(OSError, Unreadable), os.fdopen(open_regular(self.path), "rb", buffering=0) as log:
+            path = self._file(self.path)
+            with contextlib.suppress(OSError, Unreadable), os.fdopen(open_regular(path), "rb", buffering=0) as log:
                 self._offset = _begin_of_last(log.fileno(), lines)
+
+    def skip_to_time(self, since: datetime) -> bool:
+        """Leave out what was written before *since*, to within a second; return whether it is known what that is.
+
+        A line that was half written then is given whole.
+        """
+        if self.path is None:
+            return True  # it has not run yet: all is to come
+        path = self._file(self.path)
+        offset = _size_at(path.with_name(path.name + TIMES), since.timestamp())
+        if offset is None:
+            return not _exists(path)
+        with contextlib.suppress(OSError, Unreadable), os.fdopen(open_regular(path), "rb", buffering=0) as log:
+            self._offset = _begin_of_line(log.fileno(), offset)
+        return True
+
+    def _file(self, path: Path) -> Path:
+        return path if self._stream == LOG else path.with_name(self._stream)
 
     def _rest(self, log: int) -> Iterator[bytes]:
         size, came_from = os.fstat(log).st_size, self._offset
@@ -92,6 +124,42 @@ def last_bytes(path: Path, most: int) -> bytes:
             return bytes(found)
     except (OSError, Unreadable):
         return b""
+
+
+def _exists(path: Path) -> bool:
+    return os.path.lexists(path)
+
+
+def _size_at(times: Path, since_s: float) -> int | None:
+    """Return how long a log was at *since_s*, seconds since 1970, by what *times* says; None if it says nothing."""
+    try:
+        with os.fdopen(open_regular(times), "rb") as file:
+            lines = file.read(MOST_TIMES_BYTES).split(b"\n")
+    except (OSError, Unreadable):
+        return None
+    size, known = 0, False
+    for line in lines:
+        at, _, length = line.partition(b" ")
+        try:
+            at_s, now = float(at), int(length)
+        except ValueError:  # the last line, half written; or the job has written there
+            continue
+        known = True
+        if at_s > since_s:
+            return min(size, now)  # it may have been cut back meanwhile: what is left is all new
+        size = now
+    return size if known else None
+
+
+def _begin_of_line(log: int, offset: int) -> int:
+    """Return where the line begins that the byte at *offset* stands in, if that is not far."""
+    offset = min(offset, os.fstat(log).st_size)
+    begin = max(0, offset - MOST_LINE_BYTES)
+    before = os.pread(log, offset - begin, begin)
+    at = before.rfind(b"\n")
+    if at >= 0:
+        return begin + at + 1
+    return offset if begin else 0
 
 
 def _begin_of_last(log: int, lines: int) -> int:

@@ -6,11 +6,13 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator
 from datetime import datetime
 
 from gpuqueue.clock import Clock
+from gpuqueue.logs import LOGS, TIMES
 from gpuqueue.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -23,6 +25,8 @@ JUMP_S = 300.0
 #: Pause after each deleted log, in seconds: there may be very many of them, and jobs want the disk as well.
 PACE_S = 0.01
 
+#: What the shim has made: the logs, and when they were how long.
+_LOGS = re.compile(rf"({'|'.join(LOGS)})({re.escape(TIMES)})?")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -98,7 +102,9 @@ def _delete_one(job: int, token: str, before_s: float) -> bool:
         if "claim" in names or os.fstat(run).st_mtime >= before_s:  # not settled, or not for long
             return False
         if "log" in names and os.stat("log", dir_fd=run, follow_symlinks=False).st_mtime < before_s:
-            os.unlink("log", dir_fd=run)
+            for name in names:
+                if _LOGS.fullmatch(name):
+                    os.unlink(name, dir_fd=run)
             gone = True
         os.rmdir(token, dir_fd=job)
     return gone

@@ -73,6 +73,8 @@ class ShimSpec:
     fence_grace_s: float | None = None
     #: The number of the signal that comes before the time limit, and how many seconds before; None: none.
     signal: tuple[int, float] | None = None
+    #: Whether standard error goes into a file of its own.
+    separate_stderr: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,6 +15,7 @@ from typing import TypeVar
 from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable, Unreadable
 from gpuqueue.job import JobSpec, JobState, WaitReason
+from gpuqueue.logs import LOGS
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import NO_EVIDENCE, Again, Evidence
 from gpuqueue.run import Ending, EndingKind, RunDevice, state_after
@@ -189,6 +190,7 @@ class Runner:
                 umask=spec.umask,
                 log_limit_bytes=self._settings.log_limit_bytes,
                 pty=(spec.pty.columns, spec.pty.rows) if spec.pty is not None else None,
+                separate_stderr=spec.separate_stderr,
             )
         )
         directory.vouch(start_before)
@@ -277,7 +279,7 @@ class Runner:
 
     def _finish(self, run: LiveRun, end: Exit) -> str:
         held = run.held
-        log_tail = tail(run.directory.log)
+        log_tail = b"\n".join(tail(run.directory.path / name) for name in LOGS)
         devices, ending = self._judged(run, end, log_tail)
         again = Again(reason=WaitReason.RETRY) if ending.kind is EndingKind.PREEMPTED else None
         state = state_after(ending) if again is None else JobState.QUEUED

@@ -15,6 +15,8 @@ cancel    worker   appears when the run must end; its text is the ending's kind.
 preempt…  worker   JSON: appears when the run must make place, ``preempt.json`` (see :mod:`workers.shim_notice`)
 log       job      standard output and standard error, in the order of writing, cut by :mod:`workers.shim_log`;
                    of a job that wants a terminal the shim writes it (:mod:`workers.shim_pty`)
+stderr    job      standard error, where the job wants it apart from standard output
+….times   shim     when ``log`` (or ``stderr``) was how long
 inside/   job      a file for each of its processes that used torch on a GPU (see :mod:`workers.inside_report`)
 exit      shim     JSON: how it ended; appears at once and whole, after the last process is gone
 ========  =======  ===========================================================================================
@@ -45,12 +47,12 @@ if TYPE_CHECKING:
 
     from workers.shim_pty import Terminal
 if TYPE_CHECKING or __name__ != "__main__":
-    from workers.shim_log import LogLimit
+    from workers.shim_log import KeptLog
     from workers.shim_notice import Notice
     from workers.shim_tree import WAKE, Tree, signal_all, start_ticks
 else:  # isolated: the path holds the standard library and nothing else; that stays first
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    from shim_log import LogLimit
+    from shim_log import KeptLog
     from shim_notice import Notice
     from shim_tree import WAKE, Tree, signal_all, start_ticks
 
@@ -161,19 +163,22 @@ def asked_end() -> str | None:
 
 
 class LogFile:
-    """The log as the job's output: it writes there by itself."""
+    """The log as the job's output: it writes there by itself. Standard error has one of its own if *errors* is one."""
 
-    def __init__(self, log: int) -> None:
+    def __init__(self, log: int, errors: int | None = None) -> None:
         self._log = log
+        self._errors = errors
 
     def take(self) -> None:
         """Make it the standard output and error of this process."""
         os.dup2(self._log, 1)
-        os.dup2(self._log, 2)
+        os.dup2(self._log if self._errors is None else self._errors, 2)
 
     def begin(self) -> None:
         """Leave it to the job."""
         os.close(self._log)
+        if self._errors is not None:
+            os.close(self._errors)
 
     def drain(self) -> None:
         """Do nothing: what was written is there."""
@@ -187,8 +192,11 @@ def output_of(spec: dict[str, Any]) -> LogFile | Terminal:
 
     """
     try:
-        log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        return terminal(log, *spec["pty"]) if spec.get("pty") else LogFile(log)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        log = os.open("log", flags, 0o600)
+        if spec.get("pty"):
+            return terminal(log, *spec["pty"])
+        return LogFile(log, os.open("stderr", flags, 0o600) if spec.get("separate_stderr") else None)
     except OSError as error:
         raise NotStarted("lost", f"cannot make a process: {error.strerror}", hosts_fault=True) from error
 
@@ -369,18 +377,24 @@ def main(run_dir: str) -> None:
         words = {"kind": no.kind, "status": None, "detail": str(no), "hosts_fault": no.hosts_fault}
         put_at_last("exit", json.dumps(words))
         return
-    log_limit = LogLimit("log", spec.get("log_limit_bytes"))
+    names = ["log", "stderr"] if spec.get("separate_stderr") else ["log"]
+    logs = [KeptLog(name, spec.get("log_limit_bytes")) for name in names]
+
+    def look_at_logs() -> float:
+        return min([log.look() for log in logs])
+
     with contextlib.suppress(OSError):
         put("pid", f"{me}\n{tree.pid} {start_ticks(tree.pid)} {boot_id()}\n")
     notice = Notice(spec["kill_grace_s"])
-    kind = watch(tree, spec, log_limit.look, notice)
+    kind = watch(tree, spec, look_at_logs, notice)
     duration_s = time.monotonic() - started
     if kind == "exited" and notice.told and tree.status != 0:
         kind = "preempted"  # it went as it was told; what it has left behind may still be saving
     leaves = kind == "preempted"
-    tree.end(notice.left_s() if leaves else grace_of(kind, spec), log_limit.look, told=leaves and notice.told)
+    tree.end(notice.left_s() if leaves else grace_of(kind, spec), look_at_logs, told=leaves and notice.told)
     output.drain()
-    log_limit.look()
+    for log in logs:
+        log.last_look()
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Between fork and exec the job's process still counts our own memory: below that the figure says nothing.
     ours = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -5,6 +5,9 @@ taken out afterwards: a hole is punched into the middle of the file (fallocate(2
 the disk and moves nothing. The first quarter of the limit stays, and at least the newest half; a line in front of
 the hole says how much is missing. Between two looks a job can write more than the limit: it is looked at more often
 the faster it writes.
+
+Beside each log lies a file of the same name and ``.times``: how long the log was when, once a second while it grows. A
+log's own lines carry no time, and are the job's.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import time
 
 PUNCH_HOLE_KEEP_SIZE = 0x02 | 0x01  # linux/falloc.h
 #: Time between two looks at a log, in seconds; the second for one that may soon be over its limit.
@@ -19,6 +23,60 @@ LOOK_S = 1.0
 SOON_S = 0.1
 #: How much of the end of a log is kept where the file system cannot punch holes, in bytes.
 END_BYTES = 1024 * 1024
+#: What the file is called that says when a log was how long, behind the log's name.
+TIMES = ".times"
+#: A note every second until the file is so large, after that every minute: jobs that write run for weeks.
+MANY_BYTES = 8 * 1024 * 1024
+SELDOM_S = 60.0
+
+
+class KeptLog:
+    """One log, kept within its limit, and noted how long it was when."""
+
+    def __init__(self, name: str, limit_bytes: int | None) -> None:
+        self._limit = LogLimit(name, limit_bytes)
+        self._times = LogTimes(name)
+
+    def look(self) -> float:
+        """Look at it; return in how many seconds to look again. Raises nothing."""
+        self._times.look(time.monotonic())
+        return self._limit.look()
+
+    def last_look(self) -> None:
+        """Look at it once more: nobody writes there any more."""
+        self._times.look(float("inf"))
+        self._limit.look()
+
+
+class LogTimes:
+    """Notes how long a log is, in lines such as ``1763809823.1 4096``: seconds since 1970, and bytes."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._size = 0
+        self._due_s = 0.0
+
+    def look(self, now_s: float) -> None:
+        """Note its size if that is another than at the last look. Raises nothing."""
+        if now_s < self._due_s:
+            return
+        try:
+            size = os.stat(self._name).st_size
+            if size != self._size:
+                self._size = size
+                self._due_s = now_s + (SELDOM_S if self._note(size) > MANY_BYTES else LOOK_S)
+        except OSError:  # no descriptor left, a full disk: the log can be read all the same
+            return
+
+    def _note(self, size: int) -> int:
+        """Write one line, and return how much there is of them; the job may have put a pipe or a link there."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(self._name + TIMES, flags, 0o600)
+        try:
+            os.write(file, b"%.1f %d\n" % (time.time(), size))
+            return os.fstat(file).st_size
+        finally:
+            os.close(file)
 
 
 class LogLimit:

@@ -17,7 +17,7 @@ from gpuqueue.client import Client
 from gpuqueue.command import INTERRUPTED, put, say
 from gpuqueue.errors import Refused
 from gpuqueue.job import Job
-from gpuqueue.logs import LogTail
+from gpuqueue.logs import STDERR, LogTail
 from gpuqueue.run import Run
 
 CANCEL, DETACH, GO_ON = "cancel", "detach", "go on"
@@ -80,9 +80,10 @@ class Attendance:
         self._job_id = job_id
         self._ours = ours
         self._tail = LogTail()
+        self._errors = LogTail(STDERR)
         self._line = WaitLine(client)
         self._ctrl_c = CtrlC()
-        self._cancelled = self._unreadable = False
+        self._cancelled = self._unreadable = self._apart = False
 
     def to_the_end(self) -> int:
         """Show what the job writes, and return its exit code."""
@@ -105,6 +106,7 @@ class Attendance:
                     self._line.clear()
                     put(chunk)
                     self._ctrl_c.check()
+                self._put_errors()
             except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
                 self._unreadable = True
                 say("gpuqueue", str(refused))
@@ -118,12 +120,22 @@ class Attendance:
         return worst_code(client, record)
 
     def _seen(self, job: Job) -> None:
+        self._apart = job.spec.separate_stderr
+        self._put_errors()
         self._line.seen(job)
         self._ctrl_c.check()
 
     def _held(self, job: Job) -> None:
         self._line.clear()
         tell_held(job)
+
+    def _put_errors(self) -> None:
+        """Pass on what the job has written to standard error since, if it keeps that apart."""
+        for path in (self._errors.path, self._tail.path) if self._apart else ():  # the last run's rest, then this one's
+            self._errors.turn_to(path)
+            for chunk in self._errors.rest():
+                self._line.clear()
+                put(chunk, err=True)
 
     def _again(self, run: Run) -> None:
         self._line.clear()

@@ -14,6 +14,7 @@ from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.held import tell_again, tell_held
 from gpuqueue.cli.log_end import log_end
+from gpuqueue.cli.period import EXAMPLES, moment
 from gpuqueue.cli.queue_json import listing_to_plain
 from gpuqueue.cli.queue_table import queue_table
 from gpuqueue.client import Client
@@ -22,7 +23,7 @@ from gpuqueue.command import put, say
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName
-from gpuqueue.logs import LogTail
+from gpuqueue.logs import LOG, STDERR, LogTail
 from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_duration
 
@@ -110,18 +111,31 @@ def _plot(record: Record, path: str) -> None:
 @job_id
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
 @click.option("-n", "--tail", "lines", metavar="N", type=click.IntRange(0, 10**9), help="Begin with the last N lines.")
-def logs(job_id: str, lines: int | None, *, follow: bool) -> None:
+@click.option("--since", metavar="TIME", help=f"Begin with what was written then: {EXAMPLES}.")
+@click.option("--stderr", is_flag=True, help="Print standard error, of a job that keeps it apart.")
+def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, stderr: bool) -> None:
     """Print what the job wrote: standard output and standard error, in the order of writing.
+
+    Where the job was submitted with --separate-stderr, standard output alone; --stderr prints the other.
 
     \b
     Examples:
       gpuqueue logs 12
       gpuqueue logs -f 12
       gpuqueue logs -f --tail 20 12
+      gpuqueue logs --since 5m 12
       gpuqueue logs 12 | grep loss
     """  # noqa: D301 - \b is click's mark for lines to keep
+    if lines is not None and since is not None:
+        raise BadRequest("--tail and --since both say where to begin: choose one")
+    begin = moment(since)
     with Client() as client:
-        tail = LogTail()
+        if stderr and not client.get(job_id).spec.separate_stderr:
+            raise Refused(
+                f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
+                "gpuqueue submit --separate-stderr keeps it apart"
+            )
+        tail = LogTail(STDERR if stderr else LOG)
         try:
             tail.turn_to(client.log_path(job_id))
         except Refused:  # to follow a job that has not run yet is no mistake
@@ -129,6 +143,8 @@ def logs(job_id: str, lines: int | None, *, follow: bool) -> None:
                 raise
         if lines is not None:
             tail.skip_to_last(lines)
+        if begin is not None and not tail.skip_to_time(begin):
+            say("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
         chunks = client.follow(job_id, tail, held=tell_held, again=tell_again) if follow else tail.rest()
         for chunk in chunks:  # as the job wrote them, whatever is in them: a log is read by programs as well
             put(chunk)

@@ -86,6 +86,7 @@ def job_options(command: F) -> F:
         click.option("--pool", default="", help="Only devices of this pool.", shell_complete=pools),
         click.option("--no-requeue", is_flag=True, help="Never run it twice, not even when its worker vanished."),
         click.option("--pty", is_flag=True, help="Give it a terminal to write to; nobody types on it."),
+        click.option("--separate-stderr", is_flag=True, help="Standard error goes into a file of its own."),
         click.option("--no-git", is_flag=True, help="Do not note which commit its directory has checked out."),
         click.option("--no-cap", is_flag=True, help="Do not tell its frameworks to stay within --mem."),
         click.option(

@@ -67,6 +67,7 @@ class Submitting(Looking, Noticing):
         at_once: int | None = None,
         tags: Sequence[str] = (),
         git: bool | None = None,
+        separate_stderr: bool = False,
     ) -> Job:
         """Put a job into the queue and return it; with *array* or *sweep* many of them as one.
 
@@ -107,6 +108,7 @@ class Submitting(Looking, Noticing):
                 for each combination; ``{lr}`` in the arguments becomes its value.
             tags: Words to find it by.
             at_once: How many members of an array or a sweep at most at once.
+            separate_stderr: Whether standard error goes into a file of its own, beside the log.
             git: Whether to note what *cwd* has checked out; as the site's settings say by default.
 
         Raises:
@@ -153,6 +155,7 @@ class Submitting(Looking, Noticing):
             array=_array(array, sweep, at_once),
             notices=self._notices(on_end, on_fail),
             tags=tags_of(checks.words("tags", tags)),
+            separate_stderr=separate_stderr,
             git=checkout.seen() if checkout is not None else None,
         )
         return self._queued(spec, found)

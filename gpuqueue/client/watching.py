@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue.client.waiting import Waiting
 from gpuqueue.job import Job, JobState
-from gpuqueue.logs import last_bytes
+from gpuqueue.logs import LOGS, last_bytes
 
 if TYPE_CHECKING:
     from gpuqueue.progress import Progress
@@ -30,7 +30,9 @@ class Watching(Waiting):
             if job.state is not JobState.RUNNING or job.host != self.settings.host:
                 continue
             path = self._current_log(job.id) if logs is None else _path(logs.get(job.id))
-            progress = progress_in(last_bytes(path, TAIL_BYTES)) if path is not None else None
+            names = LOGS[::-1] if job.spec.separate_stderr else LOGS[:1]  # tqdm draws its bars on standard error
+            ends = (last_bytes(path.with_name(name), TAIL_BYTES) for name in names) if path is not None else ()
+            progress = next((said for said in map(progress_in, ends) if said is not None), None)
             if progress is not None:
                 found[job.id] = progress
         return found

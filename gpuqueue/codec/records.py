@@ -62,6 +62,7 @@ def job_to_plain(job: Job) -> Plain:
         "tags": list(job.tags),
         "note": job.note,
         "git": git_to_plain(spec.git),
+        "separate_stderr": spec.separate_stderr,
     }
 
 

@@ -72,6 +72,7 @@ def encode_spec(spec: JobSpec) -> str:
             **({"waits": waits_to_plain(spec.waits)} if spec.waits != NO_WAITS else {}),
             **({"retries": retries_to_plain(spec.retries)} if spec.retries != NO_RETRIES else {}),
             **({"notices": notices_to_plain(spec.notices)} if spec.notices else {}),
+            **({"separate_stderr": True} if spec.separate_stderr else {}),
             **({"git": git_to_plain(spec.git)} if spec.git is not None else {}),
         }
     )
@@ -126,6 +127,7 @@ def decode_spec(text: object) -> JobSpec:
             signal=signal_from_plain(plain.plain("signal")),
             retry_of=plain.whole_or_none("retry_of"),
             tags=plain.texts("tags") if plain.has("tags") else (),
+            separate_stderr=plain.flag("separate_stderr", default=False),
             git=git_from_plain(plain.plain("git", None)),
         )
         member = member_from_plain(plain)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.finding import Check, Findings, note, ok, problem, warning
+from gpuqueue.logs import LOGS
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB, MIB, format_bytes
 
@@ -122,7 +123,7 @@ def _run_logs(runs: Path) -> tuple[int, bool]:
     total_bytes = 0
     for job in _directories(runs):
         for run in _directories(Path(job)):
-            total_bytes += sum(size for name, size in _files(Path(run)) if name == "log")
+            total_bytes += sum(size for name, size in _files(Path(run)) if name in LOGS)
         if time.monotonic() > deadline_s:
             return total_bytes, False
     return total_bytes, True

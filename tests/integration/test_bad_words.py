@@ -25,13 +25,13 @@ words = st.one_of(
 OPTIONS: dict[str, tuple[str, ...]] = {
     "submit": (
         *("-m", "-g", "-t", "-n", "-e", "-C", "-p", "--pool", "--no-requeue", "--no-cap", "--pty", "--python"),
-        *("--device", "--device-type", "--exclusive", "--spread", "--pack", "--no-git"),
+        *("--device", "--device-type", "--exclusive", "--spread", "--pack", "--no-git", "--separate-stderr"),
         *("--array", "--sweep", "--at-once", "--on-end", "--on-fail", "--tag"),
     ),
     "queue": ("-u", "-l", "--json"),
     "show": ("--json", "--plot"),
     "why": ("--json",),
-    "logs": ("-n",),
+    "logs": ("-n", "--since", "--stderr"),
     "wait": ("--timeout", "--any", "--json"),
     "cancel": ("-u", "-n", "-s", "--tag", "--all", "-y"),
     "hold": ("-u", "-n", "--all", "-y"),

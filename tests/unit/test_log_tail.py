@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuqueue import logs
-from gpuqueue.logs import LogTail
+from gpuqueue.logs import STDERR, LogTail
 from gpuqueue.units import MIB
 
 
@@ -51,3 +52,55 @@ def test_what_cannot_be_read_is_left_to_the_reading(tmp_path: Path) -> None:
     tail = LogTail()
     tail.skip_to_last(3)
     assert tail.path is None
+
+
+def since(path: Path, at_s: float, stream: str = "log") -> tuple[bool, bytes]:
+    """Return what a reader gets who asks for what was written since then, and whether that is known."""
+    tail = LogTail(stream)
+    tail.turn_to(path)
+    known = tail.skip_to_time(datetime.fromtimestamp(at_s, timezone.utc))
+    return known, b"".join(tail.rest())
+
+
+@pytest.mark.parametrize(
+    ("at_s", "wanted"),
+    [
+        (50.0, b"one\ntwo\nthree\n"),
+        (100.0, b"two\nthree\n"),
+        (100.9, b"two\nthree\n"),
+        (101.0, b"two\nthree\n"),
+        (200.5, b""),
+    ],
+)
+def test_what_was_written_since_then(tmp_path: Path, at_s: float, wanted: bytes) -> None:
+    """From the beginning of the line that was being written; noted is how long the log was when."""
+    (tmp_path / "log").write_bytes(b"one\ntwo\nthree\n")
+    (tmp_path / "log.times").write_text("100.0 4\n101.0 6\n200.0 14\nno\n2")
+
+    assert (True, wanted) == since(tmp_path / "log", at_s)
+
+
+def test_a_log_of_which_nothing_was_noted_is_shown_whole(tmp_path: Path) -> None:
+    """And whoever asked is told. Of one that is not there yet all is to come."""
+    assert (True, b"") == since(tmp_path / "log", 0.0)
+    (tmp_path / "log").write_bytes(b"one\n")
+    assert (False, b"one\n") == since(tmp_path / "log", 100.0)
+
+
+def test_what_was_cut_back_meanwhile_is_not_looked_for(tmp_path: Path) -> None:
+    """Where the file system knows no holes a log gets shorter; what is left then is all that can be shown."""
+    (tmp_path / "log").write_bytes(b"begin\nend\n")
+    (tmp_path / "log.times").write_text("100.0 500\n102.0 10\n")
+
+    assert (True, b"") == since(tmp_path / "log", 103.0)
+    assert (True, b"") == since(tmp_path / "log", 101.0)
+    assert (True, b"begin\nend\n") == since(tmp_path / "log", 99.0)
+
+
+def test_standard_error_is_read_beside_the_log(tmp_path: Path) -> None:
+    """Where it is kept apart; where it is not there is nothing."""
+    (tmp_path / "log").write_bytes(b"out\n")
+    assert (True, b"") == since(tmp_path / "log", 0.0, STDERR)
+    (tmp_path / "stderr").write_bytes(b"err\nend\n")
+    (tmp_path / "stderr.times").write_text("100.0 4\n102.0 8\n")
+    assert (True, b"end\n") == since(tmp_path / "log", 101.0, STDERR)

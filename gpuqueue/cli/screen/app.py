@@ -22,7 +22,6 @@ from gpuqueue.cli.screen.snapshot import Snapshot, take
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.job import Job, JobState
-from gpuqueue.submission import current_account
 from gpuqueue.words import in_one_line, plain, short
 
 #: Mark in a memory bar -> colour.
