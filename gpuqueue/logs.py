@@ -16,6 +16,8 @@ from gpuqueue.regular_file import open_regular
 CHUNK_BYTES = 256 * 1024
 #: The files of a run: what it wrote, and standard error where that is kept apart.
 LOG, STDERR = LOGS = ("log", "stderr")
+#: Beside them, while a job with a terminal runs that is typed on: the socket by which one does.
+TTY = "tty"
 #: Behind the name of either: the file that tells when it was how long (see :mod:`workers.shim_log`).
 TIMES = ".times"
 #: Most of that file that is read, in bytes; and how far before it a line's beginning is looked for.

@@ -14,10 +14,11 @@ MOST = 0xFFFF
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Window:
-    """The size of a terminal, in characters."""
+    """The size of a terminal, in characters; ``typed``: somebody may type on it."""
 
     columns: int = 80
     rows: int = 24
+    typed: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no terminal could be.
@@ -29,9 +30,11 @@ class Window:
         for size in (self.columns, self.rows):
             if type(size) is not int or not 0 < size <= MOST:  # True is an int as well
                 raise BadRequest(f"a terminal's size must be whole numbers from 1 to {MOST}, not {brief(size)}")
+        if type(self.typed) is not bool:
+            raise BadRequest(f"whether somebody types on a terminal is true or false, not {brief(self.typed)}")
 
     @classmethod
-    def ours(cls) -> Window:
+    def ours(cls, *, typed: bool = False) -> Window:
         """Return the size of the terminal that this process has; 80 by 24 if it has none."""
         for stream in (1, 2, 0):
             try:
@@ -39,5 +42,5 @@ class Window:
             except OSError:
                 continue
             if columns > 0 and rows > 0:
-                return cls(columns=min(columns, MOST), rows=min(rows, MOST))
-        return cls()
+                return cls(columns=min(columns, MOST), rows=min(rows, MOST), typed=typed)
+        return cls(typed=typed)

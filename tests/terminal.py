@@ -116,7 +116,15 @@ class Terminal:
 
     def press(self, keys: str) -> None:
         """Type *keys*."""
-        os.write(self._ours, keys.encode())
+        left = memoryview(keys.encode())
+        while left:
+            left = left[os.write(self._ours, left) :]
+
+    def resize(self, *, columns: int, rows: int) -> None:
+        """Make it another size, as somebody does who pulls at a window."""
+        self.lines()
+        self._screen.resize(rows, columns)
+        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def ended(self) -> int:
         """Wait until the program has left, and return its exit code."""

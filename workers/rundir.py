@@ -43,7 +43,7 @@ LIVE = "live"
 TOLD = "told"
 #: What a settlement removes: the files of the run, whole or half-written. What the job itself has put there stays.
 _OURS = re.compile(
-    r"(claim|job|spec|beat|cancel|pid|exit|lock|meters|preempt\.json)"
+    r"(claim|job|spec|beat|cancel|pid|exit|lock|meters|preempt\.json|tty)"
     r"|\.(claim|job|spec|cancel|pid|exit|meters|preempt\.json)(\.\d+\.\d+)?"
 )
 #: No process ends with a larger signal or exit code.
@@ -75,6 +75,8 @@ class ShimSpec:
     signal: tuple[int, float] | None = None
     #: Whether standard error goes into a file of its own.
     separate_stderr: bool = False
+    #: Whether the terminal is standard input as well, and people may type on it.
+    typed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

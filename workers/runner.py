@@ -190,6 +190,7 @@ class Runner:
                 umask=spec.umask,
                 log_limit_bytes=self._settings.log_limit_bytes,
                 pty=(spec.pty.columns, spec.pty.rows) if spec.pty is not None else None,
+                typed=spec.pty is not None and spec.pty.typed,
                 separate_stderr=spec.separate_stderr,
             )
         )

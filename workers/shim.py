@@ -15,6 +15,7 @@ cancel    worker   appears when the run must end; its text is the ending's kind.
 preempt…  worker   JSON: appears when the run must make place, ``preempt.json`` (see :mod:`workers.shim_notice`)
 log       job      standard output and standard error, in the order of writing, cut by :mod:`workers.shim_log`;
                    of a job that wants a terminal the shim writes it (:mod:`workers.shim_pty`)
+tty       shim     the socket by which a terminal is typed on that people type on (:mod:`workers.shim_tty`)
 stderr    job      standard error, where the job wants it apart from standard output
 ….times   shim     when ``log`` (or ``stderr``) was how long
 inside/   job      a file for each of its processes that used torch on a GPU (see :mod:`workers.inside_report`)
@@ -195,7 +196,7 @@ def output_of(spec: dict[str, Any]) -> LogFile | Terminal:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         log = os.open("log", flags, 0o600)
         if spec.get("pty"):
-            return terminal(log, *spec["pty"])
+            return typed_terminal(log, *spec["pty"]) if spec.get("typed") else terminal(log, *spec["pty"])
         return LogFile(log, os.open("stderr", flags, 0o600) if spec.get("separate_stderr") else None)
     except OSError as error:
         raise NotStarted("lost", f"cannot make a process: {error.strerror}", hosts_fault=True) from error
@@ -208,6 +209,15 @@ def terminal(log: int, columns: int, rows: int) -> Terminal:
     else:
         from shim_pty import Terminal  # noqa: PLC0415 - see above
     return Terminal(log, columns, rows)
+
+
+def typed_terminal(log: int, columns: int, rows: int) -> Terminal:
+    """Return a new terminal that people may type on."""
+    if TYPE_CHECKING or __name__ != "__main__":
+        from workers.shim_tty import TypedTerminal  # noqa: PLC0415 - as above
+    else:
+        from shim_tty import TypedTerminal  # noqa: PLC0415 - as above
+    return TypedTerminal(log, columns, rows)
 
 
 def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:

@@ -2,7 +2,7 @@
 
 The job's standard output and error are the terminal, which is also its controlling one; what it writes there is copied
 into the log byte by byte, by a thread, for as long as somebody holds the terminal. Nobody types on it: standard input
-stays empty.
+stays empty. One that people type on is in :mod:`workers.shim_tty`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ DRAIN_S = 5.0
 
 
 class Terminal:
-    """A pseudo-terminal of *columns* by *rows*; what is written there goes into the file *log*."""
+    """A pseudo-terminal of *columns* by *rows*; what is written there goes into the file *log*.
 
-    def __init__(self, log: int, columns: int, rows: int) -> None:
+    One that *echoes* is as the kernel makes it; of any other the log holds just what the job writes.
+    """
+
+    def __init__(self, log: int, columns: int, rows: int, *, echoes: bool = False) -> None:
         """Make it.
 
         Raises:
@@ -33,10 +36,11 @@ class Terminal:
         self._log = log
         self._ours, self._theirs = os.openpty()
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        settings = termios.tcgetattr(self._theirs)
-        settings[1] &= ~termios.OPOST  # the log holds what the job writes: no carriage return before each line's end
-        settings[3] &= ~termios.ECHO
-        termios.tcsetattr(self._theirs, termios.TCSANOW, settings)
+        if not echoes:
+            settings = termios.tcgetattr(self._theirs)
+            settings[1] &= ~termios.OPOST  # no carriage return before each line's end
+            settings[3] &= ~termios.ECHO
+            termios.tcsetattr(self._theirs, termios.TCSANOW, settings)
         self._copier: threading.Thread | None = None
 
     def take(self) -> None:
@@ -59,11 +63,15 @@ class Terminal:
                 break
             if not some:
                 break
-            left = memoryview(some)
-            with contextlib.suppress(OSError):  # on a full disk the job goes on, and what it says is gone
-                while left:
-                    left = left[os.write(self._log, left) :]
+            self._keep(some)
         os.close(self._log)
+
+    def _keep(self, some: bytes) -> None:
+        """Write it into the log."""
+        left = memoryview(some)
+        with contextlib.suppress(OSError):  # on a full disk the job goes on, and what it says is gone
+            while left:
+                left = left[os.write(self._log, left) :]
 
     def drain(self) -> None:
         """Wait until what was written is in the log. All that could write must be gone."""

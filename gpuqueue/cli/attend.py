@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
+from pathlib import Path
 from types import FrameType, TracebackType
 
 import click
@@ -16,8 +18,8 @@ from gpuqueue.cli.wait_line import WaitLine
 from gpuqueue.client import Client
 from gpuqueue.command import INTERRUPTED, put, say
 from gpuqueue.errors import Refused
-from gpuqueue.job import Job
-from gpuqueue.logs import STDERR, LogTail
+from gpuqueue.job import Job, JobState
+from gpuqueue.logs import STDERR, TTY, LogTail
 from gpuqueue.run import Run
 
 CANCEL, DETACH, GO_ON = "cancel", "detach", "go on"
@@ -28,7 +30,8 @@ CANCEL, DETACH, GO_ON = "cancel", "detach", "go on"
 def attach(job_id: str) -> None:
     """Show a job's output while it runs, and return its exit code: as run does, for a job that is there already.
 
-    It begins with the beginning of the newest run. Ctrl-C asks whether to cancel the job or to leave it running.
+    It begins with the beginning of the newest run. Ctrl-C asks whether to cancel the job or to leave it running. Of a
+    job that was started with run --pty, on its host, you sit at its terminal: keys go there; Enter ~ . leaves it.
 
     \b
     Examples:
@@ -38,6 +41,12 @@ def attach(job_id: str) -> None:
     with Client() as client:
         client.get(job_id)  # what is not there is told before anything else
         sys.exit(Attendance(client, job_id, ours=False).to_the_end())
+
+
+def _may_sit_at(log: Path | None) -> bool:
+    """Return whether we are at a terminal, and the run whose log lies at *log* has one to type on by now."""
+    here = sys.stdin.isatty() and sys.stdout.isatty()
+    return here and log is not None and os.path.lexists(log.with_name(TTY))
 
 
 class CtrlC:
@@ -72,6 +81,10 @@ class CtrlC:
         self._noted = False
 
 
+class TerminalThere(Exception):
+    """The job that is attended has a terminal that can be typed on now."""
+
+
 class Attendance:
     """Somebody who stays with a job until its end. *ours*: they have just submitted it, and it goes where they go."""
 
@@ -83,7 +96,9 @@ class Attendance:
         self._errors = LogTail(STDERR)
         self._line = WaitLine(client)
         self._ctrl_c = CtrlC()
-        self._cancelled = self._unreadable = self._apart = False
+        self._cancelled = self._unreadable = self._apart = self._is_typed = self._may_sit = False
+        #: The log of the run at whose terminal we have sat, or could not.
+        self._sat: Path | None = None
 
     def to_the_end(self) -> int:
         """Show what the job writes, and return its exit code."""
@@ -93,6 +108,8 @@ class Attendance:
                     return self._attend()
                 except KeyboardInterrupt:
                     self._interrupted()
+                except TerminalThere:
+                    self._sit()
                 finally:
                     self._line.clear()
 
@@ -106,10 +123,13 @@ class Attendance:
                     self._line.clear()
                     put(chunk)
                     self._ctrl_c.check()
+                    self._look_for_terminal()
                 self._put_errors()
             except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
                 self._unreadable = True
                 say("gpuqueue", str(refused))
+                if self._is_typed:
+                    say("gpuqueue", f"nobody can type to it from here: gpuqueue attach {job_id} on its own host")
         for job in client.watch(job_id):
             self._seen(job)
         record = client.wait(job_id)
@@ -124,6 +144,31 @@ class Attendance:
         self._put_errors()
         self._line.seen(job)
         self._ctrl_c.check()
+        self._is_typed = job.spec.pty is not None and job.spec.pty.typed
+        self._may_sit = self._is_typed and job.state is JobState.RUNNING
+        self._look_for_terminal()
+
+    def _look_for_terminal(self) -> None:
+        """Raise TerminalThere as soon as there is one at which nobody of us has sat yet."""
+        log = self._tail.path
+        if self._may_sit and log not in {None, self._sat} and _may_sit_at(log):
+            raise TerminalThere
+
+    def _sit(self) -> None:
+        """Type on the job's terminal, until it ends or one leaves it."""
+        from gpuqueue.cli.seat import Seat  # noqa: PLC0415 - only for a terminal that is typed on
+
+        self._sat = self._tail.path
+        self._line.clear()
+        try:
+            seat = Seat(self._sat or Path())
+        except OSError as error:
+            say("gpuqueue", f"nobody can type to job {self._job_id} from here: {error.strerror}")
+            return
+        say("gpuqueue", f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on")
+        if seat.sit(self._tail, put):
+            click.echo("", err=True)
+            self._leave(f"it runs on: gpuqueue attach {self._job_id}")
 
     def _held(self, job: Job) -> None:
         self._line.clear()

@@ -21,6 +21,7 @@ from gpuqueue.command import sentence
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.job import Job, Level, WaitReason
+from gpuqueue.window import Window
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -85,7 +86,7 @@ def job_options(command: F) -> F:
         ),
         click.option("--pool", default="", help="Only devices of this pool.", shell_complete=pools),
         click.option("--no-requeue", is_flag=True, help="Never run it twice, not even when its worker vanished."),
-        click.option("--pty", is_flag=True, help="Give it a terminal to write to; nobody types on it."),
+        click.option("--pty", is_flag=True, help="Give it a terminal; with run you type on it."),
         click.option("--separate-stderr", is_flag=True, help="Standard error goes into a file of its own."),
         click.option("--no-git", is_flag=True, help="Do not note which commit its directory has checked out."),
         click.option("--no-cap", is_flag=True, help="Do not tell its frameworks to stay within --mem."),
@@ -194,11 +195,16 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     Ctrl-C asks: cancel the job, leave it running, or go on. A second Ctrl-C cancels it. What it writes goes to
     standard output, what gpuqueue says to standard error: while it waits, why it does.
 
+    With --pty you sit at the job's own terminal while it runs: keys go there, Ctrl-C too. Enter ~ . leaves it running.
+
     \b
     Examples:
       gpuqueue run train.py --mem 6G -- --epochs 3
       gpuqueue run --mem 1G -- nvidia-smi
+      gpuqueue run --pty --mem 6G -- python -i train.py
     """  # noqa: D301 - \b is click's mark for lines to keep
+    if options["pty"] and sys.stdin.isatty() and sys.stdout.isatty():
+        options["pty"] = Window.ours(typed=True)
     with Client() as client:
         job = _submit(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)

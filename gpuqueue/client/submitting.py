@@ -51,7 +51,7 @@ class Submitting(Looking, Noticing):
         pool: str = "",
         requeue: bool = True,
         cap: bool = True,
-        pty: bool = False,
+        pty: bool | Window = False,
         python: str | None = None,
         after: str | int | Dependency | Sequence[str | int | Dependency] = (),
         begin: str | datetime | None = None,
@@ -91,7 +91,8 @@ class Submitting(Looking, Noticing):
             pool: Only devices of this pool.
             requeue: Whether it may run again after its worker and its processes vanished.
             cap: Whether its frameworks are told to stay within ``mem``, where the worker's site does that.
-            pty: Whether its output is to be a terminal, as large as this process's; its log is what it writes there.
+            pty: Whether its output is to be a terminal, as large as this process's; its log is what it writes there. Or
+                a terminal of that size, which people may type on if it says so.
             python: The interpreter of a ``.py`` script; that of the active environment by default.
             after: Jobs that must have ended first: ids, or texts such as ``"12:any"``.
             begin: The earliest start: a time, or text such as ``"2h"`` or ``"16:00"``.
@@ -147,7 +148,7 @@ class Submitting(Looking, Noticing):
             requeue=requeue,
             cap=cap,
             umask=current_umask(),
-            pty=Window.ours() if pty else None,
+            pty=pty if isinstance(pty, Window) else Window.ours() if pty else None,
             script=script,
             interpreter=chosen,
             waits=Waits(after=wishes.dependencies(after), begin_at=wishes.begin(begin), hold=hold, dedupe=dedupe),

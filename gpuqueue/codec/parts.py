@@ -112,7 +112,16 @@ def placement_from_plain(plain: object) -> Placement:
 
 def window_from_plain(plain: Fields) -> Window:
     """Return the size of a terminal that *plain* describes."""
-    return Window(columns=plain.whole("columns", 80), rows=plain.whole("rows", 24))
+    return Window(
+        columns=plain.whole("columns", 80), rows=plain.whole("rows", 24), typed=plain.flag("typed", default=False)
+    )
+
+
+def window_to_plain(window: Window | None) -> Plain | None:
+    """Return the size of a terminal as plain values, None where there is none."""
+    if window is None:
+        return None
+    return {"columns": window.columns, "rows": window.rows, **({"typed": True} if window.typed else {})}
 
 
 def git_to_plain(checkout: Checkout | None) -> Plain | None:

@@ -19,6 +19,7 @@ from gpuqueue.codec.parts import (
     waits_from_plain,
     waits_to_plain,
     window_from_plain,
+    window_to_plain,
 )
 from gpuqueue.codec.text import VERSION, dump, meaning
 from gpuqueue.device import DeviceWish
@@ -61,7 +62,7 @@ def encode_spec(spec: JobSpec) -> str:
             "requeue": spec.requeue,
             "cap": spec.cap,
             "umask": spec.umask,
-            "pty": {"columns": spec.pty.columns, "rows": spec.pty.rows} if spec.pty is not None else None,
+            "pty": window_to_plain(spec.pty),
             "script": spec.script,
             "interpreter": spec.interpreter,
             "array": array_to_plain(spec.array),

@@ -135,7 +135,8 @@ def test_a_job_of_before_there_were_terminals_wants_none() -> None:
     """And one that wants one keeps its size."""
     assert decode_spec((GOLDEN / "spec-v1.json").read_text()).pty is None
     assert Window(columns=132, rows=50) == decode_spec((GOLDEN / "spec-v1-pty.json").read_text()).pty
-    assert Window(columns=7, rows=3) == decode_spec(encode_spec(make_spec(pty=Window(columns=7, rows=3)))).pty
+    for window in (Window(columns=7, rows=3), Window(columns=7, rows=3, typed=True)):
+        assert window == decode_spec(encode_spec(make_spec(pty=window))).pty
 
 
 def test_a_job_of_before_there_were_checkouts_has_none() -> None:
@@ -153,6 +154,8 @@ def test_a_terminal_of_no_size_is_refused(size: Any) -> None:
     """Whatever a program hands in."""
     with pytest.raises(BadRequest, match="a terminal's size must be whole numbers"):
         Window(columns=size)
+    with pytest.raises(BadRequest, match="somebody types on a terminal is true or false"):
+        Window(typed=1)  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match="pty must be the size of a terminal"):
         make_spec(pty=(80, 24))
 
