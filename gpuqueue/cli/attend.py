@@ -43,10 +43,13 @@ def attach(job_id: str) -> None:
         sys.exit(Attendance(client, job_id, ours=False).to_the_end())
 
 
+def _is_at_a_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _may_sit_at(log: Path | None) -> bool:
     """Return whether we are at a terminal, and the run whose log lies at *log* has one to type on by now."""
-    here = sys.stdin.isatty() and sys.stdout.isatty()
-    return here and log is not None and os.path.lexists(log.with_name(TTY))
+    return _is_at_a_terminal() and log is not None and os.path.lexists(log.with_name(TTY))
 
 
 class CtrlC:
@@ -96,7 +99,7 @@ class Attendance:
         self._errors = LogTail(STDERR)
         self._line = WaitLine(client)
         self._ctrl_c = CtrlC()
-        self._cancelled = self._unreadable = self._apart = self._is_typed = self._may_sit = False
+        self._cancelled = self._unreadable = self._apart = self._is_typed = self._may_sit = self._is_told = False
         #: The log of the run at whose terminal we have sat, or could not.
         self._sat: Path | None = None
 
@@ -146,6 +149,10 @@ class Attendance:
         self._ctrl_c.check()
         self._is_typed = job.spec.pty is not None and job.spec.pty.typed
         self._may_sit = self._is_typed and job.state is JobState.RUNNING
+        if self._may_sit and job.host == self._client.settings.host and _is_at_a_terminal() and not self._is_told:
+            self._is_told = True  # before it shows anything: a prompt must stay the last that stands there
+            self._line.clear()
+            say("gpuqueue", f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on")
         self._look_for_terminal()
 
     def _look_for_terminal(self) -> None:
@@ -165,7 +172,6 @@ class Attendance:
         except OSError as error:
             say("gpuqueue", f"nobody can type to job {self._job_id} from here: {error.strerror}")
             return
-        say("gpuqueue", f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on")
         if seat.sit(self._tail, put):
             click.echo("", err=True)
             self._leave(f"it runs on: gpuqueue attach {self._job_id}")
