@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType, TracebackType
 
 import click
 
 from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids
+from gpuqueue.cli.ctrl_c import CtrlC
 from gpuqueue.cli.held import tell_again, tell_held
 from gpuqueue.cli.wait_line import WaitLine
 from gpuqueue.client import Client
@@ -50,38 +49,6 @@ def _is_at_a_terminal() -> bool:
 def _may_sit_at(log: Path | None) -> bool:
     """Return whether we are at a terminal, and the run whose log lies at *log* has one to type on by now."""
     return _is_at_a_terminal() and log is not None and os.path.lexists(log.with_name(TTY))
-
-
-class CtrlC:
-    """Notes the first Ctrl-C, so that it is dealt with where no output can get lost; the second one interrupts."""
-
-    def __init__(self) -> None:
-        self._noted = False
-
-    def __enter__(self) -> CtrlC:  # noqa: PYI034 - typing.Self is of 3.11
-        self._before = signal.getsignal(signal.SIGINT)
-        if self._before is not signal.SIG_IGN:  # nohup, or the background of a script
-            signal.signal(signal.SIGINT, self._note)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        signal.signal(signal.SIGINT, self._before)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - as the signal module calls it
-        if self._noted:
-            raise KeyboardInterrupt
-        self._noted = True
-
-    def check(self) -> None:
-        """Raise KeyboardInterrupt if there was a Ctrl-C."""
-        if self._noted:
-            raise KeyboardInterrupt
-
-    def forget(self) -> None:
-        """Begin anew."""
-        self._noted = False
 
 
 class TerminalThere(Exception):

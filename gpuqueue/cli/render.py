@@ -147,7 +147,7 @@ def story(record: Record) -> str:
     why = job.because or waits_for(job, datetime.now(timezone.utc))
     lines = [
         f"job {job.label}  {plain(spec.name)}",
-        f"  state      {state(job)}" + (f" ({why})" if why else ""),
+        f"  state      {state(job)}" + (f" ({why})" if why and why != str(job.state) else ""),
         f"  user       {plain(spec.account.name)} on {plain(spec.account.host)}",
         f"  command    {plain(spec.command)}",
         f"  directory  {plain(spec.cwd)}",

@@ -138,7 +138,7 @@ def test_a_job_whose_kind_nobody_serves_waits_and_the_user_is_told(
     assert ("memory" if line is None else "device") == job["reason"]
     head, row = site.cli("queue").stdout.splitlines()
     assert ("device" in row) == (line is not None)
-    assert (words[1] if words else "") == row[head.index("WANTS") :].split("  ")[0].strip()
+    assert (words[1] if words else "-") == row[head.index("WANTS") :].split("  ")[0].strip()
 
 
 def test_a_site_says_on_what_jobs_run_and_a_job_says_otherwise(site: Site) -> None:
