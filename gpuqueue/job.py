@@ -283,6 +283,8 @@ class JobSpec:
         self._check_devices()
         self._check_course()
         self._check_notices()
+        if self.retry_of is not None and not 0 < self.retry_of <= 2**53:
+            raise BadRequest(f"a job is another try of a job by its id, not of {brief(self.retry_of)}")
         if not self.name or len(self.name) > MAX_NAME:
             raise BadRequest(f"a job's name must have 1 to {MAX_NAME} characters")
         if not self.cwd.startswith("/"):

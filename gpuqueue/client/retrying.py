@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue import checks
 from gpuqueue.array import Array, Indexes
+from gpuqueue.checkout import CheckoutLook
 from gpuqueue.client.choosing import Choosing
 from gpuqueue.client.submitting import Submitting
 from gpuqueue.client.waiting import Waiting
@@ -75,6 +77,7 @@ class Retrying(Submitting, Choosing, Waiting):
             waits=Waits(dedupe=spec.waits.dedupe),
             retry_of=before.id,
             tags=before.tags,
+            git=CheckoutLook(Path(spec.cwd)).seen() if self.settings.git and spec.git is not None else None,
             array=None if spec.array is None else self._failed(before, spec.array, name),
             **{field: value for field, value in changes.items() if value is not None},
         )

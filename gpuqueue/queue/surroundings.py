@@ -36,7 +36,7 @@ def ask(pipe: Any) -> None:
     pipe.hvals(keys.FACTS)
     pipe.hkeys(keys.DRAINED)
     pipe.hgetall(keys.KEPT)
-    pipe.hget(keys.META, "claims")
+    pipe.hmget(keys.META, "claims", "reap")
     pipe.hgetall(keys.LIMITS)
 
 
@@ -57,10 +57,12 @@ class Surroundings:
         """Take the answers to :func:`ask`."""
         (seconds, micros), facts, drained, kept, claims, limits = answers
         self.now_ms = int(seconds) * 1000 + int(micros) // 1000
-        self._limits, self._claims = limits, claims
+        self._limits = limits
+        #: Nothing is claimed before, and not before a tick has seen it: see pausing() in lua/lib.lua.
+        self._paused = int(claims[0] or 0) > min(self.now_ms, int(claims[1] or 0))
         self.held_bytes: dict[int, int] = {}
         self._announced = announced(facts)
-        self._devices: list[tuple[Device, str]] = []
+        self._records: list[tuple[Device, str]] = []
         self._drained = set(drained)
         #: By UUID for which job a device is kept that is kept for one.
         self._kept = {device: reservation.partition(":")[0] for device, reservation in kept.items()}
@@ -76,7 +78,7 @@ class Surroundings:
         """Take the answers to :meth:`ask_devices`."""
         for (_, device), record, leases in zip(self._announced, answers[::2], answers[1::2], strict=True):
             if record:
-                self._devices.append((device, replies.pool(record)))
+                self._records.append((device, record))
             self._add_held(leases)
 
     def _add_held(self, leases: Mapping[str, str]) -> None:
@@ -89,16 +91,19 @@ class Surroundings:
         """Return why *job* waits: of those that wait for memory some wait for something else. *uses*: who has what."""
         if job.reason is not WaitReason.MEMORY:
             return job.reason
-        found = takers(job.spec, self._devices)
+        found = takers(job.spec, [(device, replies.pool(record)) for device, record in self._records])
         if not found:
             return WaitReason.DEVICE
         if self._drained.issuperset(found):
             return WaitReason.DRAINED
-        limits = limiting.Limits.from_fields(self._limits)
-        is_limited = bool(limits.users or limits.groups)
-        if is_limited and limits.over(job.spec.account.name, meeting.use_of(job.spec), uses()):
+        if self._limits and self._is_over_a_limit(job, uses):
             return WaitReason.LIMIT
         for_others = {device for device, job_id in self._kept.items() if job_id != str(job.id)}
         if self._drained.union(for_others).issuperset(found):
             return WaitReason.RESERVATION
-        return WaitReason.PAUSE if int(self._claims or 0) > self.now_ms else WaitReason.MEMORY
+        return WaitReason.PAUSE if self._paused else WaitReason.MEMORY
+
+    def _is_over_a_limit(self, job: Job, uses: Callable[[], Mapping[str, Use]]) -> bool:
+        limits = limiting.Limits.from_fields(self._limits)
+        is_limited = bool(limits.users or limits.groups)
+        return is_limited and bool(limits.over(job.spec.account.name, meeting.use_of(job.spec), uses()))

@@ -41,7 +41,7 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
     assert "it has room, and a limit leaves none: see above" in why
     assert "it starts when its limit leaves room, and it is its turn" in why
     assert [1, 2] == why_told["limit"]["runs"]
-    assert " limit " in site.cli("queue").stdout.splitlines()[-1]
+    assert "limit" == site.cli("queue").stdout.splitlines()[-1].split()[-1]
 
 
 def test_a_site_without_limits_says_so(site: Site) -> None:

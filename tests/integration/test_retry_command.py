@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,24 @@ def test_what_it_waited_for_is_not_waited_for_again(site: Site) -> None:
 
     assert (JobState.QUEUED, None, 2) == (again.state, again.begins_at, again.spec.retries.times)
     assert (again.id, [again.id]) == (twin.id, found)
+
+
+def test_a_retry_notes_what_is_checked_out_now(site: Site, tmp_path: Path) -> None:
+    """The files that it reads are those of now, whatever commit its first try had."""
+
+    def git(*words: str) -> str:
+        command = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words)
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    client = quiet(site)
+    first = int(site.cli("submit", "--mem", "64M", "--cwd", str(tmp_path), "--", "true").stdout)
+    ended(site, 1, first)
+    git("commit", "-q", "--allow-empty", "-m", "two")
+
+    second = int(site.cli("retry", str(first)).stdout)
+
+    seen = client.get(second).spec.git
+    assert seen is not None
+    assert git("rev-parse", "HEAD") == seen.commit
