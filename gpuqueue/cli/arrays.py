@@ -11,7 +11,7 @@ from gpuqueue.cli.ended import code_of
 from gpuqueue.command import INTERRUPTED
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Job, JobState
-from gpuqueue.jobname import JobName
+from gpuqueue.jobname import JobName, meant
 from gpuqueue.words import plain, short
 
 if TYPE_CHECKING:
@@ -45,20 +45,20 @@ def array_options(command: F) -> F:
 
 
 class JobNameType(click.ParamType):  # type: ignore[type-arg]  # a generic in the newest click alone
-    """A job as people name it: ``17``, a member ``17_2``; where *parts* is true also ``17_5-9``."""
+    """A job as people name it: ``17``, a member ``17_2``; where *several* is true also ``17_5-9`` and ``12-19``."""
 
     name = "ID"
 
-    def __init__(self, *, parts: bool = False) -> None:
-        self._parts = parts
+    def __init__(self, *, several: bool = False) -> None:
+        self._several = several
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the name as it was written, if it is one."""
         try:
-            name = JobName.parse(str(value))
+            name = meant(str(value)) if self._several else JobName.parse(str(value))
         except BadRequest as error:
             self.fail(str(error), param, ctx)
-        if name.part is not None and name.member is None and not self._parts:
+        if isinstance(name, JobName) and name.part is not None and name.member is None and not self._several:
             self.fail(f"{name} is several jobs: name one, or all of {name.id}", param, ctx)
         return str(name)
 

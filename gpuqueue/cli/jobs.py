@@ -18,6 +18,7 @@ from gpuqueue.cli.period import EXAMPLES, moment
 from gpuqueue.cli.queue_json import listing_to_plain
 from gpuqueue.cli.queue_table import queue_table
 from gpuqueue.client import Client
+from gpuqueue.client.choosing import Which
 from gpuqueue.codec import record_to_plain
 from gpuqueue.command import put, say
 from gpuqueue.errors import BadRequest, Refused
@@ -154,7 +155,9 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
 
 
 @click.command()
-@click.argument("ids", metavar="ID…", type=JobNameType(parts=True), nargs=-1, required=True, shell_complete=live_ids())
+@click.argument(
+    "ids", metavar="ID…", type=JobNameType(several=True), nargs=-1, required=True, shell_complete=live_ids()
+)
 @click.option("--any/--all", "first", help="For the first of them to end, or for all of them (the default).")
 @click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); the jobs go on.")
 @json_option
@@ -169,12 +172,13 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, as_json: boo
       gpuqueue wait 12 13
       gpuqueue wait --timeout 2h 12 && gpuqueue logs 12
       gpuqueue wait --any 12 13 14
-      gpuqueue wait 17_0-9
+      gpuqueue wait 14-19 17_0-9
     """  # noqa: D301 - \b is click's mark for lines to keep
-    names = [one for name in ids for one in JobName.parse(name).each()]
     timeout_s = None if timeout is None else parse_duration(timeout)
     ended: dict[int | str, Job] = {}
     with Client() as client:
+        meant = [name for word in ids for name in client.named(word, which=Which.ANY)]
+        names = [one for name in meant for one in JobName.parse(name).each()]
         for name, job in client.ends(names, timeout_s=timeout_s, held=tell_held):
             ended[name] = job
             if job.because:

@@ -113,15 +113,18 @@ class Looking(Connection):
         return job if job is not None else self.show(array_id).job
 
     def _must_have(self, name: JobName) -> None:
-        """Refuse a part of what is no array, or of none that is known.
+        """Refuse a part of what is no array, or of none that is known, and one that has no member.
 
         Raises:
-            JobNotFound: nobody knows the array.
+            JobNotFound: nobody knows the array, or it has no such member.
             BadRequest: it has no members.
 
         """
-        if self._array(name.id).spec.array is None:
+        array = self._array(name.id).spec.array
+        if array is None:
             raise BadRequest(f"job {name.id} is no array: there is no part {name}")
+        if name.part is not None and not any(index in array.indexes for index in name.part):
+            raise JobNotFound(f"there is no job {name}: the members of {name.id} are {array.indexes}")
 
     def newest(self, job: int | str) -> Record:
         """Return the job with its newest run, from the queue alone wherever that knows it: an open log is read so.

@@ -153,3 +153,23 @@ def test_the_history_is_not_asked_where_the_queue_knows(open_site: Site, what: s
 
     _, err = process.communicate(timeout=30)
     assert (0, ["False"]) == (process.returncode, err.splitlines())
+
+
+def test_a_range_is_all_jobs_of_it_that_there_are(open_site: Site) -> None:
+    """Also those that have ended; of none at all it is said."""
+    first, second = submit(open_site), submit(open_site)
+    assert [first, second] == [end(open_site), end(open_site, 3)]
+
+    assert 3 == open_site.cli("wait", f"{first}-{second + 7}", check=False).returncode
+    nobody = open_site.cli("wait", f"{second + 1}-{second + 7}", check=False)
+    assert (3, True) == (nobody.returncode, "no job of" in nobody.stderr)
+
+
+def test_a_member_that_there_is_not_is_said_not_to_be(open_site: Site) -> None:
+    """It was said to neither wait nor run."""
+    array = open_site.client.submit(["true"], mem="64M", array="0-9").id
+
+    refused = open_site.cli("cancel", f"{array}_77", check=False)
+
+    assert 3 == refused.returncode
+    assert f"there is no job {array}_77: the members of {array} are 0-9" in refused.stderr
