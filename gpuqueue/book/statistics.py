@@ -123,7 +123,7 @@ def _labels(connection: sa.Connection, uuids: set[str]) -> dict[str, str]:
         )
         row = connection.execute(newest).first()
         index = "cpu" if row and row.kind == DeviceKind.CPU.value else row.host_index if row else None
-        labels[uuid] = uuid if row is None or index is None else f"{index}@{row.host}"
+        labels[uuid] = uuid if row is None or index is None else f"{row.host}:{index}"
     return labels
 
 

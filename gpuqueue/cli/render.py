@@ -70,10 +70,10 @@ def state(job: Job) -> str:
 
 
 def devices_of(run: Run | None) -> str:
-    """Return where a run ran, for people: index and host, such as ``0,1@nodeA``."""
+    """Return where a run ran, for people: host and indexes, such as ``nodeA:0,1``."""
     if run is None or not run.devices:
         return "-"
-    return plain(f"{','.join(map(device_label, run.devices))}@{run.host}")
+    return plain(f"{run.host}:{','.join(map(device_label, run.devices))}")
 
 
 def device_label(device: Device | RunDevice) -> str:

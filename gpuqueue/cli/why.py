@@ -140,7 +140,7 @@ def _place(found: Why, verdict: Verdict) -> tuple[str, int]:
 
 def _label(found: Why, uuid: str) -> str:
     status = found.devices.get(uuid)
-    return plain(uuid) if status is None else plain(f"{render.device_label(status.device)}@{status.host}")
+    return plain(uuid) if status is None else plain(f"{status.host}:{render.device_label(status.device)}")
 
 
 def _why_not(found: Why, verdict: Verdict) -> str:

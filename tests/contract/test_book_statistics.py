@@ -118,7 +118,7 @@ def test_a_run_counts_on_each_of_its_devices_and_once_as_a_run(book: Book, diary
 
     assert {"ada": 4 * HOUR} == pytest.approx(of(by_user, "gpu_s"))
     assert ({"ada": 1}, {"ada": 1}) == (of(by_user, "runs"), of(by_user, "jobs"))
-    assert {"0@nodeA": 2 * HOUR, "1@nodeA": 2 * HOUR} == pytest.approx(of(by_device, "gpu_s"))
+    assert {"nodeA:0": 2 * HOUR, "nodeA:1": 2 * HOUR} == pytest.approx(of(by_device, "gpu_s"))
     assert (1, 4 * HOUR) == (by_device.total.runs, pytest.approx(by_device.total.gpu_s))
 
 
@@ -210,7 +210,7 @@ def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(book: Book, diary: Diary) -
     assert (5 * HOUR, HOUR) == (pytest.approx(total.gpu_s), pytest.approx(total.cpu_s))
     assert (0.2 * 3 + 1.0 + 0.5) / 5 == pytest.approx(total.utilisation)
     assert {"nodeA": 4 * HOUR, "nodeB": HOUR} == pytest.approx(of(ask(book, By.HOST), "gpu_s"))
-    assert ["cpu@nodeA", "0@nodeA", "0@nodeB"] == [group.label for group in ask(book, By.DEVICE).groups]
+    assert ["nodeA:cpu", "nodeA:0", "nodeB:0"] == [group.label for group in ask(book, By.DEVICE).groups]
     assert {"bob": HOUR} == pytest.approx(of(ask(book, user="bob"), "gpu_s"))
 
 
@@ -256,6 +256,6 @@ def test_a_course_has_each_step_of_each_device(book: Book, diary: Diary) -> None
 
     assert (at(0), at(2), at(4)) == course.bounds
     assert [4 * HOUR, 2 * HOUR] == pytest.approx([step.gpu_s for step in course.steps])
-    assert ["0@nodeA", "1@nodeA"] == [label for label, _ in course.devices]
+    assert ["nodeA:0", "nodeA:1"] == [label for label, _ in course.devices]
     assert [[2 * HOUR, HOUR]] * 2 == [pytest.approx([step.gpu_s for step in steps]) for _, steps in course.devices]
     assert [0.25, 0.25] == pytest.approx([step.utilisation for step in course.devices[0][1]])
