@@ -210,7 +210,7 @@ def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(book: Book, diary: Diary) -
     assert (5 * HOUR, HOUR) == (pytest.approx(total.gpu_s), pytest.approx(total.cpu_s))
     assert (0.2 * 3 + 1.0 + 0.5) / 5 == pytest.approx(total.utilisation)
     assert {"nodeA": 4 * HOUR, "nodeB": HOUR} == pytest.approx(of(ask(book, By.HOST), "gpu_s"))
-    assert ["nodeA:cpu", "nodeA:0", "nodeB:0"] == [group.label for group in ask(book, By.DEVICE).groups]
+    assert ["nodeA:0", "nodeA:cpu", "nodeB:0"] == [group.label for group in ask(book, By.DEVICE).groups]
     assert {"bob": HOUR} == pytest.approx(of(ask(book, user="bob"), "gpu_s"))
 
 
