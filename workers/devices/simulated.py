@@ -26,6 +26,7 @@ MAX_DEVICES = 64
 
 _SPEC = re.compile(r"(?:(\d{1,9})x)?(.+)", re.IGNORECASE)
 _VISIBLE = b"CUDA_VISIBLE_DEVICES="
+_STAT_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Places in /proc/PID/stat, counted from the state, which follows the name's closing bracket; see proc(5).
 _START, _RSS, _ENV_START, _ENV_END = 19, 21, 47, 48
@@ -92,10 +93,12 @@ class SimulatedBackend:
         listed: dict[_Identity, frozenset[str]] = {}
         processes: dict[int, int | None] = {}
         for identity, rss_bytes in _processes():
+            if not rss_bytes:  # a thread of the kernel, mostly: nothing to look up
+                continue
             uuids = self._devices_of(identity)
             if identity.lasting:
                 listed[identity] = uuids
-            if device.uuid in uuids and rss_bytes:
+            if device.uuid in uuids:
                 processes[identity.pid] = rss_bytes // len(uuids)
         self._listed = listed  # those that are gone are forgotten
         used_bytes = sum(held or 0 for held in processes.values())
@@ -149,10 +152,15 @@ def _processes() -> Iterator[tuple[_Identity, int]]:
         if not name.isdigit():
             continue
         try:
-            with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - as above
-                raw = file.read()
+            stat = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)  # no file object: a look is thousands
         except OSError:
             continue
+        try:
+            raw = os.read(stat, _STAT_BYTES)
+        except OSError:
+            continue
+        finally:
+            os.close(stat)
         # The name is in brackets and may itself hold any character.
         fields = raw[raw.rindex(b")") + 2 :].split()
         identity = _Identity(int(name), int(fields[_START]), int(fields[_ENV_START]), int(fields[_ENV_END]))
