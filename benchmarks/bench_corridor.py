@@ -1,8 +1,8 @@
 """How long the corridor takes, beside floors measured in the same run.
 
-python benchmarks/bench_corridor.py [--rounds 15] [--json]
+python benchmarks/bench_corridor.py [--rounds 15] [--devices sim:1x8G] [--json]
 
-Starts a private machine (embedded store, one simulated device, a real Celery worker) in a temporary directory.
+Starts a private machine (embedded store, simulated devices, each with a real Celery worker) in a temporary directory.
 Rounds alternate between a figure and its floor, since the machine is noisy; medians are printed, and ratios.
 """
 
@@ -115,7 +115,7 @@ def idle(seconds: float, environ: dict[str, str]) -> dict[str, float]:
         for process in psutil.process_iter()
         if "run" in _command(process) and environ["GPUQUEUE_STATE_DIR"] in str(_environ(process))
     ]
-    (worker,) = workers
+    worker = workers[0]
     before = worker.cpu_times()
     time.sleep(seconds)
     after = worker.cpu_times()
@@ -146,13 +146,15 @@ def main() -> None:
     """Measure all and print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--jobs", type=int, default=100, help="trivial jobs in a row")
+    parser.add_argument("--devices", default="sim:1x8G", metavar="SPEC")
     parser.add_argument("--idle", type=float, default=20.0, help="seconds to watch an idle worker")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gpuqueue-bench-") as place:
         environ = {**os.environ, "GPUQUEUE_STATE_DIR": place, "GPUQUEUE_CONFIG": os.devnull}
         os.environ["GPUQUEUE_STATE_DIR"] = place
-        quiet(str(BIN / "gpuqueue"), "up", "--devices", "sim:1x8G", environ=environ)
+        quiet(str(BIN / "gpuqueue"), "up", "--devices", options.devices, environ=environ)
         try:
             with Client(Settings.load(environ)) as client:
                 worker = idle(options.idle, environ)
@@ -160,7 +162,7 @@ def main() -> None:
                     **submit_to_start(options.rounds, client, Path(place)),
                     **submit_process(options.rounds, environ),
                     **round_trip(options.rounds, client),
-                    **throughput(100, client),
+                    **throughput(options.jobs, client),
                 }
         finally:
             quiet(str(BIN / "gpuqueue"), "down", "--cancel-jobs", environ=environ)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import select
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from gpuqueue.units import GIB
 from workers.environment import environment
 from workers.inside_report import read_reports
 from workers.rundir import Held, RunDir, ShimSpec
-from workers.runner import SHIM
+from workers.shims import Shims
 
 GPU = RunDevice(uuid="GPU-0", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
 
@@ -66,14 +65,20 @@ class Ran:
                 time_limit_s=60,
                 kill_grace_s=1,
                 start_before=time.monotonic() + 60,
-                lock_fd=lock,
                 umask=0o022,
             )
         )
         self.directory.vouch(time.monotonic() + 60)
-        shim = [sys.executable, "-I", "-S", str(SHIM), str(self.directory.path)]
-        subprocess.run(shim, pass_fds=(lock,), start_new_session=True, timeout=90, check=True)
+        by = Shims()
+        shim = by.start(self.directory.path, lock)
         os.close(lock)
+        poll = select.poll()
+        poll.register(shim.handle, select.POLLIN)
+        assert poll.poll(90_000), "the job did not end"
+        assert 0 == shim.code()
+        os.close(shim.handle)
+        shim.close()
+        by.close()
         end = self.directory.exit()
         assert end is not None
         self.code = end.ending.exit_code

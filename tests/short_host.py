@@ -15,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from workers import tree
+from workers.shim_forkserver import NAME
+
 MNT_DETACH = 2
 #: Where version 1 of the control groups counts processes.
 PIDS = Path("/sys/fs/cgroup/pids")
@@ -106,20 +109,27 @@ def _is_open(number: int) -> bool:
 
 @contextlib.contextmanager
 def no_processes(pid: int, *, but: int = 0) -> Iterator[None]:
-    """Let the process *pid* start no process and no thread, *but* so many, for a while; skip where that cannot be."""
+    """Let the worker *pid* start no process and no thread, *but* so many, for a while; skip where that cannot be.
+
+    Nor can the fork server beside it.
+    """
+    pids = [pid, *(each for each in tree._children(pid) if _name(each) == NAME)]
     if os.getuid() != 0:
         before = resource.prlimit(pid, resource.RLIMIT_NPROC)
-        resource.prlimit(pid, resource.RLIMIT_NPROC, (_tasks_of_user() + but if but else 0, before[1]))
+        for each in pids:
+            resource.prlimit(each, resource.RLIMIT_NPROC, (_tasks_of_user() + but if but else 0, before[1]))
         try:
             yield
         finally:
-            resource.prlimit(pid, resource.RLIMIT_NPROC, before)
+            for each in pids:
+                resource.prlimit(each, resource.RLIMIT_NPROC, before)
         return
     # The kernel holds root to no RLIMIT_NPROC, but to the limit of a control group.
     group = PIDS / f"gpuqueue-test-{uuid.uuid4().hex}"
     try:
         group.mkdir()
-        (group / "cgroup.procs").write_text(str(pid))
+        for each in pids:
+            (group / "cgroup.procs").write_text(str(each))
         (group / "pids.max").write_text(str(int((group / "pids.current").read_text()) + but))
     except OSError as error:
         with contextlib.suppress(OSError):
@@ -134,6 +144,10 @@ def no_processes(pid: int, *, but: int = 0) -> Iterator[None]:
                 (PIDS / "cgroup.procs").write_text(each)
         with contextlib.suppress(OSError):
             group.rmdir()
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _tasks_of_user() -> int:

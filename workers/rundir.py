@@ -63,7 +63,6 @@ class ShimSpec:
     time_limit_s: float | None
     kill_grace_s: float
     start_before: float
-    lock_fd: int
     umask: int
     #: Largest log, in bytes; None: no limit.
     log_limit_bytes: int | None = None

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import os
 import select
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 from gpuqueue.clock import Clock
@@ -31,6 +30,7 @@ from workers.live import LiveRun, LiveRuns
 from workers.rundir import Exit, ShimSpec
 from workers.sampler import Sampler
 from workers.shim import CANNOT_WRITE
+from workers.shims import Shim, Shims, Unanswered
 from workers.steady import SteadyEvent
 from workers.verdict import judged, tail
 from workers.witness import Witness
@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SHIM = Path(__file__).with_name("shim.py")
 #: What becomes of a run whose claim was given back, cancelled or stale.
 NOT_STARTED = "not started"
 #: Pause between two tries to tell an ending to a store that does not answer, in seconds.
@@ -74,13 +73,19 @@ class Runner:
         self._clock = clock
         self._witness = Witness(gate, clock)
         self._after_end = AfterEnd()
+        self._shims = Shims()
         self._detached = SteadyEvent()
         self._detach_read, self._detach_write = os.pipe()
+
+    def prepare(self) -> None:
+        """Have ready what the first run needs."""
+        self._shims.prepare()
 
     def detach(self) -> None:
         """Let every run go on without us, from now on."""
         self._detached.set()
         os.write(self._detach_write, b"x")
+        self._shims.close()
 
     def run(self, run: LiveRun) -> str:
         """Take *run* as far as it goes; return in one word how far that was, for the log and for Celery.
@@ -125,7 +130,7 @@ class Runner:
 
     # ---- start ---------------------------------------------------------------------------------------------------
 
-    def _start(self, run: LiveRun, spec: JobSpec) -> subprocess.Popen[bytes] | None:
+    def _start(self, run: LiveRun, spec: JobSpec) -> Shim | None:
         try:
             changed = self._gate.still_fits(run)
         except OSError as error:
@@ -172,7 +177,7 @@ class Runner:
         )
         return until_s, verdict
 
-    def _spawn(self, run: LiveRun, spec: JobSpec, *, start_before: float) -> subprocess.Popen[bytes]:
+    def _spawn(self, run: LiveRun, spec: JobSpec, *, start_before: float) -> Shim:
         if run.lock_fd is None:
             raise OSError("the run directory is locked by somebody else")
         held, directory = run.held, run.directory
@@ -186,7 +191,6 @@ class Runner:
                 kill_grace_s=self._settings.kill_grace_s,
                 fence_grace_s=self._settings.fence_grace_s,
                 start_before=start_before,
-                lock_fd=run.lock_fd,
                 umask=spec.umask,
                 log_limit_bytes=self._settings.log_limit_bytes,
                 pty=(spec.pty.columns, spec.pty.rows) if spec.pty is not None else None,
@@ -195,32 +199,47 @@ class Runner:
             )
         )
         directory.vouch(start_before)
-        shim = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-X", "utf8", str(SHIM), str(directory.path)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-            pass_fds=(run.lock_fd,),
-        )
+        shim = self._shim_of(run, run.lock_fd)
         run.since_s = self._clock.monotonic_s()
         self._runs.wake()  # for the sampler: a short run is over before its next turn
-        os.close(run.lock_fd)  # the shim alone holds the lock now: free means gone
-        run.lock_fd = None
         log.info("started %s: %s", run, spec.name)
+        return shim
+
+    def _shim_of(self, run: LiveRun, lock_fd: int) -> Shim:
+        """Start the shim of *run*. It alone holds the run's lock from then on: free means gone.
+
+        Raises:
+            OSError: there is none, and the lock is ours as before.
+            Unanswered: there is one; it is to be followed by its files.
+
+        """
+        run.lock_fd = None
+        try:
+            shim = self._shims.start(run.directory.path, lock_fd)
+        except (OSError, Unanswered) as error:
+            os.close(lock_fd)  # if there is a shim all the same, it still holds the lock
+            with contextlib.suppress(OSError):
+                run.lock_fd = run.directory.try_lock()
+            if run.lock_fd is None:
+                raise Unanswered(str(error)) from error
+            raise OSError(getattr(error, "errno", errno.EAGAIN), str(error)) from error
+        os.close(lock_fd)
         return shim
 
     # ---- follow --------------------------------------------------------------------------------------------------
 
-    def _follow_child(self, run: LiveRun, shim: subprocess.Popen[bytes]) -> bool:
-        """Wait until our own child is gone, however long that takes, and collect it; return whether it ever began."""
-        self._wait_for(os.pidfd_open(shim.pid))
-        code = shim.wait()
+    def _follow_child(self, run: LiveRun, shim: Shim) -> bool:
+        """Wait until the shim that we started is gone, however long that takes; return whether it ever began."""
+        try:
+            self._wait_for(shim.handle)
+            code = shim.code()
+        finally:
+            shim.close()
         if code != 0 and run.directory.held() is not None and run.directory.shim() is None:
             # It says who it is before it starts anything.
             cannot_write = "its run directory cannot be written"
-            self._never_began(run, cannot_write if code == CANNOT_WRITE else f"its shim ended at once with {code}")
+            words = f"its shim ended at once with {'a signal' if code is None else code}"
+            self._never_began(run, cannot_write if code == CANNOT_WRITE else words)
             return False
         return True
 

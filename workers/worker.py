@@ -101,6 +101,7 @@ class Worker:
                 "/proc hides the processes of other accounts (hidepid): strangers cannot be named, or seen at all"
             )
         self._device_lock = self._lock_device()
+        self._runner.prepare()
         self._adopt(hand_over)
         self._claimer = Claimer(
             self.settings,

@@ -21,6 +21,8 @@ STEPS = {
     "workers.rundir:Path.symlink_to": 2,  # the claim is on the disk, and no link leads there
     "workers.runner:Runner._start": 2,  # the run directory is there
     "workers.runner:Runner._spawn": 2,  # the queue said yes, no process yet
+    "workers.shims:Shims.start": 2,  # all is written down, and nobody was asked for a shim
+    "workers.shims:Shims._reply": 1,  # asked, and no answer was read
     "workers.runner:Runner._follow_child": 1,  # the shim is alive
     "workers.runner:Runner._settle": 1,  # the job has ended, nobody was told
     "workers.rundir:RunDir.tell": 1,  # the queue was told, nobody wrote that down
@@ -71,6 +73,8 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
     [
         "workers.rundir:RunDir.create",
         "workers.rundir:RunDir.write_spec",
+        "workers.shims:Shims.start",
+        "workers.shims:Shims._reply",
         "workers.runner:Runner._follow_child",
         "workers.runner:Runner._settle",
         "workers.rundir:RunDir.tell",

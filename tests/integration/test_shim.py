@@ -33,6 +33,14 @@ def test_exit_codes_and_signals_come_back_true(shims: Any, script: str, words: s
     assert words == str(shims("sh", "-c", script).ended().ending)
 
 
+def test_a_worker_of_an_older_version_starts_it_by_itself(shims: Any) -> None:
+    """An upgrade under a running worker: it knows no fork server, and says in the spec which file is the lock."""
+    shim = shims("sh", "-c", "ls -l /proc/self/fd; exit 3", old=True)
+
+    assert "exit 3" == str(shim.ended().ending)
+    assert 5 == len(shim.log().splitlines()), shim.log()  # a head, the three streams, and the list itself
+
+
 def test_output_and_errors_are_in_one_log_in_order(shims: Any) -> None:
     """Two streams, one file, the order of writing."""
     shim = shims("sh", "-c", "echo one; echo two >&2; echo three; echo four >&2")

@@ -92,7 +92,7 @@ def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> N
     assert "1 jobs go on without a worker for up to 7d" in left
     (beat,) = home.state.glob("runs/[0-9]*/*/beat")
     assert 6 * 86400 < float(beat.read_text()) - time.monotonic() <= 7 * 86400
-    assert any("shim.py" in command for command in home.ours())
+    assert any("shim_forkserver.py" in command for command in home.ours())
     home("up", "--devices", "cpu")
     gate.touch()
     home("wait", "1", code=4)
@@ -187,7 +187,7 @@ def test_nothing_is_left_running_silently(home: Home) -> None:
     assert identity.wait(10)
 
     assert "job 1 still runs without a worker" in home("down", code=5)
-    assert any("shim.py" in command for command in home.ours())
+    assert any("shim_forkserver.py" in command for command in home.ours())
     home("down", "--cancel-jobs")
 
     assert [] == home.ours()
