@@ -224,8 +224,9 @@ class JobSpec:
 
     ``mem_bytes`` is what the job needs free on *each* of its ``gpus`` devices. ``env`` is the submitter's
     environment; it stays out of ``repr`` because people paste logs and environments hold secrets. ``cap``
-    lets the worker tell the job's frameworks to stay within ``mem_bytes``. ``umask`` is the submitter's. ``pty`` is the
-    size of the terminal that it wants for its output; None: a file will do. ``device`` is
+    lets the worker tell the job's frameworks to stay within ``mem_bytes``. ``umask`` is the submitter's. ``warm`` says
+    that a spare interpreter may become its first process. ``pty`` is the size
+    of the terminal that it wants for its output; None: a file will do. ``device`` is
     the kind of device that it wants; None, where nothing is said, means a GPU wherever the queue knows of one
     (:func:`gpuqueue.device.suits`). ``placement`` is what it says of its devices beside that.
     ``waits`` is what it waits for beside a device, ``retries`` how often it runs again after a failure.
@@ -253,6 +254,7 @@ class JobSpec:
     requeue: bool = True
     cap: bool = True
     umask: int = 0o022
+    warm: bool = False
     pty: Window | None = None
     script: str | None = None
     interpreter: str | None = None
@@ -347,6 +349,7 @@ class JobSpec:
             ("requeue", self.requeue, _FLAG),
             ("cap", self.cap, _FLAG),
             ("separate_stderr", self.separate_stderr, _FLAG),
+            ("warm", self.warm, _FLAG),
             ("script", self.script, _TEXT_OR_NONE),
             ("interpreter", self.interpreter, _TEXT_OR_NONE),
             ("snapshot", self.snapshot, _TEXT_OR_NONE),

@@ -141,6 +141,12 @@ class Settings:
     notify_urls: bool = True
     #: Whether a job notes which commit its directory had checked out when it was submitted.
     git: bool = True
+    #: How many interpreters each worker keeps in waiting for jobs with ``--warm``.
+    warm_spares: int = 1
+    #: What they import, separated by commas.
+    warm_modules: str = "torch"
+    #: How long one waits for a job that wants it.
+    warm_idle_s: float = 600.0
     #: Where each value comes from.
     origins: Mapping[str, str] = field(default_factory=dict, repr=False)
 
@@ -450,6 +456,19 @@ def _flag(raw: str) -> bool:
     return raw.lower() == "true"
 
 
+def _spares(raw: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,2}", raw):
+        raise BadRequest(f"{brief(raw)} is no number from 0 to 99")
+    return int(raw)
+
+
+def _modules(raw: str) -> str:
+    names = [name.strip() for name in raw.split(",")]
+    if not all(re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII) for name in names):
+        raise BadRequest(f"{brief(raw)} names no modules: write torch, or torch,torchvision")
+    return ",".join(names)
+
+
 def _on_partition(raw: str) -> OnPartition:
     try:
         return OnPartition(raw)
@@ -510,4 +529,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "notify": targets,
     "notify_urls": _flag,
     "git": _flag,
+    "warm_spares": _spares,
+    "warm_modules": _modules,
+    "warm_idle_s": parse_duration,
 }

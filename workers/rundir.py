@@ -43,8 +43,8 @@ LIVE = "live"
 TOLD = "told"
 #: What a settlement removes: the files of the run, whole or half-written. What the job itself has put there stays.
 _OURS = re.compile(
-    r"(claim|job|spec|beat|cancel|pid|exit|lock|meters|preempt\.json|tty)"
-    r"|\.(claim|job|spec|cancel|pid|exit|meters|preempt\.json)(\.\d+\.\d+)?"
+    r"(claim|job|spec|beat|cancel|pid|start|exit|lock|meters|preempt\.json|tty)"
+    r"|\.(claim|job|spec|cancel|pid|start|exit|meters|preempt\.json)(\.\d+\.\d+)?"
 )
 #: No process ends with a larger signal or exit code.
 MOST_STATUS = 255
@@ -332,6 +332,13 @@ class RunDir:
             max_rss_bytes=plain.whole_or_none("max_rss_bytes"),
             hosts_fault=plain.flag("hosts_fault", default=False),
         )
+
+    def start(self) -> str | None:
+        """Return whether a spare became the job, or why not; None where there was none, or nobody said so."""
+        with contextlib.suppress(Unreadable, OSError):
+            said = self._read("start")
+            return None if said is None else in_one_line(said)
+        return None
 
     def keep_meters(self, plain: Mapping[str, Any]) -> None:
         """Keep the figures so far, so that the peak is not lost with the worker that saw it."""

@@ -7,7 +7,7 @@ import errno
 import logging
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -30,7 +30,9 @@ from workers.live import LiveRun, LiveRuns
 from workers.rundir import Exit, ShimSpec
 from workers.sampler import Sampler
 from workers.shim import CANNOT_WRITE
+from workers.shim_spare import WARM
 from workers.shims import Shim, Shims, Unanswered
+from workers.spares import TIDY_S, Spares
 from workers.steady import SteadyEvent
 from workers.verdict import judged, tail
 from workers.witness import Witness
@@ -74,6 +76,7 @@ class Runner:
         self._witness = Witness(gate, clock)
         self._after_end = AfterEnd()
         self._shims = Shims()
+        self._spares = Spares(settings, self._shims, clock)
         self._detached = SteadyEvent()
         self._detach_read, self._detach_write = os.pipe()
 
@@ -81,10 +84,16 @@ class Runner:
         """Have ready what the first run needs."""
         self._shims.prepare()
 
+    def tidy(self, stopping: SteadyEvent) -> None:
+        """Let go of the spares that nobody wants any more, until *stopping* is set."""
+        while not stopping.wait(TIDY_S):
+            self._spares.tidy()
+
     def detach(self) -> None:
         """Let every run go on without us, from now on."""
         self._detached.set()
         os.write(self._detach_write, b"x")
+        self._spares.close()
         self._shims.close()
 
     def run(self, run: LiveRun) -> str:
@@ -181,11 +190,12 @@ class Runner:
         if run.lock_fd is None:
             raise OSError("the run directory is locked by somebody else")
         held, directory = run.held, run.directory
+        env = environment(held.job_id, held.token, spec, held.devices, directory.path, cap=self._settings.cap)
         directory.write_spec(
             ShimSpec(
                 argv=spec.argv,
                 cwd=spec.cwd,
-                env=environment(held.job_id, held.token, spec, held.devices, directory.path, cap=self._settings.cap),
+                env=env,
                 time_limit_s=spec.time_limit_s,
                 signal=(spec.signal.number, spec.signal.before_s) if spec.signal else None,
                 kill_grace_s=self._settings.kill_grace_s,
@@ -199,13 +209,13 @@ class Runner:
             )
         )
         directory.vouch(start_before)
-        shim = self._shim_of(run, run.lock_fd)
+        shim = self._shim_of(run, spec, env, run.lock_fd)
         run.since_s = self._clock.monotonic_s()
         self._runs.wake()  # for the sampler: a short run is over before its next turn
         log.info("started %s: %s", run, spec.name)
         return shim
 
-    def _shim_of(self, run: LiveRun, lock_fd: int) -> Shim:
+    def _shim_of(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim:
         """Start the shim of *run*. It alone holds the run's lock from then on: free means gone.
 
         Raises:
@@ -215,7 +225,7 @@ class Runner:
         """
         run.lock_fd = None
         try:
-            shim = self._shims.start(run.directory.path, lock_fd)
+            shim = self._warm(run, spec, env, lock_fd) or self._shims.start(run.directory.path, lock_fd)
         except (OSError, Unanswered) as error:
             os.close(lock_fd)  # if there is a shim all the same, it still holds the lock
             with contextlib.suppress(OSError):
@@ -224,6 +234,14 @@ class Runner:
                 raise Unanswered(str(error)) from error
             raise OSError(getattr(error, "errno", errno.EAGAIN), str(error)) from error
         os.close(lock_fd)
+        return shim
+
+    def _warm(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim | None:
+        """Return the shim of a spare that becomes the run, None where the job wants none or there is none for it."""
+        if not spec.warm:
+            return None
+        shim, why = self._spares.start(spec, env, run.directory.path, lock_fd)
+        run.notes.append("started warm" if shim is not None else f"started cold: {why}")
         return shim
 
     # ---- follow --------------------------------------------------------------------------------------------------
@@ -304,6 +322,9 @@ class Runner:
         again = Again(reason=WaitReason.RETRY) if ending.kind is EndingKind.PREEMPTED else None
         state = state_after(ending) if again is None else JobState.QUEUED
         evidence = self._witness.ended(run, ending, end.duration_s, log_tail)
+        start = run.directory.start()
+        if start is not None and start != WARM:
+            run.notes.append(f"started {start}")
         for text in run.taken_notes():
             self._answered(partial(self._queue.note, held.job_id, held.token, text))
         tell = partial(

@@ -20,6 +20,7 @@ tty       shim     the socket by which a terminal is typed on that people type o
 stderr    job      standard error, where the job wants it apart from standard output
 ….times   shim     when ``log`` (or ``stderr``) was how long
 inside/   job      a file for each of its processes that used torch on a GPU (see :mod:`workers.inside_report`)
+start     shim     whether a spare became the job, or why not (:mod:`workers.shim_spare`); only where one was to
 exit      shim     JSON: how it ended; appears at once and whole, after the last process is gone
 ========  =======  ===========================================================================================
 
@@ -48,17 +49,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from workers.shim_pty import Terminal
+    from workers.shim_spare import Spare
 if TYPE_CHECKING or __package__:
     from workers.shim_log import KeptLog
     from workers.shim_notice import Notice
-    from workers.shim_tree import WAKE, Tree, signal_all, start_ticks
+    from workers.shim_tree import PR_SET_PDEATHSIG, RESET, WAKE, Tree, signal_all, start_ticks
 else:  # isolated: the path holds the standard library and nothing else; that stays first
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     from shim_log import KeptLog
     from shim_notice import Notice
-    from shim_tree import WAKE, Tree, signal_all, start_ticks
+    from shim_tree import PR_SET_PDEATHSIG, RESET, WAKE, Tree, signal_all, start_ticks
 
-PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 #: Most of a file that is read, in characters. The largest is the spec: 1 MiB of JSON, and what the worker has added.
 MOST_READ = 64 * 1024 * 1024
@@ -72,8 +73,6 @@ EXCESS_GRACE_S = 1.0
 TOO_LATE = "started too late: the claim may be another's"
 #: What a host can be short of. A job that could not start for that has not failed.
 SHORTAGES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
-#: What a job finds as in a fresh session. Listed once, in the fork server: that takes 4 ms.
-RESET = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 #: Exit code of a shim that cannot write into the run directory: it never began.
 CANNOT_WRITE = os.EX_IOERR
 
@@ -171,19 +170,19 @@ class LogFile:
     """The log as the job's output: it writes there by itself. Standard error has one of its own if *errors* is one."""
 
     def __init__(self, log: int, errors: int | None = None) -> None:
-        self._log = log
-        self._errors = errors
+        self.log = log
+        self.errors = errors
 
     def take(self) -> None:
         """Make it the standard output and error of this process."""
-        os.dup2(self._log, 1)
-        os.dup2(self._log if self._errors is None else self._errors, 2)
+        os.dup2(self.log, 1)
+        os.dup2(self.log if self.errors is None else self.errors, 2)
 
     def begin(self) -> None:
         """Leave it to the job."""
-        os.close(self._log)
-        if self._errors is not None:
-            os.close(self._errors)
+        os.close(self.log)
+        if self.errors is not None:
+            os.close(self.errors)
 
     def drain(self) -> None:
         """Do nothing: what was written is there."""
@@ -217,7 +216,7 @@ def terminal(log: int, columns: int, rows: int) -> Terminal:
 
 def typed_terminal(log: int, columns: int, rows: int) -> Terminal:
     """Return a new terminal that people may type on."""
-    if TYPE_CHECKING or __name__ != "__main__":
+    if TYPE_CHECKING or __package__:
         from workers.shim_tty import TypedTerminal  # noqa: PLC0415 - as above
     else:
         from shim_tty import TypedTerminal  # noqa: PLC0415 - as above
@@ -241,7 +240,7 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
     except OSError as error:
         raise NotStarted("lost", f"cannot make a process: {error.strerror}", hosts_fault=True) from error
     if pid == 0:
-        step = "cannot prepare the process"
+        step, program = "cannot prepare the process", ""
         try:
             libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # should the shim itself be killed
             if os.getppid() != me:  # it was, before that could work
@@ -258,10 +257,11 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
             if time.monotonic() >= spec["start_before"]:
                 os.write(told, f"0 {TOO_LATE}".encode())
                 os._exit(127)
-            step = f"cannot start {spec['argv'][0]}"
-            os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606 - no shell: that is the point
+            program = spec["argv"][0]
+            step = f"cannot start {program}"
+            os.execvpe(program, spec["argv"], spec["env"])  # noqa: S606 - no shell: that is the point
         except Exception as error:  # noqa: BLE001 - whatever it is, the other side must hear of it
-            words = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, spec['argv'][0])}"
+            words = f"{getattr(error, 'errno', -1) or -1} {step}: {why(error, program)}"
             os.write(told, words.encode(errors="replace"))
         finally:
             os._exit(127)
@@ -272,9 +272,42 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
         code, _, reason = reader.read().decode(errors="replace").partition(" ")
     if code:
         os.waitpid(pid, 0)
-        shortage = int(code) in SHORTAGES
-        raise NotStarted("lost" if shortage or code == "0" else "refused", reason, hosts_fault=shortage)
+        raise no_start(int(code), reason)
     return pid
+
+
+def no_start(number: int, reason: str) -> NotStarted:
+    """Return what to raise where the job's first process could not begin: *number* is the error's, 0 is too late."""
+    shortage = number in SHORTAGES
+    return NotStarted("lost" if shortage or number == 0 else "refused", reason, hosts_fault=shortage)
+
+
+def become(spare: Spare, spec: dict[str, Any], output: LogFile | Terminal) -> int | None:
+    """Let *spare* become the job's first process; return its pid, None if it cannot and nothing of the job has run.
+
+    Raises:
+        NotStarted: it could not be started, or may not any more; the message says why.
+
+    """
+    word, told = os.pipe()
+    try:
+        spare.ask(os.getcwd(), output.log, told)
+    finally:
+        os.close(told)
+    with os.fdopen(word, "rb") as reader:
+        await_word(word, spare.pid, spec["start_before"])
+        said = reader.read().decode(errors="replace")
+    began = said == "ok"
+    if not began:
+        spare.end()
+    number, _, reason = said.partition(" ")
+    if number.isdigit():  # nor could any other process
+        raise no_start(int(number), reason)
+    with contextlib.suppress(OSError):
+        put("start", "warm" if began else said or "cold: the spare has ended", sync=False)
+    if began:
+        output.begin()
+    return spare.pid if began else None
 
 
 def await_word(word: int, pid: int, until: float) -> None:
@@ -370,8 +403,8 @@ def detail_of(kind: str, notice: Notice) -> str:
     return "no worker vouched for it in time" if kind == "lost" else ""
 
 
-def main(run_dir: str) -> None:
-    """Run the job of *run_dir* and write how it ended."""
+def main(run_dir: str, spare: Spare | None = None) -> None:
+    """Run the job of *run_dir* and write how it ended. Its first process may be a *spare* that waits for it."""
     os.chdir(run_dir)
     os.umask(0o077)
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
@@ -387,7 +420,8 @@ def main(run_dir: str) -> None:
     started = time.monotonic()  # one clock for the whole host, so the worker's times can be compared with it
     try:
         output = output_of(spec)
-        tree = Tree(spawn(spec, output))
+        pid = become(spare, spec, output) if spare is not None else None
+        tree = Tree(spawn(spec, output) if pid is None else pid)
     except NotStarted as no:
         words = {"kind": no.kind, "status": None, "detail": str(no), "hosts_fault": no.hosts_fault}
         put_at_last("exit", json.dumps(words))

@@ -3,7 +3,8 @@
 Started as ``python -I -S shim_forkserver.py SOCKET``; standard library only, one thread, no file of its own. An
 interpreter of its own for each shim took 40 ms and half of that in processor time; a fork takes one.
 
-A request is one message: the run directory, with the run's lock and the end of a pipe. The answer is the shim's pid
+A request is one message: the run directory, with the run's lock and the end of a pipe; or none, with a socket: then it
+is a shim in waiting (:mod:`workers.shim_spare`). The answer is the shim's pid
 with its pidfd, or the number of the error that kept it from being made. The shim is in a session of its own from then
 on, holds the lock, and writes its exit code into the pipe when it leaves. It outlives this process, which ends as soon
 as its worker has ended: the socket says so, also after a kill -9.
@@ -23,16 +24,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 if TYPE_CHECKING or __name__ != "__main__":
-    from workers import shim
+    from workers import shim, shim_spare
 else:  # isolated: as in the shim
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import shim
     import shim_pty  # noqa: F401 - a shim imports it when it needs it: of this version, whatever is installed by then
+    import shim_tty  # noqa: F401 - as above
+    import shim_spare
 
 #: Longest path of a run directory, in bytes: PATH_MAX.
 MOST_BYTES = 4096
-#: The lock and the pipe.
+#: The lock (or the socket) and the pipe.
 DESCRIPTORS = 2
+#: In place of a run directory: for a run that is still to come.
+IN_WAITING = b"\0"
 #: How the process is called in lists of processes.
 NAME = "gpuqueue-shim"
 
@@ -44,7 +49,7 @@ def serve(worker: socket.socket) -> None:
         message, fds, _, _ = socket.recv_fds(worker, MOST_BYTES, DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
         if not message:
             return
-        pid, pidfd = forked(worker, os.fsdecode(message), fds)
+        pid, pidfd = forked(worker, message, fds)
         for fd in fds:  # first: who hears that there is no shim tries the lock
             os.close(fd)
         with contextlib.suppress(OSError):  # a shim whose pidfd cannot be sent has its lock: it is found by that
@@ -53,8 +58,8 @@ def serve(worker: socket.socket) -> None:
             os.close(pidfd)
 
 
-def forked(worker: socket.socket, run_dir: str, fds: list[int]) -> tuple[int, int]:
-    """Fork the shim of *run_dir*; return its pid and pidfd, or minus the number of the error and nothing."""
+def forked(worker: socket.socket, message: bytes, fds: list[int]) -> tuple[int, int]:
+    """Fork what *message* asks for; return its pid and pidfd, or minus the number of the error and nothing."""
     if len(fds) < DESCRIPTORS:  # there was no room for them
         return -errno.EMFILE, -1
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # collected, its number could be another's
@@ -62,7 +67,7 @@ def forked(worker: socket.socket, run_dir: str, fds: list[int]) -> tuple[int, in
         pid = os.fork()
         if pid == 0:
             worker.close()
-            become_shim(run_dir, *fds)
+            become_shim(message, *fds)
         return pid, os.pidfd_open(pid)
     except OSError as error:
         return -(error.errno or errno.EAGAIN), -1
@@ -70,15 +75,18 @@ def forked(worker: socket.socket, run_dir: str, fds: list[int]) -> tuple[int, in
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
-def become_shim(run_dir: str, lock: int, told: int) -> None:  # pragma: no cover - in a fork
-    """Be the shim of *run_dir*, which keeps *lock* for as long as it lives, and never return."""
+def become_shim(message: bytes, given: int, told: int) -> None:  # pragma: no cover - in a fork
+    """Be the shim that *message* asks for, and never return. It keeps the run's lock for as long as it lives."""
     code = 1
     try:
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        os.set_inheritable(lock, False)
+        os.set_inheritable(given, False)
         os.set_inheritable(told, False)
-        shim.main(run_dir)
+        if message == IN_WAITING:
+            wait_for_a_run(given)
+        else:
+            shim.main(os.fsdecode(message))
         code = 0
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
@@ -87,6 +95,16 @@ def become_shim(run_dir: str, lock: int, told: int) -> None:  # pragma: no cover
             os.write(told, bytes([code]))
         finally:  # nobody listens any more: the worker is gone
             os._exit(code)
+
+
+def wait_for_a_run(fd: int) -> None:  # pragma: no cover - in a fork
+    """Be a shim in waiting, and then that of the run which comes over the socket *fd*."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    with socket.socket(fileno=fd) as worker:
+        found = shim_spare.hold(worker)
+    if found is not None:
+        run_dir, _lock, spare = found
+        shim.main(run_dir, spare)
 
 
 def collect(_number: int, _frame: Any) -> None:

@@ -33,7 +33,7 @@ class Terminal:
             OSError: the host has no terminal, or no descriptor, to give.
 
         """
-        self._log = log
+        self.log = log
         self._ours, self._theirs = os.openpty()
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         if not echoes:
@@ -64,14 +64,14 @@ class Terminal:
             if not some:
                 break
             self._keep(some)
-        os.close(self._log)
+        os.close(self.log)
 
     def _keep(self, some: bytes) -> None:
         """Write it into the log."""
         left = memoryview(some)
         with contextlib.suppress(OSError):  # on a full disk the job goes on, and what it says is gone
             while left:
-                left = left[os.write(self._log, left) :]
+                left = left[os.write(self.log, left) :]
 
     def drain(self) -> None:
         """Wait until what was written is in the log. All that could write must be gone."""

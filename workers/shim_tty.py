@@ -151,4 +151,4 @@ class TypedTerminal(Terminal):
         self._door.close()
         for seat, _ in self._seats.values():
             seat.close()
-        os.close(self._log)
+        os.close(self.log)

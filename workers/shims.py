@@ -12,6 +12,8 @@ import sys
 import threading
 from pathlib import Path
 
+from workers.shim_forkserver import IN_WAITING
+
 FORKSERVER = Path(__file__).with_name("shim_forkserver.py")
 #: How long a fork may take on a busy host, in seconds. What does not answer by then is ended.
 ANSWER_S = 30.0
@@ -67,10 +69,23 @@ class Shims:
             Unanswered: perhaps there is one.
 
         """
+        return self._started(os.fsencode(run_dir), lock)
+
+    def start_waiting(self, channel: int) -> Shim:
+        """Start a shim that waits for a run at the other end of the socket *channel* (:mod:`workers.shim_spare`).
+
+        Raises:
+            OSError: it could not be made.
+            Unanswered: perhaps there is one; it ends with the socket.
+
+        """
+        return self._started(IN_WAITING, channel)
+
+    def _started(self, request: bytes, given: int) -> Shim:
         with self._lock:
             told, tell = os.pipe()
             try:
-                pid, handle = self._ask(run_dir, [lock, tell])
+                pid, handle = self._ask(request, [given, tell])
             except BaseException:
                 os.close(told)
                 raise
@@ -83,13 +98,12 @@ class Shims:
         with self._lock:
             self._disconnect()
 
-    def _ask(self, run_dir: Path, fds: list[int]) -> tuple[int, int]:
-        request = [os.fsencode(run_dir)]
+    def _ask(self, request: bytes, fds: list[int]) -> tuple[int, int]:
         try:
-            socket.send_fds(self._connected(), request, fds)
+            socket.send_fds(self._connected(), [request], fds)
         except ConnectionError:  # it was killed since; that is told before anything arrives
             self._disconnect()
-            socket.send_fds(self._connected(), request, fds)
+            socket.send_fds(self._connected(), [request], fds)
         said, handles = self._reply()
         if said.startswith(b"-"):
             raise OSError(int(said[1:]), os.strerror(int(said[1:])))

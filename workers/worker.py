@@ -122,6 +122,7 @@ class Worker:
             "reaper": lambda: self._reaper.loop(self._stopping),
             "pruner": lambda: self._pruner.loop(self._stopping),
             "doorbell": self._listen,
+            "spares": lambda: self._runner.tidy(self._stopping),
             "claimer": self._claim_loop,
         }
         for name, loop in loops.items():

@@ -52,6 +52,7 @@ class Submitting(Looking, Noticing):
         requeue: bool = True,
         cap: bool = True,
         pty: bool | Window = False,
+        warm: bool = False,
         python: str | None = None,
         after: str | int | Dependency | Sequence[str | int | Dependency] = (),
         begin: str | datetime | None = None,
@@ -93,6 +94,7 @@ class Submitting(Looking, Noticing):
             cap: Whether its frameworks are told to stay within ``mem``, where the worker's site does that.
             pty: Whether its output is to be a terminal, as large as this process's; its log is what it writes there. Or
                 a terminal of that size, which people may type on if it says so.
+            warm: Whether an interpreter that waits on the worker with ``torch`` imported may run the script.
             python: The interpreter of a ``.py`` script; that of the active environment by default.
             after: Jobs that must have ended first: ids, or texts such as ``"12:any"``.
             begin: The earliest start: a time, or text such as ``"2h"`` or ``"16:00"``.
@@ -148,6 +150,7 @@ class Submitting(Looking, Noticing):
             requeue=requeue,
             cap=cap,
             umask=current_umask(),
+            warm=warm,
             pty=pty if isinstance(pty, Window) else Window.ours() if pty else None,
             script=script,
             interpreter=chosen,

@@ -25,7 +25,7 @@ words = st.one_of(
 OPTIONS: dict[str, tuple[str, ...]] = {
     "submit": (
         *("-m", "-g", "-t", "-n", "-e", "-C", "-p", "--pool", "--no-requeue", "--no-cap", "--pty", "--python"),
-        *("--device", "--device-type", "--exclusive", "--spread", "--pack", "--no-git", "--separate-stderr"),
+        *("--device", "--device-type", "--exclusive", "--spread", "--pack", "--no-git", "--separate-stderr", "--warm"),
         *("--array", "--sweep", "--at-once", "--on-end", "--on-fail", "--tag"),
     ),
     "queue": ("-u", "-l", "--json"),

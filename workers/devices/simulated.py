@@ -26,6 +26,7 @@ MAX_DEVICES = 64
 
 _SPEC = re.compile(r"(?:(\d{1,9})x)?(.+)", re.IGNORECASE)
 _VISIBLE = b"CUDA_VISIBLE_DEVICES="
+_SPARE = b"GPUQUEUE_SPARE="  # as in workers.inside.spare
 _STAT_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Places in /proc/PID/stat, counted from the state, which follows the name's closing bracket; see proc(5).
@@ -96,6 +97,8 @@ class SimulatedBackend:
             if not rss_bytes:  # a thread of the kernel, mostly: nothing to look up
                 continue
             uuids = self._devices_of(identity)
+            if uuids is None:
+                continue
             if identity.lasting:
                 listed[identity] = uuids
             if device.uuid in uuids:
@@ -122,10 +125,13 @@ class SimulatedBackend:
         """Return that nothing is known."""
         return None
 
-    def _devices_of(self, identity: _Identity) -> frozenset[str]:
-        """Return the devices that a process lists; looked up once in its life."""
+    def _devices_of(self, identity: _Identity) -> frozenset[str] | None:
+        """Return the devices that a process lists; looked up once in its life, but None while it waits for a job."""
         known = self._listed.get(identity)
-        return _visible(identity.pid) & self._uuids if known is None else known
+        if known is None:
+            named = _visible(identity.pid)
+            return None if named is None else named & self._uuids
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +173,18 @@ def _processes() -> Iterator[tuple[_Identity, int]]:
         yield identity, int(fields[_RSS]) * _PAGE_BYTES
 
 
-def _visible(pid: int) -> frozenset[str]:
-    """Return what process *pid* lists in CUDA_VISIBLE_DEVICES; nothing where its environment cannot be read."""
+def _visible(pid: int) -> frozenset[str] | None:
+    """Return what process *pid* lists in CUDA_VISIBLE_DEVICES; nothing where its environment cannot be read.
+
+    None for a spare: its environment changes when it becomes a job.
+    """
     try:
         environ = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return frozenset()
     for entry in environ.split(b"\0"):
+        if entry.startswith(_SPARE):
+            return None
         if entry.startswith(_VISIBLE):
             names = entry[len(_VISIBLE) :].decode(errors="replace").split(",")
             return frozenset(name.strip() for name in names)

@@ -40,12 +40,17 @@ def add_step(loader: "Any", fraction: float) -> None:
     def exec_module(module: "Any") -> None:
         del loader.exec_module
         loader.exec_module(module)
-        try:
-            module._lazy_call(lambda: cap(module, fraction))  # noqa: SLF001 - the only way that does not start CUDA
-        except Exception:  # noqa: BLE001, S110 - no cap is better than no job
-            pass
+        queue(module, fraction)
 
     loader.exec_module = exec_module
+
+
+def queue(cuda: "Any", fraction: float) -> None:
+    """Leave the cap among the calls that torch makes when it starts CUDA."""
+    try:
+        cuda._lazy_call(lambda: cap(cuda, fraction))  # noqa: SLF001 - the only way that does not start CUDA
+    except Exception:  # noqa: BLE001, S110 - no cap is better than no job
+        pass
 
 
 def cap(cuda: "Any", fraction: float) -> None:
@@ -60,5 +65,8 @@ def cap(cuda: "Any", fraction: float) -> None:
 
 
 def install(fraction: float) -> None:
-    """Cap torch at *fraction* of each device as soon as it is imported."""
-    sys.meta_path.insert(0, Watcher(fraction))
+    """Cap torch at *fraction* of each device as soon as it is imported, or now: an interpreter in waiting has it."""
+    if WANTED in sys.modules:
+        queue(sys.modules[WANTED], fraction)
+    else:
+        sys.meta_path.insert(0, Watcher(fraction))

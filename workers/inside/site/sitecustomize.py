@@ -63,6 +63,16 @@ def install() -> None:
         load("_gpuqueue_cap").install(float(os.environ["GPUQUEUE_TORCH_FRACTION"]))  # type: ignore[attr-defined]
 
 
+def take_over() -> None:
+    """Begin now: the interpreter waited for a job, and has become one."""
+    global began_s, RUN_DIR
+    began_s, RUN_DIR = time.monotonic(), os.environ.get("GPUQUEUE_RUN_DIR")
+    try:
+        install()
+    except Exception:  # noqa: BLE001, S110 - as in report
+        pass
+
+
 def step_aside() -> None:
     """Run the ``sitecustomize`` that would have run without us. Its errors are shown as they would have been."""
     sys.path[:] = [entry for entry in sys.path if entry != HERE]
@@ -81,4 +91,6 @@ if RUN_DIR:
         install()
     except Exception:  # noqa: BLE001, S110 - as in report
         pass
+elif os.environ.get("GPUQUEUE_SPARE"):  # in waiting: workers.inside.spare calls take_over
+    sys.modules["_gpuqueue_hook"] = sys.modules[__name__]
 step_aside()

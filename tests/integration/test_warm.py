@@ -1,0 +1,431 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+from inside_job import CUDA, TORCH
+from site_of_one import Site
+from warm_runs import WarmRuns
+
+from gpuqueue.device import DeviceKind
+from gpuqueue.job import JobSpec, JobState
+from gpuqueue.run import RunDevice
+from gpuqueue.units import GIB
+from workers import tree
+from workers.environment import TOKEN
+from workers.inside_report import read_reports
+
+DIE_AT = Path(__file__).parents[1] / "faults" / "die_at.py"
+#: A script that is made anew by each test: what it prints says whether it ran.
+SCRIPT = "import os, sys\nprint('ran', sys.argv[1:])\n"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., WarmRuns]]:
+    """Return a way to make places to run scripts, cold and warm."""
+    made: list[WarmRuns] = []
+
+    def make(modules: str = "json", **settings: str) -> WarmRuns:
+        made.append(WarmRuns(tmp_path / f"place{len(made)}", modules, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def pid_of(runs: WarmRuns) -> int:
+    """Return the pid of the interpreter in waiting."""
+    (spare,) = runs.spares._spares
+    (pid,) = tree._children(spare._shim.pid)
+    return pid
+
+
+# ---- which job a spare becomes ---------------------------------------------------------------------------------------
+
+
+def test_the_first_job_makes_the_spare_for_the_next(make: Callable[..., WarmRuns]) -> None:
+    """And each one that is used is replaced."""
+    runs = make()
+    spec = runs.spec(SCRIPT)
+
+    assert "no spare is ready yet" == runs.refusal(spec)
+    assert [("ran []\n", "warm")] * 3 == [(each.log, each.start) for each in (runs.warm(spec) for _ in range(3))]
+
+
+def test_a_job_unlike_it_is_told_what_differs_and_gets_its_own(make: Callable[..., WarmRuns]) -> None:
+    """There is room for one: that of the job which came last stays."""
+    runs = make()
+    spec = runs.spec(SCRIPT)
+    runs.spare_for(spec)
+    other = replace(spec, env={**spec.env, "OMP_NUM_THREADS": "1"})
+
+    assert "OMP_NUM_THREADS differs" == runs.refusal(other)
+    assert "warm" == runs.warm(other).start
+    assert "OMP_NUM_THREADS differs" == runs.refusal(spec)
+
+
+def test_modules_that_are_not_there_are_told_of(make: Callable[..., WarmRuns]) -> None:
+    """Not tried again and again: each try would cost what an import costs."""
+    runs = make("no_such_module")
+    spec = runs.spec(SCRIPT)
+    runs.refusal(spec)
+    until(lambda: runs.spares.tidy() or runs.spares._unfit, what="it has said so")
+
+    words = "no_such_module cannot be imported: No module named 'no_such_module'"
+    assert [words, words] == [runs.refusal(spec), runs.refusal(spec)]
+    assert [] == runs.spares._spares
+
+
+def test_a_site_may_keep_none(make: Callable[..., WarmRuns]) -> None:
+    """Or have no memory for one."""
+    assert "this site keeps no spares" == make(GPUQUEUE_WARM_SPARES="0").refusal(make().spec(SCRIPT))
+
+
+def test_a_host_without_memory_keeps_none(make: Callable[..., WarmRuns], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left is for jobs."""
+    monkeypatch.setattr("workers.spares._available_bytes", lambda: 0)
+    runs = make()
+
+    assert "the host has too little memory for a spare" == runs.refusal(runs.spec(SCRIPT))
+
+
+def test_a_spare_that_nobody_wants_is_let_go(make: Callable[..., WarmRuns]) -> None:
+    """It holds memory; and its processes are gone."""
+    runs = make(GPUQUEUE_WARM_IDLE="1s")
+    runs.spare_for(runs.spec(SCRIPT))
+    pid = pid_of(runs)
+
+    until(lambda: runs.spares.tidy() or not runs.spares._spares, what="it is let go")
+
+    until(lambda: not Path(f"/proc/{pid}").exists(), what="it is gone")
+
+
+# ---- what keeps a spare from becoming a job --------------------------------------------------------------------------
+
+
+def test_a_module_beside_the_script_comes_before_what_is_loaded(make: Callable[..., WarmRuns]) -> None:
+    """A cold job imports the file beside it; so this one starts cold."""
+    runs = make("colorsys")
+    (runs.place / "colorsys.py").write_text("mine = True\n")
+    spec = runs.spec("import colorsys\nprint(colorsys.mine)\n")
+
+    warm = runs.warm(spec)
+
+    assert ("True\n", "cold: colorsys.py beside the script has the name of a module that is loaded already") == (
+        warm.log,
+        warm.start,
+    )
+
+
+@pytest.mark.parametrize("kind", ["installed", "loose"])
+def test_what_was_changed_since_is_imported_anew(make: Callable[..., WarmRuns], tmp_path: Path, kind: str) -> None:
+    """An upgrade of a package, or a change in a module that somebody works on."""
+    library = tmp_path / ("site-packages" if kind == "installed" else "lib")
+    library.mkdir()
+    (library / "model.py").write_text("version = 1\n")
+    runs = make("model")
+    spec = runs.spec("import model\nprint(model.version)\n")
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(library)})
+    runs.spare_for(spec)
+
+    (library / "model.py").unlink()
+    (library / "model.py").write_text("version = 22\n")
+    warm = runs.warm(spec)
+
+    changed = library if kind == "installed" else library / "model.py"
+    assert ("22\n", f"cold: {changed} has changed since") == (warm.log, warm.start)
+
+
+def test_a_script_that_is_not_there_is_missed_by_python_itself(make: Callable[..., WarmRuns]) -> None:
+    """In its own words, with its own exit code."""
+    runs = make()
+    spec = replace(runs.spec(SCRIPT), argv=(runs.spec(SCRIPT).argv[0], "gone.py"))
+
+    cold, warm = runs.cold(spec), runs.warm(spec)
+
+    assert "exit 2" == cold.ending
+    assert (cold.log, cold.ending, "cold: gone.py is no file that can be read") == (warm.log, warm.ending, warm.start)
+
+
+def test_a_working_directory_that_is_gone_refuses_the_job_as_ever(make: Callable[..., WarmRuns]) -> None:
+    """No other interpreter could enter it."""
+    runs = make()
+    spec = runs.spec(SCRIPT)
+    runs.spare_for(spec)
+
+    gone = replace(spec, cwd="/no/such/place")
+
+    assert runs.cold(gone).ending == runs.warm(gone).ending
+    assert "cannot enter the working directory /no/such/place: No such file or directory" in runs.warm(gone).ending
+
+
+# ---- who dies when ---------------------------------------------------------------------------------------------------
+
+
+def test_a_spare_that_was_killed_is_replaced(make: Callable[..., WarmRuns]) -> None:
+    """The job that comes next starts as ever."""
+    runs = make()
+    spec = runs.spec(SCRIPT)
+    runs.spare_for(spec)
+    shim = runs.spares._spares[0]._shim.pid
+
+    os.kill(pid_of(runs), signal.SIGKILL)
+
+    until(lambda: not Path(f"/proc/{shim}").exists(), what="its shim leaves as well")
+    runs.spares.tidy()
+    assert [] == runs.spares._spares
+
+
+def test_a_spare_that_dies_as_the_job_comes_makes_it_start_cold(make: Callable[..., WarmRuns]) -> None:
+    """It stands still, so that it is not missed; then the order comes, and then it dies."""
+    runs = make()
+    spec = runs.spec(SCRIPT)
+    runs.spare_for(spec)
+    pid = pid_of(runs)
+    os.kill(pid, signal.SIGSTOP)
+
+    directory, shim = runs.begin_warm(spec)
+    until(directory.shim, what="the shim has begun")
+    os.kill(pid, signal.SIGKILL)
+
+    ended = runs.ended(directory, shim)
+    assert ("ran []\n", "exit 0", "cold: the spare has ended") == (ended.log, ended.ending, ended.start)
+
+
+def test_a_spare_that_does_not_answer_can_be_cancelled(make: Callable[..., WarmRuns]) -> None:
+    """As a job whose working directory does not answer."""
+    from gpuqueue.run import EndingKind  # noqa: PLC0415 - only here
+
+    runs = make()
+    spec = runs.spec(SCRIPT)
+    runs.spare_for(spec)
+    os.kill(pid_of(runs), signal.SIGSTOP)
+    directory, shim = runs.begin_warm(spec)
+    until(directory.shim, what="the shim has begun")
+
+    directory.ask_end(EndingKind.CANCELLED)
+
+    ended = runs.ended(directory, shim)
+    assert ("", True) == (ended.log, ended.ending.startswith("cancelled"))
+
+
+def test_a_spare_whose_shim_was_killed_holds_no_lock(make: Callable[..., WarmRuns]) -> None:
+    """The job is given back: nobody has begun it."""
+    runs = make()
+    spec = runs.spec(SCRIPT)
+    runs.spare_for(spec)
+    (spare,) = runs.spares._spares
+    os.kill(spare._shim.pid, signal.SIGSTOP)  # it cannot take the order
+    directory, shim = runs.begin_warm(spec)
+
+    os.kill(shim.pid, signal.SIGKILL)
+
+    until(lambda: not Path(f"/proc/{shim.pid}").exists(), what="it is gone")
+    assert shim.code() is None
+    assert directory.shim() is None
+    lock = until(directory.try_lock, what="the lock is free")
+    os.close(lock)
+
+
+FAMILY = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() != 0:
+        os._exit(0)
+    open("daemon", "w").write(str(os.getpid()))
+    time.sleep(1000)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["cancelled", "its shim killed"])
+def test_nothing_outlives_a_warm_job(make: Callable[..., WarmRuns], *, killed: bool) -> None:
+    """Forks of it show in /proc what the spare was started with: there the token of the run stands now."""
+    runs = make()
+    directory, shim = runs.begin_warm(runs.spec(FAMILY))
+    path = runs.place / "daemon"
+    daemon = int(until(lambda: path.exists() and path.read_text(), what="a daemon that left its session"))
+    if killed:
+        os.kill(shim.pid, signal.SIGKILL)
+        until(lambda: not Path(f"/proc/{shim.pid}").exists())
+        assert 1 <= tree.sweep(TOKEN, directory.token)
+    else:
+        os.kill(shim.pid, signal.SIGTERM)  # only wakes it
+        directory.vouch(time.monotonic() - 1)
+        directory.close()
+        os.kill(shim.pid, signal.SIGUSR1)
+
+    until(lambda: not Path(f"/proc/{daemon}").exists(), what="it is gone")
+
+
+# ---- on a GPU --------------------------------------------------------------------------------------------------------
+
+GPU_JOB = """
+import torch, os
+torch.cuda.init()
+print(torch.cuda.fractions, os.environ["CUDA_VISIBLE_DEVICES"])
+"""
+
+
+def test_the_cap_and_the_report_work_in_a_spare_as_well(
+    make: Callable[..., WarmRuns], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hook came with the interpreter, before there was a run: it begins when the job does."""
+    (tmp_path / "lib" / "torch").mkdir(parents=True)
+    (tmp_path / "lib" / "torch" / "__init__.py").write_text(TORCH)
+    (tmp_path / "lib" / "torch" / "cuda.py").write_text(CUDA)
+    card = RunDevice(uuid="GPU-0", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
+    monkeypatch.setattr("warm_runs.CARD", card)
+    runs = make("torch.cuda")
+    spec = runs.spec(GPU_JOB, mem_bytes=6 * GIB)
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib")})
+
+    cold, warm = runs.cold(spec), runs.warm(spec)
+
+    assert "warm" == warm.start
+    assert (cold.log, "exit 0") == (warm.log, warm.ending)
+    assert "{0: 0.2256} GPU-0\n" == warm.log
+    report = read_reports(runs.place)
+    assert report is not None
+    assert 2 == len(list((runs.place / "inside").glob("*.json")))
+
+
+# ---- through the queue -----------------------------------------------------------------------------------------------
+
+
+def submitted(site: Site, script: Path, *words: str) -> int:
+    """Submit a script with ``--warm`` and wait for its end; return the job's id."""
+    job_id = int(site.cli("submit", "--warm", "--mem", "10M", *words, str(script)).stdout)
+    site.until_recorded(job_id)
+    return job_id
+
+
+def test_jobs_of_a_sweep_start_warm_and_show_says_so(site: Site, tmp_path: Path) -> None:
+    """The first one starts cold and says why."""
+    site.environ.update(GPUQUEUE_WARM_MODULES="json")
+    site.start_recorder()
+    site.start_worker()
+    script = tmp_path / "train.py"
+    script.write_text("import os\nprint('token', os.environ['GPUQUEUE_TOKEN'])\n")
+
+    first = submitted(site, script)
+
+    assert "started cold: no spare is ready yet" in site.cli("show", str(first)).stdout
+    until(lambda: "started warm" in site.cli("show", str(submitted(site, script))).stdout, what="a warm start")
+    other = submitted(site, script, "--env", "OMP_NUM_THREADS=3")
+    assert "started cold: OMP_NUM_THREADS differs" in site.cli("show", str(other)).stdout
+    assert JobState.SUCCEEDED is site.client.get(other).state
+
+
+def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_path: Path) -> None:
+    """Kill -9 of the worker: the next one adopts the job, which has started once; the spare is gone."""
+    site.environ.update(GPUQUEUE_WARM_MODULES="json")
+    site.start_recorder()
+    worker = site.start_worker()
+    script = tmp_path / "train.py"
+    script.write_text("print('quick')\n")
+    submitted(site, script)
+    until(lambda: "started warm" in site.cli("show", str(submitted(site, script))).stdout, what="a warm start")
+    gate, effects = tmp_path / "gate", tmp_path / "effects"
+    script.write_text(
+        f"import os, time\nopen({str(effects)!r}, 'a').write('run ')\n"
+        f"while not os.path.exists({str(gate)!r}): time.sleep(0.02)\nraise SystemExit(3)\n"
+    )
+    until(lambda: len(spares_of(worker.pid)) == 1, what="the next spare")
+    job = int(site.cli("submit", "--warm", "--mem", "10M", str(script)).stdout)
+    until(effects.exists, what="the job runs")
+    spares = until(lambda: spares_of(worker.pid), what="the next spare")
+
+    site.end(worker, signal.SIGKILL)
+
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in spares), what="the spares are gone")
+    site.start_worker()
+    gate.touch()
+    record = site.until_recorded(job)
+    assert ("exit 3", 1, "run ") == (str(record.runs[-1].ending), len(record.runs), effects.read_text())
+
+
+@pytest.mark.parametrize(("step", "runs"), [("workers.spares:Spare.become", 2), ("workers.spares:Spares._wish", 1)])
+def test_a_worker_killed_around_the_order_costs_no_job_and_doubles_none(
+    site: Site, tmp_path: Path, step: str, runs: int
+) -> None:
+    """Before it has sent the order the job is lost and runs again; after that it runs, and is adopted."""
+    site.environ.update(GPUQUEUE_WARM_MODULES="json")
+    site.start_recorder()
+    effects, script = tmp_path / "effects", tmp_path / "train.py"
+    script.write_text(f"open({str(effects)!r}, 'a').write('run ')\n")
+    time_of = "kill@2" if step.endswith("_wish") else "kill"  # the first one is for the job that finds no spare
+    command = [sys.executable, str(DIE_AT), time_of, step, "run", "--device", "0", "--plain"]
+    worker = site.spawn_command(command)
+    submitted(site, script)
+    pid = until(lambda: spares_of(worker.pid), what="a spare")[0]
+    until(lambda: _waits_for_a_message(pid), what="it is ready")
+    effects.unlink()
+
+    job = int(site.cli("submit", "--warm", "--mem", "10M", str(script)).stdout)
+    assert -signal.SIGKILL == worker.wait(30), site.log()
+    site.start_worker()
+
+    record = site.until_recorded(job)
+    assert (JobState.SUCCEEDED, runs, "run ") == (record.job.state, len(record.runs), effects.read_text())
+
+
+def _waits_for_a_message(pid: int) -> bool:
+    """Return whether a process sleeps in recvmsg(2), as far as the kernel says: a spare has said that it is ready."""
+    asleep = "\nState:\tS" in Path(f"/proc/{pid}/status").read_text()
+    where = Path(f"/proc/{pid}/wchan").read_text()
+    return asleep and ("skb" in where or where == "0")
+
+
+def spares_of(worker: int) -> list[int]:
+    """Return the interpreters in waiting below a worker: a job that was one shows its own command."""
+    return [pid for pid in tree.below(worker) if b"inside/spare.py" in _command(pid)]
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_memory_of_a_warm_job_on_a_simulated_device_is_seen(site: Site, tmp_path: Path) -> None:
+    """Such a device knows its processes by what /proc shows of their environment."""
+    site.environ.update(GPUQUEUE_WARM_MODULES="json")
+    site.start_recorder()
+    site.start_worker()
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import time\nkeep = bytearray(200 * 2**20)\nkeep[::4096] = bytes(len(keep[::4096]))\ntime.sleep(1.5)\n"
+    )
+
+    def warm() -> Any:
+        record = site.until_recorded(submitted(site, script, "--mem", "400M"))
+        return record if any(note.text == "started warm" for note in record.notes) else None
+
+    record = until(warm, what="a warm start")
+
+    (device,) = record.runs[-1].devices
+    assert (device.peak.bytes or 0) >= 200 * 2**20
+
+
+def test_the_request_to_start_warm_travels(tmp_path: Path) -> None:
+    """It is a part of what was asked, and of nothing that an older version wrote."""
+    from factories import make_spec  # noqa: PLC0415 - only here
+
+    from gpuqueue.codec import decode_spec, encode_spec  # noqa: PLC0415 - only here
+
+    def there_and_back(spec: JobSpec) -> bool:
+        return decode_spec(encode_spec(spec)).warm
+
+    assert (True, False) == (there_and_back(make_spec(warm=True)), there_and_back(make_spec(cwd=str(tmp_path))))

@@ -1,0 +1,85 @@
+"""Which variables a program reads once and never again: they must agree before a spare may become a job. Pure.
+
+Those of the loader, of Python and of the C library are read before any line of the program; those of the numeric
+libraries when they are imported. Whatever else is in the environment is read when it is wanted, so that a spare may be
+given another value. Measured by setting each after the import and looking at what it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+#: Names, and beginnings of names.
+NAMES = frozenset(
+    {
+        "ATEN_CPU_CAPABILITY",
+        "HOME",  # the user's own packages lie there
+        "LANG",
+        "LANGUAGE",
+        "MPLBACKEND",
+        "MPLCONFIGDIR",
+        "TMPDIR",
+        "TZ",
+        "VIRTUAL_ENV",
+    }
+)
+BEGINNINGS = (
+    "ACCELERATE_",
+    "BLIS_",
+    "CUBLAS",
+    "CUDA_",
+    "CUDNN_",
+    "GLIBC_TUNABLES",
+    "GOMP_",
+    "GOTO_",
+    "HF_",
+    "KMP_",
+    "LC_",
+    "LD_",
+    "MALLOC_",
+    "MKL_",
+    "NCCL_",
+    "NPY_",
+    "NUMBA_",
+    "NUMEXPR_",
+    "NVIDIA_",
+    "OMP_",
+    "OPENBLAS_",
+    "PYTHON",
+    "PYTORCH_",
+    "TORCH",
+    "TRANSFORMERS_",
+    "TRITON_",
+    "VECLIB_",
+)
+#: Of those, what is read when CUDA starts, which a spare never has: each run has values of its own.
+LIVE = frozenset(
+    {
+        "CUDA_DEVICE_ORDER",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+        "CUDA_VISIBLE_DEVICES",
+        "PYTORCH_ALLOC_CONF",
+        "PYTORCH_CUDA_ALLOC_CONF",
+    }
+)
+#: What each run has of its own and a spare must not know.
+OWN = ("GPUQUEUE_",)
+
+
+def latched(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of *env* that must be the same."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name not in LIVE and (name in NAMES or name.startswith(BEGINNINGS)) and not name.startswith(OWN)
+    }
+
+
+def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
+    """Return the first variable by which two latched environments differ, None if they agree."""
+    return next((name for name in sorted({*ours, *theirs}) if ours.get(name) != theirs.get(name)), None)
+
+
+def for_spare(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that a spare is started in: that of a job, less what that job's run alone has."""
+    return {name: value for name, value in env.items() if name not in LIVE and not name.startswith(OWN)}
