@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 if TYPE_CHECKING or __package__:
     from workers.shim_log import KeptLog
     from workers.shim_notice import Notice
-    from workers.shim_tree import PR_SET_PDEATHSIG, RESET, WAKE, Tree, signal_all, start_ticks
+    from workers.shim_tree import PR_SET_PDEATHSIG, RESET, WAKE, Tree, signal_all, slurp, start_ticks
 else:  # isolated: the path holds the standard library and nothing else; that stays first
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     from shim_log import KeptLog
     from shim_notice import Notice
-    from shim_tree import PR_SET_PDEATHSIG, RESET, WAKE, Tree, signal_all, start_ticks
+    from shim_tree import PR_SET_PDEATHSIG, RESET, WAKE, Tree, signal_all, slurp, start_ticks
 
 PR_SET_CHILD_SUBREAPER = 36
 #: Most of a file that is read, in characters. The largest is the spec: 1 MiB of JSON, and what the worker has added.
@@ -79,8 +79,7 @@ CANNOT_WRITE = os.EX_IOERR
 
 def boot_id() -> str:
     """Return the id of this boot."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as text:
-        return text.read().strip()
+    return slurp("/proc/sys/kernel/random/boot_id").decode().strip()
 
 
 class NotStarted(Exception):
@@ -118,26 +117,24 @@ def put(name: str, text: str, *, sync: bool = True) -> None:
     """Write a file of the run directory so that it appears whole or not at all; with *sync*, also on the disk."""
     move_away(f".{name}")
     move_away(name)
-    with open(f".{name}", "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
+    fd = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        left = memoryview(text.encode())
+        while left:
+            left = left[os.write(fd, left) :]
         if sync:
-            os.fsync(file.fileno())
+            os.fsync(fd)
+    finally:
+        os.close(fd)
     os.rename(f".{name}", name)
 
 
 def read(name: str) -> str | None:
     """Return a file of the run directory, or None if it is not there."""
     try:
-        with open(name, encoding="utf-8", errors="replace", opener=without_waiting) as file:
-            return file.read(MOST_READ)
+        return slurp(name, MOST_READ).decode("utf-8", errors="replace")
     except OSError:
         return None
-
-
-def without_waiting(name: str, flags: int) -> int:
-    """Open a file; of a pipe that the job has put in its place there is nothing to read."""
-    return os.open(name, flags | os.O_NONBLOCK)
 
 
 def move_away(name: str) -> None:

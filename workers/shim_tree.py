@@ -19,14 +19,34 @@ KILL_STEP_S = 0.05
 PR_SET_PDEATHSIG = 1
 #: What a job finds as in a fresh session. Listed once, in the fork server: that takes 4 ms.
 RESET = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+#: How much of a file is read at once, in bytes.
+CHUNK_BYTES = 65536
 #: What wakes a shim; it must have them blocked.
 WAKE = {signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
+def slurp(name: str, most: int = CHUNK_BYTES) -> bytes:
+    """Return what a small file holds; of a pipe that a job has put in its place there is nothing to read.
+
+    Without a file object, which takes longer than all the rest and is never reused: each shim reads each file once.
+
+    Raises:
+        OSError: it cannot be read.
+
+    """
+    fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        whole = b""
+        while len(whole) < most and (part := os.read(fd, CHUNK_BYTES)):
+            whole += part
+        return whole
+    finally:
+        os.close(fd)
+
+
 def start_ticks(pid: int) -> str:
     """Return when *pid* started, in clock ticks since boot (the 22nd field of /proc/PID/stat)."""
-    with open(f"/proc/{pid}/stat", "rb") as stat:
-        return stat.read().rpartition(b")")[2].split()[19].decode()
+    return slurp(f"/proc/{pid}/stat").rpartition(b")")[2].split()[19].decode()
 
 
 def children_of() -> dict[int, list[int]]:
