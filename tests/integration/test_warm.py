@@ -16,8 +16,8 @@ from site_of_one import Site
 from warm_runs import WarmRuns
 
 from gpuqueue.device import DeviceKind
-from gpuqueue.job import JobSpec, JobState
-from gpuqueue.run import RunDevice
+from gpuqueue.job import JobState
+from gpuqueue.run import EndingKind, RunDevice
 from gpuqueue.units import GIB
 from workers import tree
 from workers.environment import TOKEN
@@ -203,8 +203,6 @@ def test_a_spare_that_dies_as_the_job_comes_makes_it_start_cold(make: Callable[.
 
 def test_a_spare_that_does_not_answer_can_be_cancelled(make: Callable[..., WarmRuns]) -> None:
     """As a job whose working directory does not answer."""
-    from gpuqueue.run import EndingKind  # noqa: PLC0415 - only here
-
     runs = make()
     spec = runs.spec(SCRIPT)
     runs.spare_for(spec)
@@ -417,15 +415,3 @@ def test_memory_of_a_warm_job_on_a_simulated_device_is_seen(site: Site, tmp_path
 
     (device,) = record.runs[-1].devices
     assert (device.peak.bytes or 0) >= 200 * 2**20
-
-
-def test_the_request_to_start_warm_travels(tmp_path: Path) -> None:
-    """It is a part of what was asked, and of nothing that an older version wrote."""
-    from factories import make_spec  # noqa: PLC0415 - only here
-
-    from gpuqueue.codec import decode_spec, encode_spec  # noqa: PLC0415 - only here
-
-    def there_and_back(spec: JobSpec) -> bool:
-        return decode_spec(encode_spec(spec)).warm
-
-    assert (True, False) == (there_and_back(make_spec(warm=True)), there_and_back(make_spec(cwd=str(tmp_path))))

@@ -167,6 +167,13 @@ def test_a_job_of_before_its_umask_travelled_has_the_usual_one() -> None:
     assert 0o077 == decode_spec(encode_spec(make_spec(umask=0o077))).umask
 
 
+def test_a_job_of_before_there_were_spares_starts_cold() -> None:
+    """As one that says nothing of it does today."""
+    assert not decode_spec((GOLDEN / "spec-v1.json").read_text()).warm
+    assert decode_spec((GOLDEN / "spec-v1-warm.json").read_text()).warm
+    assert [True, False] == [decode_spec(encode_spec(make_spec(warm=warm))).warm for warm in (True, False)]
+
+
 def test_an_array_and_its_member_load_for_ever() -> None:
     """The one is what was asked for, the other what one of its members is to run."""
     array, member = (decode_spec((GOLDEN / name).read_text()) for name in ("array-v1.json", "member-v1.json"))
