@@ -111,10 +111,13 @@ def gpuqueue(*words: str, environ: dict[str, str]) -> None:
 
 
 def _spares(place: Path) -> list[psutil.Process]:
+    """Return the interpreters in waiting of the machine whose state lies in *place*: their shims know it."""
     found = []
     for process in psutil.process_iter():
         try:
-            if any(word.endswith("inside/spare.py") for word in process.cmdline()) and process.cwd() == str(place):
+            is_spare = any(word.endswith("inside/spare.py") for word in process.cmdline())
+            shim = process.parent() if is_spare else None
+            if shim is not None and shim.environ().get("GPUQUEUE_STATE_DIR") == str(place):
                 found.append(process)
         except psutil.Error:
             continue
