@@ -29,8 +29,8 @@ else:  # isolated: as in the shim
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     import shim
     import shim_pty  # noqa: F401 - a shim imports it when it needs it: of this version, whatever is installed by then
-    import shim_tty  # noqa: F401 - as above
     import shim_spare
+    import shim_tty  # noqa: F401 - as above
 
 #: Longest path of a run directory, in bytes: PATH_MAX.
 MOST_BYTES = 4096
