@@ -37,12 +37,10 @@ def run(script: str) -> list[str]:
     return [GPUQUEUE, "run", "--pty", "--mem", "1M", "--", "sh", "-c", script]
 
 
-def seat_at(terminal: Terminal) -> list[object]:
-    """Wait until keys go to the job, and return how our terminal treated them before."""
-    before = settings(terminal)
+def seat_at(terminal: Terminal) -> None:
+    """Wait until keys go to the job."""
     terminal.shows("this is the terminal")
-    until(lambda: before != settings(terminal), what="our terminal to pass keys on")
-    return before
+    until(lambda: not is_cooked(terminal), what="our terminal to pass keys on")
 
 
 def odd_guest(path: Path) -> socket.socket:
@@ -53,29 +51,23 @@ def odd_guest(path: Path) -> socket.socket:
     return guest
 
 
-def settings(terminal: Terminal) -> list[object]:
-    """Return how the terminal treats keys now."""
-    return list(termios.tcgetattr(terminal._ours))
-
-
 def is_cooked(terminal: Terminal) -> bool:
     """Return whether the terminal shows and gathers what is typed by itself, as where nobody sits at a job's."""
     wanted = termios.ECHO | termios.ICANON | termios.ISIG
-    flags = settings(terminal)[3]
-    return isinstance(flags, int) and flags & wanted == wanted
+    return termios.tcgetattr(terminal._ours)[3] & wanted == wanted
 
 
 def test_keys_go_to_the_job_and_its_exit_code_comes_back(working: Site) -> None:
     """It echoes as any terminal does; afterwards ours is what it was."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
-        before = seat_at(terminal)
+        seat_at(terminal)
         terminal.shows("ready")
         terminal.press("hello\r")
         terminal.shows("got <hello>")
         assert "hello" in terminal.lines()
         terminal.press("over\r")
         assert 4 == terminal.ended()
-        assert before == settings(terminal)
+        assert is_cooked(terminal)
         terminal.shows("failed (exit 4)")
     assert "got <hello>" in working.cli("logs", "1").stdout
 
@@ -130,11 +122,11 @@ def test_one_leaves_comes_back_and_types_on(working: Site) -> None:
 def test_a_signal_leaves_our_terminal_as_it_was(working: Site, number: signal.Signals) -> None:
     """A shell in which nothing is echoed any more would be all that is left of a kill."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
-        before = seat_at(terminal)
+        seat_at(terminal)
         terminal.shows("ready")
         os.kill(terminal.process.pid, number)
         assert 128 + number == terminal.ended()
-        assert before == settings(terminal)
+        assert is_cooked(terminal)
     working.cli("cancel", "1")
 
 
