@@ -140,7 +140,7 @@ def _gpuqueue(_home: Path, environ: dict[str, str]) -> tuple[str, Sequence[Seque
     """Two devices with two slots each, and the recorder."""
     settings = Settings.load(environ)
     migrate.upgrade(settings.database_url)
-    open_queue(JobQueue(settings.redis_url), Book(settings.database_url))
+    open_queue(JobQueue(settings.redis_url), Book(settings.database_url), lease_s=settings.lease_s)
     worker = [str(BIN / "gpuqueue-worker"), "run", "--device"]
     return sys.executable, [[str(BIN / "gpuqueue-worker"), "record"], [*worker, "0"], [*worker, "1"]]
 
