@@ -2,154 +2,90 @@
 
 Everything in one run on one store that makes each write durable (``appendfsync always``, as ``gpuqueue up`` starts it).
 The single submits are sent as fast as they can be, in pipelines. Claims are told by the time that the server itself
-counts for each (its slow log, from 0 us on), and by the whole cycle claim, started, finish as one client sees it.
+counts for each (its slow log, from 0 us on).
 
-    python benchmarks/bench_array.py [--members 10000 1000000] [--singles 10000] [--claims 1000]
+    python -m benchmarks.bench_array [--members 10000 1000000] [--singles 10000] [--claims 1000]
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-import redis
-
+from benchmarks.bench_submit import SPEC, end, median_s, must_claim, serve, submit_pipelined, used_bytes
+from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.place import Store, private_store
+from benchmarks.measure.rounds import quantile, timed
+from benchmarks.measure.table import tell
 from gpuqueue.array import Array
-from gpuqueue.codec import encode_spec
-from gpuqueue.device import Device, DeviceKind
-from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.job import Account, JobSpec, JobState
-from gpuqueue.queue.connect import connect
-from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim, Offer
-from gpuqueue.queue.requests import new_nonce
-from gpuqueue.queue.scripts import Scripts
-from gpuqueue.run import Ending
-from gpuqueue.settings import Settings
 
-GIB = 2**30
 ROUNDS = 5
-SPEC = JobSpec(
-    argv=("python", "train.py", "--seed", "{index}"),
-    cwd="/home",
-    account=Account(name="ada", uid=1000, host="laptop"),
-    mem_bytes=GIB,
-    name="train",
-    env={f"VARIABLE_{number}": "x" * 60 for number in range(80)},  # what a shell of today has
-)
-OFFER = Offer(
-    device=Device(uuid="GPU-0", index=0, name="Bench", kind=DeviceKind.GPU, total_bytes=64 * GIB),
-    host="bench",
-    headroom_bytes=0,
-    foreign_bytes=0,
-    slots=8,
-)
+MEMBERS, QUICK_MEMBERS = (10_000, 1_000_000), (10_000,)
+SINGLES, QUICK_SINGLES = 10_000, 1_000
+CLAIMS, QUICK_CLAIMS = 1_000, 200
 
 
-def main() -> None:
+def figures(
+    *, quick: bool = False, members: Sequence[int] = (), singles: int | None = None, claims: int | None = None
+) -> Measured:
     """Submit and claim, first single jobs and then arrays."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--members", type=int, nargs="+", default=[10_000, 1_000_000])
-    parser.add_argument("--singles", type=int, default=10_000)
-    parser.add_argument("--claims", type=int, default=1_000)
-    options = parser.parse_args()
-    print(f"a spec has {len(encode_spec(SPEC))} bytes; load {os.getloadavg()[0]:.1f}")
-    with _store() as (queue, client):
-        began_s = time.monotonic()
-        _submit_singles(client, options.singles)
-        single_s = time.monotonic() - began_s
-        print(f"{options.singles:>9} single submits  {1e3 * single_s:9.1f} ms   {_memory(client, options.singles)}")
-        _measure_claims(queue, client, "single jobs", options.claims)
-    for members in options.members:
-        with _store() as (queue, client):
-            took_s = [_timed(partial(_submit_array, queue, members)) for _ in range(ROUNDS)]
-            once_s = statistics.median(took_s)
-            ratio = single_s / options.singles * members / once_s
-            print(
-                f"{members:>9} members in one  {1e3 * once_s:9.2f} ms (most {1e3 * max(took_s):.2f})   "
-                f"{_memory(client, ROUNDS * members)}   {ratio:.0f} times as fast as singles"
-            )
-            _measure_claims(queue, client, f"an array of {members}", options.claims)
-            _measure_claims(queue, client, "the same, with %4", options.claims, at_once=4)
+    members = members or (QUICK_MEMBERS if quick else MEMBERS)
+    singles, claims = singles or (QUICK_SINGLES if quick else SINGLES), claims or (QUICK_CLAIMS if quick else CLAIMS)
+    with private_store() as store:
+        _ready(store)
+        each_s = timed(partial(submit_pipelined, store.client, singles)) / singles
+        single = Floor(name="a claim of a single job", value=_claim_us(store, claims, 0.5))
+    for count in members:
+        with private_store() as store:
+            _ready(store)
+            yield from _arrays(store, count, each_s)
+            yield from _claims(store, f"array.{count}.claim", claims, single)
+            _submit_bounded(store, claims)
+            yield from _claims(store, f"array.{count}.claim-bounded", claims, single)
 
 
-@contextmanager
-def _store() -> Iterator[tuple[JobQueue, redis.Redis]]:
-    with tempfile.TemporaryDirectory(prefix="gq-bench-") as state:
-        settings = Settings.load({"GPUQUEUE_STATE_DIR": state, "GPUQUEUE_CONFIG": os.devnull})
-        store = EmbeddedStore(settings)
-        store.start()
-        try:
-            queue, client = JobQueue(settings.redis_url), connect(settings.redis_url, wait_s=60)
-            client.config_set("slowlog-max-len", 100_000)
-            queue.open(0)
-            queue.announce(OFFER, worker="w", pid=1, boot_id="b")
-            queue.beat(OFFER, [], lease_s=3600)
-            queue.submit(SPEC)  # so that each script is compiled
-            _end(queue, _claim(queue))
-            yield queue, client
-        finally:
-            store.stop()
+def _ready(store: Store) -> None:
+    store.client.config_set("slowlog-max-len", 100_000)
+    serve(store)
 
 
-def _submit_singles(client: redis.Redis, count: int) -> None:
-    text, shape = encode_spec(SPEC), str(SPEC.shape)
-    words = (["ada", 1, SPEC.mem_bytes, shape, 1, text, new_nonce(), ""] for _ in range(count))
-    scripts = Scripts(client)
-    while some := [each for each, _ in zip(words, range(500), strict=False)]:
-        scripts.run_each("submit", some)
+def _arrays(store: Store, count: int, each_s: float) -> Iterator[Figure]:
+    spec = replace(SPEC, array=Array.parse(f"0-{count - 1}"))
+    once_s, _ = median_s(ROUNDS, lambda: store.queue.submit(spec))
+    floor = Floor(name="as many single submits, pipelined", value=each_s * count * 1e3)
+    yield Figure(name=f"array.{count}.submit", value=once_s * 1e3, unit="ms", floor=floor, rounds=ROUNDS)
+    used = used_bytes(store.client) / (ROUNDS * count)
+    yield Figure(name=f"array.{count}.memory", value=used, unit="bytes", rounds=ROUNDS)
 
 
-def _submit_array(queue: JobQueue, members: int, at_once: int | None = None) -> None:
-    queue.submit(replace(SPEC, array=replace(Array.parse(f"0-{members - 1}"), at_once=at_once)))
+def _submit_bounded(store: Store, claims: int) -> None:
+    """Submit an array of which 4 may run at once, by another user, who goes first."""
+    spec = replace(SPEC, account=replace(SPEC.account, name="bob"))
+    store.queue.submit(replace(spec, array=replace(Array.parse(f"0-{10 * claims}"), at_once=4)))
+    store.client.zadd("{gq}:fair", {"bob": -1e30})
+    store.client.zadd("{gq}:ul:1", {"bob": -1e30})
 
 
-def _claim(queue: JobQueue) -> Claim:
-    claimed = queue.claim(OFFER, worker="w", lease_s=3600, nonce=new_nonce())
-    if claimed is None:
-        raise SystemExit("nothing was claimed")
-    return claimed
+def _claims(store: Store, name: str, count: int, single: Floor) -> Iterator[Figure]:
+    for label, share in (("p50", 0.5), ("p99", 0.99)):
+        yield Figure(
+            name=f"{name}.{label}", value=_claim_us(store, count, share), unit="us", floor=single, rounds=count
+        )
 
 
-def _end(queue: JobQueue, claimed: Claim) -> None:
-    queue.started(claimed.job_id, claimed.token, lease_s=3600, log_path="/l", devices=())
-    ending = Ending.from_status(0)
-    queue.finish(claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=())
-
-
-def _measure_claims(queue: JobQueue, client: redis.Redis, name: str, count: int, at_once: int | None = None) -> None:
-    """Claim and end *count* jobs; a bounded array is submitted by another user, who goes first."""
-    if at_once is not None:
-        spec = replace(SPEC, account=replace(SPEC.account, name="bob"))
-        queue.submit(replace(spec, array=replace(Array.parse(f"0-{10 * count}"), at_once=at_once)))
-        client.zadd("{gq}:fair", {"bob": -1e30})
-        client.zadd("{gq}:ul:1", {"bob": -1e30})
-    client.slowlog_reset()
-    client.config_set("slowlog-log-slower-than", 0)
-    claims_s = cycles_s = 0.0
+def _claim_us(store: Store, count: int, share: float) -> float:
+    """Claim and end *count* jobs; return what the server counted for a claim, in microseconds."""
+    store.client.slowlog_reset()
+    store.client.config_set("slowlog-log-slower-than", 0)
     for _ in range(count):
-        began_s = time.monotonic()
-        claimed = _claim(queue)
-        claims_s += time.monotonic() - began_s
-        _end(queue, claimed)
-        cycles_s += time.monotonic() - began_s
-    client.config_set("slowlog-log-slower-than", -1)
-    log = cast("list[dict[str, Any]]", client.slowlog_get(100_000))
+        end(store, must_claim(store))
+    store.client.config_set("slowlog-log-slower-than", -1)
+    log: list[dict[str, Any]] = store.client.slowlog_get(100_000)
     digest = _digest_of_claims(log)
-    found = sorted(entry["duration"] for entry in log if digest in str(entry["command"]))
-    p50_us, p99_us = found[len(found) // 2], found[len(found) * 99 // 100]
-    print(
-        f"{'':9} claims of {name:22} p50 {p50_us} us, p99 {p99_us} us in the server; "
-        f"{count / claims_s:.0f} claims/s, {count / cycles_s:.0f} cycles/s from one client"
-    )
+    return quantile([float(entry["duration"]) for entry in log if digest in str(entry["command"])], share)
 
 
 def _digest_of_claims(log: list[dict[str, Any]]) -> str:
@@ -158,15 +94,14 @@ def _digest_of_claims(log: list[dict[str, Any]]) -> str:
     return str(entry["command"]).split()[1].rstrip("'")
 
 
-def _memory(client: redis.Redis, count: int) -> str:
-    used = cast("dict[str, Any]", client.info("memory"))["used_memory"]
-    return f"{used / count:.1f} bytes of the store's memory each"
-
-
-def _timed(act: Callable[[], None]) -> float:
-    began_s = time.monotonic()
-    act()
-    return time.monotonic() - began_s
+def main() -> None:
+    """Measure all and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--members", type=int, nargs="+", default=MEMBERS)
+    parser.add_argument("--singles", type=int, default=SINGLES)
+    parser.add_argument("--claims", type=int, default=CLAIMS)
+    options = parser.parse_args()
+    tell(figures(members=options.members, singles=options.singles, claims=options.claims))
 
 
 if __name__ == "__main__":

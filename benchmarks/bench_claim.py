@@ -3,9 +3,10 @@
 50 users, 30 memory classes, 4 time limits and 4 levels, on one store; every script and rule is the real one. What is
 told is the time that the server itself counts for each claim (its slow log), next to the floor: an empty script with
 the same arguments on the same server, in the same run. What the log does not take counts as its threshold. On a machine
-that is slow for a while both are: look at the ratio.
+that is slow for a while both are: look at the ratio. Beside it what a waiting job takes of the store's memory, and the
+whole process of ``gpuqueue queue`` while so many wait.
 
-    python benchmarks/bench_claim.py [--pending 1000 100000 1000000] [--claims 2000]
+    python -m benchmarks.bench_claim [--pending 1000 100000 1000000] [--claims 2000]
 """
 
 from __future__ import annotations
@@ -13,25 +14,25 @@ from __future__ import annotations
 import argparse
 import os
 import random
-import tempfile
-import time
-from collections.abc import Callable, Iterator
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import redis
 
+from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
+from benchmarks.measure.rounds import alternate_timed, medians, timed
+from benchmarks.measure.table import tell
 from gpuqueue.codec import encode_spec
 from gpuqueue.device import Device, DeviceKind
-from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.job import Account, JobSpec, Level
 from gpuqueue.queue import keys
-from gpuqueue.queue.connect import connect
-from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Offer
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.scripts import Scripts
-from gpuqueue.settings import Settings
 
 GIB = 2**30
 USERS, CLASSES = 50, 30
@@ -49,59 +50,69 @@ class Case:
     """How full the device is, and what stands in the way."""
 
     name: str
+    what: str
     free_bytes: int
     reserved: bool = False
 
 
 CASES = (
-    Case(name="everything fits", free_bytes=40 * GIB),
-    Case(name="a quarter fits", free_bytes=8 * GIB),
-    Case(name="the smallest class fits", free_bytes=GIB),
-    Case(name="nothing fits (an idle look)", free_bytes=GIB // 2),
-    Case(name="kept for another, most may go before", free_bytes=40 * GIB, reserved=True),
-    Case(name="kept for another, nobody may go before", free_bytes=8 * GIB, reserved=True),
+    Case(name="best", what="everything fits", free_bytes=40 * GIB),
+    Case(name="typical", what="a quarter fits", free_bytes=8 * GIB),
+    Case(name="smallest", what="the smallest class fits", free_bytes=GIB),
+    Case(name="nothing", what="nothing fits (an idle look)", free_bytes=GIB // 2),
+    Case(name="kept", what="kept for another, most may go before", free_bytes=40 * GIB, reserved=True),
+    Case(name="worst", what="kept for another, nobody may go before", free_bytes=8 * GIB, reserved=True),
 )
 
 
-def main() -> None:
-    """Fill a store step by step, and measure every case at each size."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pending", type=int, nargs="+", default=[1_000, 100_000])
-    parser.add_argument("--claims", type=int, default=2_000, help="Claims measured in each case.")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gq-bench-") as state:
-        settings = Settings.load({"GPUQUEUE_STATE_DIR": state, "GPUQUEUE_CONFIG": os.devnull})
-        store = EmbeddedStore(settings)
-        store.start()
-        try:
-            _measure(settings, sorted(options.pending), options.claims)
-        finally:
-            store.stop()
+SIZES, QUICK_SIZES = (1_000, 100_000, 1_000_000), (1_000, 20_000)
+CLAIMS, QUICK_CLAIMS = 2_000, 300
 
 
-def _measure(settings: Settings, sizes: list[int], claims: int) -> None:
-    queue, client = JobQueue(settings.redis_url), connect(settings.redis_url, wait_s=60)
-    client.config_set("appendfsync", "no")  # the disk is another benchmark's
-    client.config_set("slowlog-max-len", 10 * claims)
-    client.config_set("slowlog-log-slower-than", LOGGED_US)
-    queue.open(0)
-    scripts, pending = Scripts(client), 0
-    print(f"{'pending':>9}  {'case':40} {'p50':>8} {'p99':>8} {'most':>8}  {'p50 / empty script':>18}  load")
-    for size in sizes:
-        began_s = time.monotonic()
-        _fill(scripts, size - pending)
-        rate = (size - pending) / (time.monotonic() - began_s)
-        used = cast("dict[str, Any]", client.info("memory"))["used_memory"]
-        pending = size
-        floor_us = _floor_us(client, claims)
-        for case in CASES:
-            _fill(scripts, claims)  # what the last case took out: else a small queue is empty after the first
-            cost = _cost(client, _claimer(queue, client, case), claims)
-            print(
-                f"{size:>9}  {case.name:40} {cost.p50_us:>6}us {cost.p99_us:>6}us {cost.most_us:>6}us"
-                f"  {cost.p50_us / floor_us:>17.0f}x  {os.getloadavg()[0]:.1f}"
-            )
-        print(f"{'':9}  empty script {floor_us:.1f} us; submitted at {rate:.0f}/s, {used / size:.0f} B each")
+def figures(*, quick: bool = False, sizes: Sequence[int] = (), claims: int | None = None) -> Measured:
+    """Fill a store step by step, and yield every case at each size."""
+    sizes, claims = sizes or (QUICK_SIZES if quick else SIZES), claims or (QUICK_CLAIMS if quick else CLAIMS)
+    with private_store(durable=False) as store:
+        store.client.config_set("slowlog-max-len", 10 * claims)
+        store.client.config_set("slowlog-log-slower-than", LOGGED_US)
+        pending = 0
+        for size in sorted(sizes):
+            yield from _at(size, store, size - pending, claims)
+            pending = size
+
+
+def _at(size: int, store: Store, more: int, claims: int) -> Iterator[Figure]:
+    scripts = Scripts(store.client)
+    took_s = timed(lambda: _fill(scripts, more))
+    yield Figure(name=f"fill.{size}", value=more / took_s, unit="submits/s", rounds=more)
+    used: dict[str, Any] = store.client.info("memory")
+    yield Figure(name=f"store.pending.{size}", value=used["used_memory"] / size, unit="bytes", rounds=size)
+    for case in CASES:
+        _fill(scripts, claims)  # what the last case took out: else a small queue is empty after the first
+        floor = Floor(name="an empty script", value=_floor_us(store.client, claims))
+        cost = _cost(store.client, _claimer(store, case), claims)
+        for label, value in (("p50", cost.p50_us), ("p99", cost.p99_us), ("most", cost.most_us)):
+            name = f"claim.{size}.{case.name}.{label}"
+            yield Figure(name=name, value=float(value), unit="us", floor=floor, rounds=claims)
+    yield from _looks(size, store)
+
+
+def _looks(size: int, store: Store) -> Iterator[Figure]:
+    """Measure what a person waits for who asks for the queue."""
+    environ = {
+        **os.environ,
+        "GPUQUEUE_STATE_DIR": str(store.settings.state_dir),
+        "GPUQUEUE_CONFIG": os.devnull,
+    }
+    acts: dict[str, Callable[[], object]] = {
+        "ours": lambda: quiet([GPUQUEUE, "queue"], environ),
+        "floor": lambda: quiet([sys.executable, "-c", "import click"]),
+    }
+    found = medians(alternate_timed(5, acts))
+    floor = Floor(name='python -c "import click"', value=found["floor"] * 1e3)
+    yield Figure(name=f"queue.{size}.process", value=found["ours"] * 1e3, unit="ms", floor=floor, rounds=5)
+    page_s = statistics.median(timed(lambda: store.queue.page(limit=1000)) for _ in range(5))
+    yield Figure(name=f"queue.{size}.page", value=page_s * 1e3, unit="ms", rounds=5)
 
 
 def _fill(scripts: Scripts, count: int) -> None:
@@ -133,8 +144,9 @@ def _fill(scripts: Scripts, count: int) -> None:
                 raise reply
 
 
-def _claimer(queue: JobQueue, client: redis.Redis, case: Case) -> Callable[[], None]:
+def _claimer(store: Store, case: Case) -> Callable[[], None]:
     """Return what claims once on a device in this state, and leaves the device as it was."""
+    queue, client = store.queue, store.client
     device = Device(uuid="GPU-0", index=0, name="Bench", kind=DeviceKind.GPU, total_bytes=CARD_BYTES)
     taken = CARD_BYTES - case.free_bytes
     offer = Offer(device=device, host="bench", headroom_bytes=0, foreign_bytes=taken, slots=8)
@@ -142,7 +154,7 @@ def _claimer(queue: JobQueue, client: redis.Redis, case: Case) -> Callable[[], N
     queue.beat(offer, [], lease_s=3600)
     client.delete(keys.PREFIX + "rsv")
     if case.reserved:
-        waits = cast("list[str]", client.zrange(keys.LIVE, -1, -1))[0]
+        waits = str(client.zrange(keys.LIVE, -1, -1)[0])
         start_ms = queue.now_ms() + (2 * 86400_000 if case.free_bytes > 8 * GIB else 1000)
         client.hset(keys.PREFIX + "rsv", "GPU-0", f"{waits}:{CARD_BYTES}:{start_ms}:")
 
@@ -159,7 +171,7 @@ def _floor_us(client: redis.Redis, count: int) -> float:
     client.config_resetstat()
     for _ in range(count):
         client.evalsha(empty, 1, keys.PREFIX, "bench", "GPU-0", "w", 3600000, 0, new_nonce(), 0)
-    stats = cast("dict[str, Any]", client.info("commandstats"))
+    stats: dict[str, Any] = client.info("commandstats")
     return float(stats["cmdstat_evalsha"]["usec_per_call"])
 
 
@@ -178,10 +190,21 @@ def _cost(client: redis.Redis, once: Callable[[], None], count: int) -> Cost:
     client.slowlog_reset()
     for _ in range(count):
         once()
-    log = cast("list[dict[str, Any]]", client.slowlog_get(10 * count))
+    log: list[dict[str, Any]] = client.slowlog_get(10 * count)
     slow = sorted(entry["duration"] for entry in log if str(entry["command"]).lstrip("b'").startswith("EVALSHA"))
     found = [LOGGED_US] * (count - len(slow)) + slow
     return Cost(p50_us=found[len(found) // 2], p99_us=found[len(found) * 99 // 100], most_us=found[-1])
+
+
+def main() -> None:
+    """Measure all and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pending", type=int, nargs="+", default=[1_000, 100_000])
+    parser.add_argument("--claims", type=int, default=CLAIMS, help="Claims measured in each case.")
+    options = parser.parse_args()
+    for case in CASES:
+        print(f"{case.name:10} {case.what}")
+    tell(figures(sizes=options.pending, claims=options.claims))
 
 
 if __name__ == "__main__":

@@ -1,29 +1,31 @@
 """How long a person waits for each command, beside what Python and click alone take in the same run.
 
-python benchmarks/bench_commands.py [--rounds 15] [--json] [COMMAND…]
+python -m benchmarks.bench_commands [--rounds 15] [--json] [COMMAND…]
 
 Starts a private machine (embedded store, recorder, one simulated device and its worker) in a temporary directory.
 Every round runs each command once as a whole process, and each floor once; medians are printed, and ratios.
-A command that would take the machine down, or wants a terminal, only prints its help: the table says so.
+A command that would take the machine down, wants a terminal, or works for seconds, only prints its help: it is called
+``command.NAME.help`` then. ``import.MODULE`` is a process that only imports what stands behind commands.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
 
-from gpuqueue import Client, Settings
+from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.place import GPUQUEUE, Machine, private_machine, quiet
+from benchmarks.measure.rounds import alternate, medians, timed
+from benchmarks.measure.table import tell
 from gpuqueue.cli.main import COMMANDS
 
-GPUQUEUE = str(Path(sys.executable).parent / "gpuqueue")
-FLOORS = {"python": [sys.executable, "-c", "pass"], "click": [sys.executable, "-c", "import click"]}
+ROUNDS, QUICK_ROUNDS = 15, 3
+PYTHON, CLICK = "python -c pass", 'python -c "import click"'
+FLOORS = {PYTHON: [sys.executable, "-c", "pass"], CLICK: [sys.executable, "-c", "import click"]}
 HELP = ("--help",)
 #: What stands behind a command. ENDED is a job that has ended, HELD one that is held, WAITING one that waits.
 WORDS = {
@@ -37,27 +39,30 @@ WORDS = {
     "cancel": ("WAITING",),
     "hold": ("WAITING",),
     "release": ("HELD",),
+    "edit": ("WAITING", "--mem", "2M"),
     "history": (),
     "stats": (),
     "gpus": (),
+    "limits": (),
+    "top": ("--once",),
     "drain": ("0",),
     "resume": ("0",),
     "up": ("--devices", "sim:1x8G"),
     "status": (),
+    "completion": ("bash",),
 }
 
 
-class Machine:
-    """A private machine that is up, and jobs to do things to."""
+class Jobs:
+    """Jobs to do things to, on a machine that is up."""
 
-    def __init__(self, environ: dict[str, str]) -> None:
-        self._environ = environ
-        self._client = Client(Settings.load(environ))
+    def __init__(self, machine: Machine) -> None:
+        self._environ, self._client = machine.environ, machine.client
         self._ended = self._client.submit(["true"], mem="1M").id
         self._client.wait(self._ended)
 
     def timed(self, command: str) -> float:
-        """Return how long the process of *command* takes; what it is done to is made before, and gone after."""
+        """Return the seconds of a whole process of *command*; what it is done to is made before, and gone after."""
         words = WORDS.get(command, HELP)
         waiting = None
         if {"HELD", "WAITING"} & set(words):
@@ -65,72 +70,58 @@ class Machine:
             if "HELD" in words:
                 self._client.hold(waiting)
         jobs = {"ENDED": str(self._ended), "WAITING": str(waiting), "HELD": str(waiting)}
-        line = [jobs.get(word, word) for word in words]
-        took_s = self.process([GPUQUEUE, command, *line])
+        took_s = self.process([GPUQUEUE, command, *(jobs.get(word, word) for word in words)])
         if waiting is not None:
             self._client.queue.cancel(waiting)
         return took_s
 
-    def process(self, words: list[str]) -> float:
+    def process(self, words: Sequence[str]) -> float:
         """Return how long a process takes, in seconds."""
-        began = time.perf_counter()
-        subprocess.run(words, env=self._environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-        return time.perf_counter() - began
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
+        return timed(lambda: quiet(words, self._environ))
 
 
-def measured(machine: Machine, commands: list[str], rounds: int) -> dict[str, float]:
-    """Return the median seconds of each floor and each command, all of them once in every round."""
-    took: dict[str, list[float]] = {name: [] for name in (*FLOORS, *commands)}
-    for _ in range(rounds):
-        for name, line in FLOORS.items():
-            took[name].append(machine.process(line))
-        for name in commands:
-            took[name].append(machine.timed(name))
-    return {name: statistics.median(each) for name, each in took.items()}
+def figures(*, quick: bool = False, rounds: int | None = None, commands: Sequence[str] = ()) -> Measured:
+    """Yield each command's whole process and the import of its module, beside click's."""
+    rounds, names = rounds or (QUICK_ROUNDS if quick else ROUNDS), list(commands or COMMANDS)
+    modules = sorted({COMMANDS[name][0] for name in names})
+    with private_machine() as machine:
+        jobs = Jobs(machine)
+        acts = {name: partial(jobs.process, line) for name, line in FLOORS.items()}
+        acts |= {
+            f"import.{module}": partial(jobs.process, [sys.executable, "-c", f"import {module}"]) for module in modules
+        }
+        acts |= {_called(name): partial(jobs.timed, name) for name in names}
+        alternate(1, acts)  # to warm up
+        found = medians(alternate(rounds, acts))
+    yield from _beside_floors(found, rounds)
+
+
+def _called(command: str) -> str:
+    return f"command.{command}.{'process' if command in WORDS else 'help'}"
+
+
+def _beside_floors(found: dict[str, float], rounds: int) -> Iterator[Figure]:
+    python, click = (Floor(name=name, value=found.pop(name) * 1e3) for name in FLOORS)
+    yield Figure(name="floor.click", value=click.value, unit="ms", floor=python, rounds=rounds)
+    for name, took_s in found.items():
+        yield Figure(name=name, value=took_s * 1e3, unit="ms", floor=click, rounds=rounds)
 
 
 def main() -> None:
     """Measure all and print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("commands", nargs="*", metavar="COMMAND", help="only these; all if none is named")
     options = parser.parse_args()
-    commands = options.commands or list(COMMANDS)
-    with tempfile.TemporaryDirectory(prefix="gpuqueue-bench-") as place:
-        environ = {**os.environ, "GPUQUEUE_STATE_DIR": place, "GPUQUEUE_CONFIG": os.devnull}
-        if environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # nobody who installed it waits for the compiler
-            environ["PYTHONPYCACHEPREFIX"] = f"{place}/compiled"
-        up = [GPUQUEUE, "up", "--devices", "sim:1x8G"]
-        subprocess.run(up, env=environ, stdout=subprocess.DEVNULL, check=True)
-        try:
-            machine = Machine(environ)
-            measured(machine, commands, 1)  # to warm up
-            took = measured(machine, commands, options.rounds)
-            machine.close()
-        finally:
-            subprocess.run([GPUQUEUE, "down", "--cancel-jobs"], env=environ, stdout=subprocess.DEVNULL, check=True)
-    figures = {
-        name: {
-            "ms": took[name] * 1e3,
-            "to_click": took[name] / took["click"],
-            "to_python": took[name] / took["python"],
-            "help_only": name in commands and name not in WORDS,
-        }
-        for name in took
-    }
+    unknown = sorted(set(options.commands) - set(COMMANDS))
+    if unknown:
+        parser.error(f"no such command: {', '.join(unknown)}; there are {', '.join(COMMANDS)}")
+    measured = figures(rounds=options.rounds, commands=options.commands)
     if options.json:
-        print(json.dumps({"rounds": options.rounds, "figures": figures, "load": os.getloadavg()}, indent=2))
-        return
-    print(f"{'whole process':20} {'median':>10} {'to click':>9} {'to python':>10}")
-    for name, each in figures.items():
-        what = f"{name} --help" if each["help_only"] else name
-        print(f"{what:20} {each['ms']:8.1f}ms {each['to_click']:9.2f} {each['to_python']:10.2f}")
-    print("load average: " + ", ".join(f"{each:.1f}" for each in os.getloadavg()))
+        print(json.dumps([asdict(each) for each in measured], indent=1))
+    else:
+        tell(measured)
 
 
 if __name__ == "__main__":

@@ -1,179 +1,198 @@
-"""How long the corridor takes, beside floors measured in the same run.
+"""How long the corridor takes a job, idle and under load, beside floors measured in the same rounds.
 
-python benchmarks/bench_corridor.py [--rounds 15] [--devices sim:1x8G] [--json]
+python -m benchmarks.bench_corridor [--rounds 100] [--jobs 200]
 
-Starts a private machine (embedded store, simulated devices, each with a real Celery worker) in a temporary directory.
-Rounds alternate between a figure and its floor, since the machine is noisy; medians are printed, and ratios.
+A private machine: embedded store, recorder, one simulated device with 4 slots, a real Celery worker. Three moments are
+told of each job, from the call of submit on:
+
+granted   the worker may start it: queue and claim, without a process
+start     its first instruction: a shim's Python is started before
+recorded  counted from its start: it has ended and the history's file says so
+
+The floors are the same without a queue: a durable LPUSH that a waiting BLPOP sees, then a spawn of the same command,
+then one commit into SQLite. *load* is a busy process on each core and 10 000 other jobs that wait.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import statistics
+import sqlite3
 import subprocess
 import sys
-import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 
-import psutil
+import redis
 
-from gpuqueue import Client, Settings
+from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.place import Machine, private_machine
+from benchmarks.measure.rounds import quantile, timed, until
+from benchmarks.measure.table import tell
+from gpuqueue.queue.connect import connect
 
-BIN = Path(sys.executable).parent
-Figures = dict[str, dict[str, float | str]]
-
-
-def timed(act: Callable[[], object]) -> float:
-    """Return how long *act* takes, in seconds."""
-    began = time.perf_counter()
-    act()
-    return time.perf_counter() - began
-
-
-def quiet(*words: str, environ: dict[str, str]) -> None:
-    """Run a command to its end."""
-    subprocess.run(words, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-
-
-def alternate(rounds: int, *acts: Callable[[], object]) -> list[float]:
-    """Return the median seconds of each act, measured in turn."""
-    measured: list[list[float]] = [[] for _ in acts]
-    for _ in range(rounds):
-        for act, into in zip(acts, measured, strict=True):
-            into.append(timed(act))
-    return [statistics.median(each) for each in measured]
+ROUNDS, QUICK_ROUNDS = 100, 15
+WAITING, QUICK_WAITING = 10_000, 500
+JOBS, QUICK_JOBS = 200, 60
+SLOTS = 4
+SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+BURN = "while True: pass"
+FLOORS = {
+    "granted": "durable LPUSH, BLPOP",
+    "start": "durable LPUSH, BLPOP, spawn",
+    "recorded": "the process, one SQLite commit",
+}
+#: What each round finds: seconds for each moment.
+Moments = dict[str, list[float]]
 
 
-def submit_process(rounds: int, environ: dict[str, str]) -> Figures:
-    """Measure `gpuqueue submit` as a user feels it: a whole process."""
-    python = sys.executable
-    submit, click, nothing = alternate(
-        rounds,
-        lambda: quiet(str(BIN / "gpuqueue"), "submit", "--mem", "1M", "--", "true", environ=environ),
-        lambda: quiet(python, "-c", "import click", environ=environ),
-        lambda: quiet(python, "-c", "pass", environ=environ),
-    )
-    return {
-        "submit, whole process": figure(submit, click, 'python -c "import click"'),
-        "  of that, python alone": figure(nothing, click, 'python -c "import click"'),
-    }
+def figures(*, quick: bool = False, rounds: int | None = None, jobs: int | None = None) -> Measured:
+    """Yield the moments of single jobs, idle and under load, and how many jobs a second go through."""
+    rounds, jobs = rounds or (QUICK_ROUNDS if quick else ROUNDS), jobs or (QUICK_JOBS if quick else JOBS)
+    with private_machine(SLOTS=str(SLOTS)) as machine:
+        yield from _moments("idle", machine, rounds)
+        yield _throughput(machine, jobs)
+        with _busy(machine, QUICK_WAITING if quick else WAITING):
+            yield from _moments("load", machine, rounds)
 
 
-def submit_to_start(rounds: int, client: Client, place: Path) -> Figures:
-    """Measure from the call of submit to the first instruction of the job, and the floor: spawning it ourselves."""
-    python, stamp = sys.executable, place / "stamp"
-    code = f"import time; open({str(stamp)!r}, 'w').write(repr(time.time()))"
-    command = [python, "-I", "-S", "-c", code]
+def _moments(name: str, machine: Machine, rounds: int) -> Iterator[Figure]:
+    with closing(Direct(machine)) as direct:
+        ours: Moments = {moment: [] for moment in FLOORS}
+        floors: Moments = {moment: [] for moment in FLOORS}
+        for turn in range(rounds + 1):
+            for found, once in ((ours, partial(_through_the_queue, machine)), (floors, direct.once)):
+                for moment, took_s in once().items():
+                    if turn:  # the first is to warm up
+                        found[moment].append(took_s)
+    for moment, floor in FLOORS.items():
+        for label, share in SHARES.items():
+            value, low = quantile(ours[moment], share), quantile(floors[moment], share)
+            yield Figure(
+                name=f"latency.{name}.{moment}.{label}",
+                value=value * 1e3,
+                unit="ms",
+                floor=Floor(name=f"{floor} ({label})", value=low * 1e3),
+                rounds=rounds,
+            )
 
-    def through_the_queue() -> float:
+
+def stamping(stamp: Path) -> list[str]:
+    """Return a command that writes down when it started, as small as there is one."""
+    return ["/bin/sh", "-c", f"date +%s.%N > {stamp}"]
+
+
+def _through_the_queue(machine: Machine) -> dict[str, float]:
+    stamp, client = machine.place / "stamp", machine.client
+    began = time.time()
+    job = client.submit(stamping(stamp), mem="1M", cwd=machine.place)
+    recorded = _recorded(machine, job.id)
+    started, granted = float(stamp.read_text()), client.get(job.id).started_at
+    stamp.unlink()
+    if granted is None:
+        raise RuntimeError(f"job {job.id} ended without a start")
+    return {"granted": granted.timestamp() - began, "start": started - began, "recorded": recorded - started}
+
+
+def _recorded(machine: Machine, job_id: int) -> float:
+    """Wait until the history's file has the end of a job; return when that was, in seconds since 1970."""
+    path = machine.settings.database_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path)) as book:
+        asked = "SELECT 1 FROM jobs WHERE id = ? AND ended_at IS NOT NULL"
+        until(lambda: book.execute(asked, (job_id,)).fetchone(), f"the record of job {job_id}")
+        return time.time()
+
+
+class Direct:
+    """The floor: somebody who waits on the same store spawns the same command, then commits one row."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._stamp = machine.place / "direct"
+        self._client: redis.Redis = connect(machine.settings.redis_url, wait_s=60)
+        self._waiting: redis.Redis = connect(machine.settings.redis_url, wait_s=60)
+        self._book = sqlite3.connect(machine.place / "floor.db")
+        self._book.execute("PRAGMA journal_mode = WAL")
+        self._book.execute("PRAGMA synchronous = FULL")
+        self._book.execute("CREATE TABLE IF NOT EXISTS floor (at REAL)")
+
+    def once(self) -> dict[str, float]:
+        """Return the seconds of one hand-over, spawn and record."""
+        handed: list[float] = []
+
+        def wait() -> None:
+            self._waiting.blpop(["bench:floor"], 30)
+            handed.append(time.time())
+            subprocess.run(stamping(self._stamp), check=True)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        until(self._blocked, "a BLPOP")
         began = time.time()
-        client.wait(client.submit(command, mem="1M").id)
-        return float(stamp.read_text()) - began
+        self._client.lpush("bench:floor", "x")
+        waiter.join()
+        self._book.execute("INSERT INTO floor VALUES (?)", (began,))
+        self._book.commit()
+        ended, started = time.time(), float(self._stamp.read_text())
+        return {"granted": handed[0] - began, "start": started - began, "recorded": ended - started}
 
-    def directly() -> float:
-        began = time.time()
-        subprocess.run(command, check=True)
-        return float(stamp.read_text()) - began
+    def _blocked(self) -> bool:
+        return any(each["cmd"] == "blpop" for each in self._client.client_list())
 
-    queued, direct = [], []
-    for _ in range(rounds):
-        queued.append(through_the_queue())
-        direct.append(directly())
-    return {
-        "submit → first line of the job": figure(
-            statistics.median(queued), statistics.median(direct), "spawned directly"
-        )
-    }
+    def close(self) -> None:
+        """Close what was opened."""
+        self._client.close()
+        self._waiting.close()
+        self._book.close()
 
 
-def round_trip(rounds: int, client: Client) -> Figures:
-    """Measure one submit call, and the floor: a PING on the same connection."""
-    spec = client.submit(["true"], mem="1M").spec
-    submit, ping = alternate(rounds * 10, lambda: client.queue.submit(spec), client.queue.now_ms)
-    return {"submit call (fsync before the reply)": figure(submit, ping, "TIME")}
+def _throughput(machine: Machine, jobs: int) -> Figure:
+    """Measure trivial jobs, each in a shim of its own and recorded; floor: spawning them one after the other."""
+
+    def ours() -> None:
+        last = [machine.client.submit(["/bin/true"], mem="1M").id for _ in range(jobs)]
+        for job_id in last:
+            machine.client.wait(job_id)
+        _recorded(machine, last[-1])
+
+    def directly() -> None:
+        for _ in range(jobs):
+            subprocess.run(["/bin/true"], check=True)
+
+    took_s, floor_s = timed(ours), timed(directly)
+    floor = Floor(name="subprocess.run(true) in a row", value=jobs / floor_s)
+    return Figure(name="throughput.jobs", value=jobs / took_s, unit="jobs/s", floor=floor, rounds=jobs)
 
 
-def throughput(jobs: int, client: Client) -> Figures:
-    """Measure trivial jobs in a row, each in a shim of its own and recorded; floor: spawning them ourselves."""
-    began = time.perf_counter()
-    ids = [client.submit(["true"], mem="1M").id for _ in range(jobs)]
-    for each in ids:
-        client.wait(each)
-    per_job = (time.perf_counter() - began) / jobs
-    floor = timed(lambda: [subprocess.run(["/bin/true"], check=True) for _ in range(jobs)]) / jobs
-    return {f"a trivial job, {jobs} in a row, recorded": figure(per_job, floor, "subprocess.run(true)")}
-
-
-def idle(seconds: float, environ: dict[str, str]) -> dict[str, float]:
-    """Measure what an idle worker takes: resident memory in MiB and percent of one core."""
-    workers = [
-        process
-        for process in psutil.process_iter()
-        if "run" in _command(process) and environ["GPUQUEUE_STATE_DIR"] in str(_environ(process))
-    ]
-    worker = workers[0]
-    before = worker.cpu_times()
-    time.sleep(seconds)
-    after = worker.cpu_times()
-    used = after.user + after.system - before.user - before.system
-    return {"rss_mib": worker.memory_info().rss / 2**20, "cpu_percent": 100 * used / seconds}
-
-
-def _command(process: psutil.Process) -> list[str]:
+@contextmanager
+def _busy(machine: Machine, waiting: int) -> Iterator[None]:
+    """Keep every core busy and *waiting* other jobs in the queue, which want a device that nobody serves."""
+    spec = machine.client.submit(["true"], mem="1M", device="cpu").spec
+    for _ in range(waiting):
+        machine.client.queue.submit(spec)
+    burners = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(os.cpu_count() or 1)]
     try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+        yield
+    finally:
+        _end(burners)
 
 
-def _environ(process: psutil.Process) -> dict[str, str]:
-    try:
-        return process.environ()
-    except psutil.Error:
-        return {}
-
-
-def figure(value_s: float, floor_s: float, floor: str) -> dict[str, float | str]:
-    """Return a figure beside its floor."""
-    return {"ms": value_s * 1e3, "floor_ms": floor_s * 1e3, "ratio": value_s / floor_s, "floor": floor}
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for each in processes:
+        each.kill()
+        each.wait()
 
 
 def main() -> None:
-    """Measure all and print a table, or JSON."""
+    """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--jobs", type=int, default=100, help="trivial jobs in a row")
-    parser.add_argument("--devices", default="sim:1x8G", metavar="SPEC")
-    parser.add_argument("--idle", type=float, default=20.0, help="seconds to watch an idle worker")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--jobs", type=int, default=JOBS, help="trivial jobs in a row")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gpuqueue-bench-") as place:
-        environ = {**os.environ, "GPUQUEUE_STATE_DIR": place, "GPUQUEUE_CONFIG": os.devnull}
-        os.environ["GPUQUEUE_STATE_DIR"] = place
-        quiet(str(BIN / "gpuqueue"), "up", "--devices", options.devices, environ=environ)
-        try:
-            with Client(Settings.load(environ)) as client:
-                worker = idle(options.idle, environ)
-                figures = {
-                    **submit_to_start(options.rounds, client, Path(place)),
-                    **submit_process(options.rounds, environ),
-                    **round_trip(options.rounds, client),
-                    **throughput(options.jobs, client),
-                }
-        finally:
-            quiet(str(BIN / "gpuqueue"), "down", "--cancel-jobs", environ=environ)
-    if options.json:
-        print(json.dumps({"figures": figures, "idle_worker": worker, "load": os.getloadavg()}, indent=2))
-        return
-    print(f"{'':40} {'median':>10} {'floor':>10} {'ratio':>7}  floor is")
-    for name, each in figures.items():
-        print(f"{name:40} {each['ms']:8.1f}ms {each['floor_ms']:8.1f}ms {each['ratio']:7.1f}  {each['floor']}")
-    print(f"idle worker: {worker['rss_mib']:.0f} MiB resident, {worker['cpu_percent']:.2f} % of a core")
-    print("load average: " + ", ".join(f"{each:.1f}" for each in os.getloadavg()))
+    tell(figures(rounds=options.rounds, jobs=options.jobs))
 
 
 if __name__ == "__main__":

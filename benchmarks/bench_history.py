@@ -1,6 +1,6 @@
 """What a page of the history costs among a million jobs: each filter, each order, and statistics of the last days.
 
-    nice -n 5 env PYTHONPATH=tests .venv/bin/python benchmarks/bench_history.py [--jobs 1000000] [--plans]
+    nice -n 5 python -m benchmarks.bench_history [--jobs 1000000] [--plans]
 
 The floor is a page of 50 jobs by primary key through the same code, with their runs and devices: no filter can be
 cheaper. Each figure is the best of three, as time and as a multiple of the floor; ``--plans`` prints how the database
@@ -10,18 +10,23 @@ finds what takes more than 100 ms. The book is filled by plain INSERTs; one run 
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import sqlalchemy as sa
 
+from benchmarks.measure.figure import Absent, Figure, Floor, Measured
+from benchmarks.measure.place import GPUQUEUE, postgres, quiet
+from benchmarks.measure.rounds import alternate_timed, medians, timed
+from benchmarks.measure.table import tell
 from gpuqueue.book import filters, migrate
 from gpuqueue.book.book import Book
 from gpuqueue.book.connect import open_engine, reading, writing
@@ -45,25 +50,28 @@ SPEC = '{"v":1,"env":{' + ",".join(f'"VARIABLE_{number}":"{"x" * 40}"' for numbe
 #: Above this a page is said to be slow, in seconds.
 SLOW_S = 0.1
 BATCH = 5000
+#: The best of so many is told.
+TIMES = 3
 
 Row = dict[str, Any]
 
 
-def rows(count: int) -> Iterator[tuple[Row, Row | None, Row | None]]:
+def rows(count: int) -> Iterator[tuple[Row, Row, Row]]:
     """Yield what each job leaves in the three tables."""
     chance = random.Random(1)  # noqa: S311 - the same book each time
     for number in range(1, count + 1):
         yield one(number, NOW - SPAN + SPAN * (number / count), chance)
 
 
-def one(number: int, at: datetime, chance: random.Random) -> tuple[Row, Row | None, Row | None]:
+def one(number: int, at: datetime, chance: random.Random) -> tuple[Row, Row, Row]:
     """Return the rows of one job."""
     card = chance.randrange(HOSTS * PER_HOST)
     host = f"node{card // PER_HOST}"
     took_s = round(chance.lognormvariate(6, 2), 3)
     asked = chance.choice((6, 12, 24, 48)) * GIB
     peak = int(asked * chance.random())
-    ending, code = "exited", 0
+    ending: str = "exited"
+    code: int | None = 0
     if chance.random() < FAILED:
         ending, code = chance.choice((("exited", 1), ("exited", 2), ("out_of_memory", 1), ("timed_out", None)))
     if chance.random() < LOST:
@@ -138,7 +146,7 @@ def fill(url: str, count: int) -> None:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("VACUUM ANALYZE")
     engine.dispose()
-    print(f"{count} jobs written in {time.perf_counter() - began:.0f} s")
+    print(f"{count} jobs written in {time.perf_counter() - began:.0f} s", file=sys.stderr)
 
 
 def questions(count: int) -> dict[str, HistoryQuery]:
@@ -192,37 +200,75 @@ def questions(count: int) -> dict[str, HistoryQuery]:
     return {label: HistoryQuery(**query) for label, query in given.items()}
 
 
-def best_s(act: Any) -> float:
+def best_s(act: Callable[[], object]) -> float:
     """Return the time of the best of three."""
-    times = []
-    for _ in range(3):
-        began = time.perf_counter()
-        act()
-        times.append(time.perf_counter() - began)
-        if times[-1] > 10 * SLOW_S:  # it will not become fast
-            break
+    times: list[float] = []
+    while len(times) < TIMES and (not times or times[-1] <= 10 * SLOW_S):  # it will not become fast
+        times.append(timed(act))
     return min(times)
 
 
-def measure(label: str, url: str, count: int, *, plans: bool) -> None:
-    """Fill the book at *url*, if it is empty, and print a line for each question."""
+def figures(
+    *,
+    quick: bool = False,
+    count: int = 1_000_000,
+    only: str | None = None,
+    path: str | None = None,
+    url: str | None = None,
+    plans: bool = False,
+) -> Measured:
+    """Measure SQLite, and PostgreSQL where there is one."""
+    count = min(count, 20_000) if quick else count
+    if only != "postgresql":
+        with tempfile.TemporaryDirectory() as directory:
+            yield from _measure("sqlite", f"sqlite:///{path or f'{directory}/book.db'}", count, plans=plans)
+    if only != "sqlite":
+        with postgres(url) as given:
+            if given is None:
+                yield Absent(name="history.postgresql", why="no PostgreSQL here: give --postgres-url")
+            else:
+                yield from _measure("postgresql", given, count, plans=plans)
+
+
+def _measure(label: str, url: str, count: int, *, plans: bool) -> Measured:
+    """Fill the book at *url*, if it is empty, and yield a figure for each question."""
     migrate.upgrade(url)
     book = Book(url)
     if book.max_job_id() is None:
         fill(url, count)
-    floor_s = best_s(lambda: book.history(HistoryQuery(before_id=count)))
-    print(f"{label:<10}  {'floor: a page by primary key':<30} {1000 * floor_s:>9.1f} ms")
+    page_s = best_s(lambda: book.history(HistoryQuery(before_id=count)))
+    floor = Floor(name="a page by primary key", value=1e3 * page_s)
     for name, query in questions(count).items():
-        took_s = best_s(lambda query=query: book.history(query))
-        mark = "  SLOW" if took_s > SLOW_S else ""
-        print(f"{label:<10}  {name:<30} {1000 * took_s:>9.1f} ms  {took_s / floor_s:>7.1f} x{mark}", flush=True)
-        if mark and plans:
+        took_s = best_s(partial(book.history, query))
+        yield Figure(name=f"history.{label}.{_slug(name)}", value=1e3 * took_s, unit="ms", floor=floor, rounds=TIMES)
+        if took_s > SLOW_S and plans:
             explain(url, query)
     for by, days in ((By.USER, 7), (By.USER, 30), (By.DEVICE, 30), (By.DAY, 30), (By.USER, 365)):
-        period = {"since": NOW - timedelta(days=days), "until": NOW}
-        took_s = best_s(lambda by=by, period=period: book.statistics(by=by, **period))
-        print(f"{label:<10}  statistics by {by}, {days} days".ljust(42), f"{1000 * took_s:>9.1f} ms", flush=True)
+        since = NOW - timedelta(days=days)
+        took_s = best_s(partial(book.statistics, by=by, since=since, until=NOW))
+        yield Figure(
+            name=f"history.{label}.stats-by-{by}-{days}d", value=1e3 * took_s, unit="ms", floor=floor, rounds=TIMES
+        )
     book.close()
+    yield _process(label, url)
+
+
+def _process(label: str, url: str) -> Figure:
+    """Measure what a person waits for who asks for the newest jobs."""
+    with tempfile.TemporaryDirectory(prefix="gq-bench-") as state:
+        environ = {**os.environ, "GPUQUEUE_STATE_DIR": state, "GPUQUEUE_CONFIG": os.devnull}
+        environ["GPUQUEUE_DATABASE_URL"] = url
+        acts: dict[str, Callable[[], object]] = {
+            "ours": lambda: quiet([GPUQUEUE, "history"], environ),
+            "floor": lambda: quiet([sys.executable, "-c", "import click"]),
+        }
+        found = medians(alternate_timed(5, acts))
+    floor = Floor(name='python -c "import click"', value=found["floor"] * 1e3)
+    return Figure(name=f"history.{label}.process", value=found["ours"] * 1e3, unit="ms", floor=floor, rounds=5)
+
+
+def _slug(text: str) -> str:
+    return "-".join(text.replace(",", " ").replace("(", " ").replace(")", " ").split())
 
 
 def explain(url: str, query: HistoryQuery) -> None:
@@ -240,24 +286,6 @@ def explain(url: str, query: HistoryQuery) -> None:
     engine.dispose()
 
 
-@contextmanager
-def postgres(given: str | None) -> Iterator[str | None]:
-    """Give the URL of a PostgreSQL database: the given one, or a new one on the tests' private server."""
-    if given:
-        yield given
-        return
-    try:
-        from private_postgres import NoPostgres, any_server  # noqa: PLC0415 - only with tests/ on the path
-    except ImportError:
-        yield None
-        return
-    try:
-        with any_server() as server, server.database() as url:
-            yield url
-    except NoPostgres:
-        yield None
-
-
 def main() -> None:
     """Measure SQLite, and PostgreSQL where there is one."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -265,18 +293,9 @@ def main() -> None:
     arguments.add_argument("--plans", action="store_true", help="show how what is slow was found")
     arguments.add_argument("--only", choices=["sqlite", "postgresql"])
     arguments.add_argument("--sqlite", metavar="PATH", help="keep the book there, and use the one that is there")
-    arguments.add_argument("--postgres-url", help="default: a private server, with PYTHONPATH=tests")
+    arguments.add_argument("--postgres-url", help="default: a private server")
     chosen = arguments.parse_args()
-    if chosen.only != "postgresql":
-        with tempfile.TemporaryDirectory() as directory:
-            path = chosen.sqlite or f"{directory}/book.db"
-            measure("sqlite", f"sqlite:///{path}", chosen.jobs, plans=chosen.plans)
-    if chosen.only != "sqlite":
-        with postgres(chosen.postgres_url) as url:
-            if url is None:
-                print("postgresql  not measured: give --postgres-url", file=sys.stderr)
-            else:
-                measure("postgresql", url, chosen.jobs, plans=chosen.plans)
+    tell(figures(count=chosen.jobs, only=chosen.only, path=chosen.sqlite, url=chosen.postgres_url, plans=chosen.plans))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ A job is four events (submit, claim, started, finish) and leaves seven rows: a j
 The floor is the same number of rows in the same number of transactions, with nothing but the driver's ``executemany``
 on tables without keys, indexes or checks. Jobs overlap, as they do in life: the events of ``--width`` jobs are mixed.
 
-    python benchmarks/bench_recording.py [--jobs 4000] [--postgres-url postgresql://…]
+    python -m benchmarks.bench_recording [--jobs 4000] [--postgres-url postgresql://…]
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 
+from benchmarks.measure.figure import Absent, Figure, Floor, Measured
+from benchmarks.measure.place import postgres
+from benchmarks.measure.table import tell
 from gpuqueue.book import migrate
 from gpuqueue.book.book import Book
 from gpuqueue.book.connect import open_engine, writing
@@ -26,9 +28,6 @@ from gpuqueue.device import DeviceKind, Peak, PeakSource
 from gpuqueue.event import Act, Event
 from gpuqueue.job import Account, JobSpec, JobState
 from gpuqueue.run import Ending, RunDevice
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 BATCHES = (1, 10, 100, 500)
 GIB = 2**30
@@ -120,8 +119,20 @@ def insert_raw(url: str, jobs: int, batch: int) -> float:
     return took_s
 
 
-def measure(label: str, url: str, jobs: int, width: int) -> None:
-    """Print one line for each size of batch."""
+def figures(*, quick: bool = False, jobs: int = 4000, width: int = 50, url: str | None = None) -> Measured:
+    """Measure SQLite, and PostgreSQL where there is one."""
+    jobs = min(jobs, 600) if quick else jobs
+    with tempfile.TemporaryDirectory() as directory:
+        yield from _measure("sqlite", f"sqlite:///{directory}/book.db", jobs, width)
+    with postgres(url) as given:
+        if given is None:
+            yield Absent(name="recording.postgresql", why="no PostgreSQL here: give --postgres-url")
+        else:
+            yield from _measure("postgresql", given, jobs, width)
+
+
+def _measure(label: str, url: str, jobs: int, width: int) -> Measured:
+    """Yield a figure for each size of batch."""
     migrate.upgrade(url)
     book = Book(url)
     first = (book.max_job_id() or 0) + 1
@@ -129,46 +140,22 @@ def measure(label: str, url: str, jobs: int, width: int) -> None:
         count = min(jobs, max(1, MOST_BATCHES * batch // 4))
         events = make_events(count, width, first)
         first += count
-        took_s, floor_s = record(book, events, batch), insert_raw(url, count, batch)
-        print(
-            f"{label:<10}  {batch:>4} events a batch  {count / took_s:>8.0f} jobs/s"
-            f"  floor {count / floor_s:>8.0f} jobs/s  {took_s / floor_s:>5.1f} x the floor's time"
+        floor = Floor(name="as many rows, the driver alone", value=count / insert_raw(url, count, batch))
+        took_s = record(book, events, batch)
+        yield Figure(
+            name=f"recording.{label}.batch{batch}", value=count / took_s, unit="jobs/s", floor=floor, rounds=count
         )
     book.close()
 
 
-@contextmanager
-def postgres(given: str | None) -> Iterator[str | None]:
-    """Give the URL of a PostgreSQL database: the given one, or a new one on the tests' private server."""
-    if given:
-        yield given
-        return
-    try:
-        from private_postgres import NoPostgres, any_server  # noqa: PLC0415 - only with tests/ on the path
-    except ImportError:
-        yield None
-        return
-    try:
-        with any_server() as server, server.database() as url:
-            yield url
-    except NoPostgres:
-        yield None
-
-
 def main() -> None:
-    """Measure SQLite, and PostgreSQL where there is one."""
+    """Measure all and print a table."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--jobs", type=int, default=4000)
     arguments.add_argument("--width", type=int, default=50, help="jobs under way at a time")
-    arguments.add_argument("--postgres-url", help="default: a private server, with PYTHONPATH=tests")
+    arguments.add_argument("--postgres-url", help="default: a private server, which does not wait for the disk")
     chosen = arguments.parse_args()
-    with tempfile.TemporaryDirectory() as directory:
-        measure("sqlite", f"sqlite:///{directory}/book.db", chosen.jobs, chosen.width)
-    with postgres(chosen.postgres_url) as url:
-        if url is None:
-            print("postgresql  not measured: give --postgres-url")
-        else:
-            measure("postgresql", url, chosen.jobs, chosen.width)
+    tell(figures(jobs=chosen.jobs, width=chosen.width, url=chosen.postgres_url))
 
 
 if __name__ == "__main__":

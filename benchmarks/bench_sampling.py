@@ -1,6 +1,6 @@
 """What sampling costs: shares of one core for each device, at rest and at ten looks a second.
 
-PYTHONPATH=.:tests python benchmarks/bench_sampling.py
+python -m benchmarks.bench_sampling [--seconds 20]
 
 The worker's own sampler looks at one GPU of a fake driver (real pynvml, a library of ours in C), on which as many runs
 hold memory as is said, each a real process below a real shim-like parent. Beside it, in the same minute, stands the
@@ -12,17 +12,22 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pynvml
-from fake_driver.fake_driver import FakeGpus, build
 
+from benchmarks.measure.figure import Absent, Figure, Floor, Measured
+from benchmarks.measure.place import from_the_tests
+from benchmarks.measure.table import tell
 from gpuqueue.clock import SystemClock
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.run import RunDevice
@@ -47,36 +52,45 @@ def main() -> None:
         case, runs = args.inside
         print(measure(case, [int(pid) for pid in runs.split(",") if pid], args.seconds))
         return
-    with tempfile.TemporaryDirectory() as place:
-        table(Path(place), args.seconds)
+    tell(figures(seconds=args.seconds))
 
 
-def table(place: Path, seconds: float) -> None:
-    """Print each case beside its floor."""
-    fake = FakeGpus.create(place / "gpus", (24 * GIB,) * 4)
-    environ = {**os.environ, **fake.environ(build(place))}
-    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {seconds:g} s a case")
-    print(f"{'case':34} {'sampler':>9} {'bare NVML':>10} {'ratio':>6}")
-    for runs in (0, 1, 8):
-        families = [subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE) for _ in range(runs)]
-        pids = [int(each.stdout.readline()) for each in families if each.stdout]
-        for pid in pids:
-            fake.hold(0, pid, GIB)
-        fake.hold(0, os.getpid(), GIB)  # a stranger
-        tops = ",".join(str(each.pid) for each in families)
-        for pace in ("settled", "young") if runs else ("idle",):
-            shares = {}
-            for who in ("sampler", "bare"):
-                words = [sys.executable, __file__, "--seconds", str(seconds), "--inside", f"{who}-{pace}", tops]
-                shares[who] = float(subprocess.run(words, env=environ, check=True, stdout=subprocess.PIPE).stdout)
-            ratio = f"{shares['sampler'] / shares['bare']:.1f}x" if shares["bare"] else "-"
-            looks = {"idle": "no run", "settled": f"{runs} runs, 1 Hz", "young": f"{runs} runs, 10 Hz"}[pace]
-            print(f"{looks:34} {shares['sampler']:9.2%} {shares['bare']:10.2%} {ratio:>6}", flush=True)
-        for pid, each in zip(pids, families, strict=True):
-            os.kill(pid, 9)
-            each.kill()
-            each.wait()
-        fake.state.entry_count = 0
+def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
+    """Yield each case beside its floor."""
+    from_the_tests()
+    from fake_driver.fake_driver import FakeGpus, build  # noqa: PLC0415 - of the tests
+
+    if shutil.which("cc") is None:
+        yield Absent(name="sampler", why="no C compiler here, and the driver is a library of the tests in C")
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)
+        fake = FakeGpus.create(place / "gpus", (24 * GIB,) * 4)
+        environ = {**os.environ, **fake.environ(build(place))}
+        for runs in (0, 1, 8):
+            yield from _runs(fake, environ, runs, seconds or (2.0 if quick else 20.0))
+
+
+def _runs(fake: Any, environ: dict[str, str], runs: int, seconds: float) -> Iterator[Figure]:
+    families = [subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE) for _ in range(runs)]
+    pids = [int(each.stdout.readline()) for each in families if each.stdout]
+    for pid in pids:
+        fake.hold(0, pid, GIB)
+    fake.hold(0, os.getpid(), GIB)  # a stranger
+    tops = ",".join(str(each.pid) for each in families)
+    for pace in ("settled", "young") if runs else ("idle",):
+        shares = {}
+        for who in ("sampler", "bare"):
+            words = [sys.executable, "-m", "benchmarks.bench_sampling", "--seconds", str(seconds)]
+            words += ["--inside", f"{who}-{pace}", tops]
+            shares[who] = float(subprocess.run(words, env=environ, check=True, stdout=subprocess.PIPE).stdout)
+        floor = Floor(name="bare NVML looks", value=100 * shares["bare"])
+        yield Figure(name=f"sampler.{runs}-runs.{pace}", value=100 * shares["sampler"], unit="%", floor=floor)
+    for pid, each in zip(pids, families, strict=True):
+        os.kill(pid, signal.SIGKILL)
+        each.kill()
+        each.wait()
+    fake.state.entry_count = 0
 
 
 def measure(case: str, shims: list[int], seconds: float) -> float:

@@ -1,0 +1,54 @@
+"""What is left when workers are killed at random moments: 100 times SIGKILL, while jobs run and are submitted.
+
+python -m benchmarks.bench_kills [--kills 100] [--jobs 950]
+
+This is ``benchmarks.chaos`` with nothing but its kills of workers; docs/reliability.md tells what is counted, and how
+Celery and RQ come out of the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from typing import Any
+
+from benchmarks.measure.figure import Absent, Figure, Measured
+from benchmarks.measure.place import ROOT
+from benchmarks.measure.table import tell
+
+KILLS, JOBS = 100, 950
+
+
+def figures(*, quick: bool = False, kills: int = KILLS, jobs: int = JOBS) -> Measured:
+    """Yield how many jobs were lost, doubled, orphaned, wrong or left behind."""
+    words = ["--short"] if quick else ["--jobs", str(jobs), "--kills", str(kills)]
+    chaos = [sys.executable, "-m", "benchmarks.chaos", *words, "--only", "worker SIGKILL", "--json"]
+    done = subprocess.run(chaos, cwd=ROOT, capture_output=True, text=True, check=False)
+    try:
+        plain: dict[str, Any] = json.loads(done.stdout)
+    except ValueError:
+        yield Absent(name="kills", why=f"the chaos run broke off: {done.stderr.strip().splitlines()[-1:]}")
+        return
+    yield from _counted(plain)
+
+
+def _counted(plain: dict[str, Any]) -> Measured:
+    kills = sum(plain["kills"].values())
+    yield Figure(name="kills.count", value=float(kills), unit="kills", rounds=plain["acknowledged"])
+    for fault, count in plain["faults"].items():
+        yield Figure(name=f"kills.{fault}", value=float(count), unit="jobs", rounds=kills)
+
+
+def main() -> None:
+    """Kill, and print what was found."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=KILLS)
+    parser.add_argument("--jobs", type=int, default=JOBS)
+    options = parser.parse_args()
+    tell(figures(kills=options.kills, jobs=options.jobs))
+
+
+if __name__ == "__main__":
+    main()

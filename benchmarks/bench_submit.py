@@ -1,0 +1,192 @@
+"""How fast jobs are taken in: one by one, pipelined, and 10 000 as one array; what each takes of the store's memory.
+
+python -m benchmarks.bench_submit [--jobs 2000]
+
+On a store that has each write on the disk before it replies, as ``gpuqueue up`` starts it. The floors write the same
+bytes to the same store with SET, in the same way; of an array the floor is one single submit. ``cycles`` are claim,
+started and finish by one client, without a process; their floor are three scripts with one SET each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import redis
+
+from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.place import Store, private_store
+from benchmarks.measure.rounds import alternate_timed, medians, timed
+from benchmarks.measure.table import tell
+from gpuqueue.array import Array
+from gpuqueue.codec import encode_spec
+from gpuqueue.device import Device, DeviceKind
+from gpuqueue.job import Account, JobSpec, JobState
+from gpuqueue.queue.lease import Claim, Offer
+from gpuqueue.queue.requests import new_nonce
+from gpuqueue.queue.scripts import Scripts
+from gpuqueue.run import Ending
+from gpuqueue.units import GIB
+
+JOBS, QUICK_JOBS = 2_000, 300
+MEMBERS = 10_000
+PIPE = 500
+SPEC = JobSpec(
+    argv=("python", "train.py", "--seed", "{index}"),
+    cwd="/home",
+    account=Account(name="ada", uid=1000, host="laptop"),
+    mem_bytes=GIB,
+    name="train",
+    env={f"VARIABLE_{number}": "x" * 60 for number in range(80)},  # what a shell of today has
+)
+OFFER = Offer(
+    device=Device(uuid="GPU-0", index=0, name="Bench", kind=DeviceKind.GPU, total_bytes=64 * GIB),
+    host="bench",
+    headroom_bytes=0,
+    foreign_bytes=0,
+    slots=8,
+)
+Words = list[str | float]
+
+
+def figures(*, quick: bool = False, jobs: int | None = None) -> Measured:
+    """Yield rates, the array's time and the memory of one waiting job."""
+    jobs = jobs or (QUICK_JOBS if quick else JOBS)
+    with private_store() as store:
+        serve(store)
+        yield _single(store, jobs)
+        yield _pipelined(store, jobs)
+        yield _array(store)
+        yield _cycles(store, jobs)
+    with private_store() as store:
+        yield _memory(store, jobs)
+
+
+def serve(store: Store) -> None:
+    """Announce the device, and take one job through, so that each script is compiled."""
+    store.queue.announce(OFFER, worker="w", pid=1, boot_id="b")
+    store.queue.beat(OFFER, [], lease_s=3600)
+    store.queue.submit(SPEC)
+    end(store, must_claim(store))
+
+
+def must_claim(store: Store) -> Claim:
+    """Claim a job; there must be one."""
+    claimed = store.queue.claim(OFFER, worker="w", lease_s=3600, nonce=new_nonce())
+    if claimed is None:
+        raise SystemExit("nothing was claimed")
+    return claimed
+
+
+def end(store: Store, claimed: Claim) -> None:
+    """Tell that a run has started, and ended well."""
+    store.queue.started(claimed.job_id, claimed.token, lease_s=3600, log_path="/l", devices=())
+    store.queue.finish(
+        claimed.job_id,
+        claimed.token,
+        state=JobState.SUCCEEDED,
+        ending=Ending.from_status(0),
+        duration_s=1.0,
+        devices=(),
+    )
+
+
+def submit_pipelined(client: redis.Redis, count: int) -> None:
+    """Submit so many single jobs as fast as they can be sent."""
+    scripts, text, shape = Scripts(client), encode_spec(SPEC), str(SPEC.shape)
+    for start in range(0, count, PIPE):
+        some = range(start, min(start + PIPE, count))
+        words: list[Words] = [["ada", 1, SPEC.mem_bytes, shape, 1, text, new_nonce(), ""] for _ in some]
+        for reply in scripts.run_each("submit", words):
+            if isinstance(reply, Exception):
+                raise reply
+
+
+def _set_pipelined(client: redis.Redis, count: int) -> None:
+    text = encode_spec(SPEC)
+    for start in range(0, count, PIPE):
+        pipe = client.pipeline(transaction=False)
+        for number in range(start, min(start + PIPE, count)):
+            pipe.set(f"bench:{number}", text)
+        pipe.execute()
+
+
+def _single(store: Store, jobs: int) -> Figure:
+    text = encode_spec(SPEC)
+    acts: dict[str, Callable[[], object]] = {
+        "ours": lambda: store.queue.submit(SPEC),
+        "floor": lambda: store.client.set("bench:0", text),
+    }
+    found = medians(alternate_timed(jobs, acts))
+    floor = Floor(name="SET of the spec, durable", value=1 / found["floor"])
+    return Figure(name="submit.single", value=1 / found["ours"], unit="submits/s", floor=floor, rounds=jobs)
+
+
+def _pipelined(store: Store, jobs: int) -> Figure:
+    acts: dict[str, Callable[[], object]] = {
+        "ours": partial(submit_pipelined, store.client, jobs),
+        "floor": partial(_set_pipelined, store.client, jobs),
+    }
+    found = medians(alternate_timed(3, acts))
+    floor = Floor(name="pipelined SETs of the spec", value=jobs / found["floor"])
+    return Figure(name="submit.pipelined", value=jobs / found["ours"], unit="submits/s", floor=floor, rounds=3)
+
+
+def _array(store: Store) -> Figure:
+    spec = replace(SPEC, array=Array.parse(f"0-{MEMBERS - 1}"))
+    acts: dict[str, Callable[[], object]] = {
+        "ours": lambda: store.queue.submit(spec),
+        "floor": lambda: store.queue.submit(SPEC),
+    }
+    found = medians(alternate_timed(15, acts))
+    floor = Floor(name="one single submit", value=found["floor"] * 1e3)
+    return Figure(name=f"submit.array.{MEMBERS}", value=found["ours"] * 1e3, unit="ms", floor=floor, rounds=15)
+
+
+def _cycles(store: Store, count: int) -> Figure:
+    submit_pipelined(store.client, count)
+    empty: Any = store.client.register_script("return redis.call('set', KEYS[1], ARGV[1])")
+
+    def floor() -> None:
+        for _ in range(3):
+            empty(keys=["bench:cycle"], args=["x"])
+
+    acts: dict[str, Callable[[], object]] = {"ours": lambda: end(store, must_claim(store)), "floor": floor}
+    found = medians(alternate_timed(count, acts))
+    low = Floor(name="three scripts with a SET", value=1 / found["floor"])
+    return Figure(name="cycles", value=1 / found["ours"], unit="cycles/s", floor=low, rounds=count)
+
+
+def _memory(store: Store, jobs: int) -> Figure:
+    before = used_bytes(store.client)
+    submit_pipelined(store.client, jobs)
+    each = (used_bytes(store.client) - before) / jobs
+    floor = Floor(name="the spec's own text", value=float(len(encode_spec(SPEC))))
+    return Figure(name="store.pending", value=each, unit="bytes", floor=floor, rounds=jobs)
+
+
+def used_bytes(client: redis.Redis) -> int:
+    """Return how much memory the store uses."""
+    used: dict[str, Any] = client.info("memory")
+    return int(used["used_memory"])
+
+
+def median_s(rounds: int, act: Callable[[], object]) -> tuple[float, float]:
+    """Return the median and the largest seconds of *act*."""
+    took = [timed(act) for _ in range(rounds)]
+    return statistics.median(took), max(took)
+
+
+def main() -> None:
+    """Measure all and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=JOBS)
+    tell(figures(jobs=parser.parse_args().jobs))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""What the workers of a machine take, idle and busy: resident memory and a share of one core.
+
+python -m benchmarks.bench_workers [--seconds 20]
+
+Each process of ``gpuqueue up`` is watched: the worker (Celery's), the recorder and the host process together, the
+store. *busy* is with a job that runs in each of 4 slots, *stream* with trivial jobs submitted one after the other. The
+floor of the memory is a Python that has imported celery, of the time one that wakes up ten times a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psutil
+
+from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.place import Machine, private_machine
+from benchmarks.measure.rounds import until
+from benchmarks.measure.spent import belongs, resident_mib, share_of_core, workers
+from benchmarks.measure.table import tell
+from gpuqueue.job import JobState
+
+SECONDS, QUICK_SECONDS = 20.0, 4.0
+SLOTS = 4
+IMPORTED = "import celery, celery.bin.worker, kombu.transport.redis, sys; print(flush=True); sys.stdin.read()"
+TICKS = "import time\nprint(flush=True)\nwhile True: time.sleep(0.1)"
+
+
+def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
+    """Yield memory and processor time."""
+    seconds = seconds or (QUICK_SECONDS if quick else SECONDS)
+    with private_machine(SLOTS=str(SLOTS)) as machine, _python(IMPORTED) as imported, _python(TICKS) as ticking:
+        memory = Floor(name="Python with celery imported", value=resident_mib(imported))
+        (worker,) = workers(str(machine.place))
+        # The first run loads what every later one needs: an idle worker has had one.
+        machine.client.wait(machine.client.submit(["true"], mem="1M").id)
+        floor = share_of_core([ticking], seconds)
+        ticks = Floor(name="Python that wakes 10 times a second", value=floor) if floor else None
+        others = [each for each in _ours(machine) if each.pid != worker.pid]
+        yield Figure(name="worker.idle.memory", value=resident_mib(worker), unit="MiB", floor=memory)
+        yield _share("worker.idle.cpu", [worker], seconds, ticks)
+        yield _share("others.idle.cpu", others, seconds, ticks)
+        yield Figure(name="others.idle.memory", value=sum(map(resident_mib, others)), unit="MiB")
+        jobs = [machine.client.submit(["sleep", "3600"], mem="1M").id for _ in range(SLOTS)]
+        until(lambda: all(machine.client.get(each).state is JobState.RUNNING for each in jobs), "four runs")
+        yield Figure(name="worker.busy.memory", value=resident_mib(worker), unit="MiB", floor=memory)
+        yield _share("worker.busy.cpu", [worker], seconds, ticks)
+        for each in jobs:
+            machine.client.cancel(each)
+            machine.client.wait(each)
+        with _stream(machine):
+            yield _share("worker.stream.cpu", [worker], seconds, None)
+        yield Figure(name="worker.stream.memory", value=resident_mib(worker), unit="MiB", floor=memory)
+
+
+def _share(name: str, processes: list[psutil.Process], seconds: float, floor: Floor | None) -> Figure:
+    return Figure(name=name, value=share_of_core(processes, seconds), unit="%", floor=floor)
+
+
+def _ours(machine: Machine) -> list[psutil.Process]:
+    """Return every process of a machine. The store's has the environment of who started it."""
+    return [each for each in psutil.process_iter() if belongs(each, str(machine.place))]
+
+
+@contextmanager
+def _python(code: str) -> Iterator[psutil.Process]:
+    """Run Python until it says that it is there, and let it stay."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        if process.stdout is not None:
+            process.stdout.readline()
+        try:
+            yield psutil.Process(process.pid)
+        finally:
+            process.kill()
+
+
+@contextmanager
+def _stream(machine: Machine) -> Iterator[None]:
+    """Submit trivial jobs one after the other, meanwhile."""
+    stopping = threading.Event()
+
+    def submit() -> None:
+        while not stopping.is_set():
+            machine.client.wait(machine.client.submit(["true"], mem="1M").id)
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def main() -> None:
+    """Measure all and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long each is watched")
+    tell(figures(seconds=parser.parse_args().seconds))
+
+
+if __name__ == "__main__":
+    main()

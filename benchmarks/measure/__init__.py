@@ -1,0 +1,1 @@
+"""What every benchmark measures with: figures and their floors, rounds in alternation, places to measure in, tables."""

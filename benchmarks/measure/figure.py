@@ -1,0 +1,109 @@
+"""A figure beside its floor, and the report of one run that holds them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+#: Units of which more is better. Of every other unit less is.
+RATES = ("jobs/s", "cycles/s", "submits/s", "rows/s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """The cheapest thing that does as much, measured in the same rounds."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One measured value. Its *ratio* to the floor is what may be compared between machines, the value is not."""
+
+    #: Unique in a run, in parts: ``latency.idle.start.p50``.
+    name: str
+    value: float
+    unit: str
+    floor: Floor | None = None
+    #: How many times it was measured; the value is the median of these unless its name says otherwise.
+    rounds: int = 1
+    #: The load average over the last minute when it was taken, others on the machine included.
+    load: float = field(default_factory=lambda: round(os.getloadavg()[0], 2))
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times the floor's cost this costs: 1 is perfect, for rates as well; None without a floor."""
+        if self.floor is None or not self.value or not self.floor.value:
+            return None
+        return self.floor.value / self.value if self.unit in RATES else self.value / self.floor.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Absent:
+    """What could not be measured here, and why."""
+
+    name: str
+    why: str
+
+
+Measured = Iterator[Figure | Absent]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All of one run."""
+
+    machine: Mapping[str, Any]
+    quick: bool
+    took_s: float
+    figures: tuple[Figure, ...]
+    absent: tuple[Absent, ...] = ()
+    at: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+
+    def get(self, name: str) -> Figure | None:
+        """Return the figure of this name, if it was measured."""
+        return next((each for each in self.figures if each.name == name), None)
+
+    def to_json(self) -> str:
+        """Return the report as text that :meth:`from_json` reads."""
+        plain = {
+            "at": self.at.isoformat(timespec="seconds"),
+            "quick": self.quick,
+            "took_s": round(self.took_s, 1),
+            "machine": dict(self.machine),
+            "figures": [{**asdict(each), "ratio": each.ratio} for each in self.figures],
+            "absent": [asdict(each) for each in self.absent],
+        }
+        return json.dumps(plain, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Report:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: this is no report of ours.
+
+        """
+        try:
+            plain = json.loads(text)
+            return cls(
+                at=datetime.fromisoformat(plain["at"]),
+                quick=plain["quick"],
+                took_s=plain["took_s"],
+                machine=plain["machine"],
+                figures=tuple(_figure(each) for each in plain["figures"]),
+                absent=tuple(Absent(**each) for each in plain["absent"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"no report of python -m benchmarks --json: {error!r}") from error
+
+
+def _figure(plain: dict[str, Any]) -> Figure:
+    floor = plain.pop("floor")
+    del plain["ratio"]  # it follows from the rest
+    return Figure(floor=Floor(**floor) if floor else None, **plain)

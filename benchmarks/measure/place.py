@@ -1,0 +1,128 @@
+"""Places to measure in: a store, a machine that is up, a database. Each is private and gone afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from gpuqueue.client import Client
+from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+GPUQUEUE = str(BIN / "gpuqueue")
+
+
+def from_the_tests() -> None:
+    """Let ``import`` find what the tests lend: a private PostgreSQL, cards of a fake driver."""
+    path = str(ROOT / "tests")
+    if path not in sys.path:
+        sys.path.append(path)
+
+
+def quiet(words: Sequence[str], environ: dict[str, str] | None = None) -> None:
+    """Run a command to its end, without its output."""
+    subprocess.run(words, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A store that is open for jobs, as ``gpuqueue up`` starts it: each write is on the disk before its reply."""
+
+    settings: Settings
+    queue: JobQueue
+    client: redis.Redis
+
+
+@contextmanager
+def private_store(*, durable: bool = True) -> Iterator[Store]:
+    """Give a store of its own; where not *durable*, the disk is another benchmark's."""
+    with tempfile.TemporaryDirectory(prefix="gq-bench-") as state:
+        settings = Settings.load({"GPUQUEUE_STATE_DIR": state, "GPUQUEUE_CONFIG": os.devnull})
+        store = EmbeddedStore(settings)
+        store.start()
+        try:
+            queue, client = JobQueue(settings.redis_url), connect(settings.redis_url, wait_s=60)
+            if not durable:
+                client.config_set("appendfsync", "no")
+            queue.open(0)
+            yield Store(settings=settings, queue=queue, client=client)
+            queue.close()
+            client.close()
+        finally:
+            store.stop()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What ``gpuqueue up`` starts: store, recorder, a worker for each device."""
+
+    place: Path
+    environ: dict[str, str]
+    settings: Settings
+    client: Client
+
+    def run(self, *words: str) -> None:
+        """Run ``gpuqueue`` as a user would."""
+        quiet([GPUQUEUE, *words], self.environ)
+
+
+@contextmanager
+def private_machine(devices: str = "sim:1x8G", **settings: str) -> Iterator[Machine]:
+    """Give a machine that is up, with simulated devices; *settings* by their names, as in ``SLOTS="4"``."""
+    with tempfile.TemporaryDirectory(prefix="gq-bench-") as place:
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
+        environ |= {
+            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "GPUQUEUE_STATE_DIR": place,
+            "GPUQUEUE_CONFIG": os.devnull,
+            "GPUQUEUE_HOST": f"bench-{secrets.token_hex(3)}",
+            **{f"GPUQUEUE_{name}": value for name, value in settings.items()},
+        }
+        if environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # nobody who installed it waits for the compiler
+            environ["PYTHONPYCACHEPREFIX"] = f"{place}/compiled"
+        quiet([GPUQUEUE, "up", "--devices", devices], environ)
+        try:
+            loaded = Settings.load(environ)
+            with Client(loaded) as client:
+                yield Machine(place=Path(place), environ=environ, settings=loaded, client=client)
+        finally:
+            with contextlib.suppress(subprocess.SubprocessError):
+                quiet([GPUQUEUE, "down", "--cancel-jobs"], environ)
+
+
+@contextmanager
+def postgres(given: str | None = None) -> Iterator[str | None]:
+    """Give the URL of a PostgreSQL database: the given one, or a new one on a private server; None without any.
+
+    The private server is the tests', which does not wait for the disk: give a real one for figures to plan with.
+    """
+    if given:
+        yield given
+        return
+    from_the_tests()
+    try:
+        from private_postgres import NoPostgres, any_server  # noqa: PLC0415 - of the tests
+    except ImportError:
+        yield None
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(any_server())
+        except NoPostgres:
+            yield None
+            return
+        yield stack.enter_context(server.database())

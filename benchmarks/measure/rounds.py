@@ -1,0 +1,58 @@
+"""Rounds in alternation, since a machine is noisy: what is compared takes turns, and medians are told."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def timed(act: Callable[[], object]) -> float:
+    """Return how long *act* takes, in seconds."""
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+def alternate(rounds: int, acts: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    """Return what each act returned in each round. Each round has all of them once, in turn."""
+    found: dict[str, list[float]] = {name: [] for name in acts}
+    for _ in range(rounds):
+        for name, act in acts.items():
+            found[name].append(act())
+    return found
+
+
+def alternate_timed(rounds: int, acts: Mapping[str, Callable[[], object]]) -> dict[str, list[float]]:
+    """Return how long each act took in each round, in seconds."""
+    return alternate(rounds, {name: partial(timed, act) for name, act in acts.items()})
+
+
+def medians(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return the median of each."""
+    return {name: statistics.median(each) for name, each in found.items()}
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return the value below which the *share* of *values* lies: one of them, not a mean of two."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def until(condition: Callable[[], T], what: str, *, timeout_s: float = 120.0, every_s: float = 0.001) -> T:
+    """Return the first truthy value of *condition*.
+
+    Raises:
+        TimeoutError: there was none in time.
+
+    """
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what} did not come within {timeout_s:g} s")
+        time.sleep(every_s)
+    return value

@@ -1,0 +1,55 @@
+"""Figures as people read them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from benchmarks.measure.figure import Absent, Figure
+
+WIDTH = 44
+
+
+def head() -> str:
+    """Return the first line of a table."""
+    return f"{'':{WIDTH}} {'measured':>14} {'floor':>14} {'ratio':>7} {'rounds':>6} {'load':>5}  floor is"
+
+
+def line(each: Figure | Absent) -> str:
+    """Return a figure, or the reason why there is none, as one line."""
+    if isinstance(each, Absent):
+        return f"{each.name:{WIDTH}} {'-':>14}  {each.why}"
+    ratio = times(each.ratio)
+    floor = amount(each.floor.value, each.unit) if each.floor else "-"
+    value = amount(each.value, each.unit)
+    name = each.floor.name if each.floor else ""
+    return f"{each.name:{WIDTH}} {value:>14} {floor:>14} {ratio:>7} {each.rounds:>6} {each.load:>5.1f}  {name}".rstrip()
+
+
+def tell(measured: Iterable[Figure | Absent]) -> list[Figure | Absent]:
+    """Print a table line by line as the figures come, then the load; return them."""
+    print(head(), flush=True)
+    found = []
+    for each in measured:
+        print(line(each), flush=True)
+        found.append(each)
+    print(load())
+    return found
+
+
+def load() -> str:
+    """Return how busy the machine is, everybody on it included."""
+    return "load average: " + ", ".join(f"{each:.1f}" for each in os.getloadavg()) + f" on {os.cpu_count()} cores"
+
+
+def times(ratio: float | None) -> str:
+    """Return a ratio to a floor in three digits or so."""
+    if ratio is None:
+        return "-"
+    return f"{ratio:.2f}" if ratio >= 0.1 else f"{ratio:.2g}"  # noqa: PLR2004
+
+
+def amount(value: float, unit: str) -> str:
+    """Return a value with its unit, in three digits or so."""
+    digits = 0 if abs(value) >= 100 or value == int(value) else 1 if abs(value) >= 10 else 2  # noqa: PLR2004
+    return f"{value:,.{digits}f} {unit}".replace(",", " ").rstrip()
