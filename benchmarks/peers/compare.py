@@ -1,0 +1,142 @@
+"""The same trivial job through each peer: how many a second, how soon, what one submit takes, what a kill leaves."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+from benchmarks.measure.figure import Absent, Figure, Floor, Measured
+from benchmarks.measure.place import ROOT
+from benchmarks.measure.rounds import alternate_timed, medians, timed, until
+from benchmarks.peers.known import PEERS, alive
+from benchmarks.peers.peer import NotInstalled, Peer, Submitter
+
+JOBS, QUICK_JOBS = 400, 60
+ROUNDS, QUICK_ROUNDS = 50, 8
+#: How long after a kill, and after a cancel, it is looked at what is left, in seconds.
+SETTLED_S = 10.0
+#: Those whose figures in docs/performance.md are of an earlier look, by hand.
+NOT_DRIVEN = ("slurm", "gflow", "jobd", "gpuqu")
+
+
+def figures(*, quick: bool = False, names: Sequence[str] = ()) -> Measured:
+    """Yield what was measured of each peer that is installed, and a line for each that is not."""
+    for name in names or PEERS:
+        try:
+            with PEERS[name]() as peer, tempfile.TemporaryDirectory(prefix="gq-peer-") as place:
+                yield from _of(peer, Path(place), quick=quick)
+        except NotInstalled as error:
+            yield Absent(name=f"peers.{name}", why=str(error))
+        except (OSError, RuntimeError, TimeoutError, subprocess.SubprocessError, psutil.Error) as error:
+            yield Absent(name=f"peers.{name}", why=f"it broke off: {error}")
+    for name in () if names else NOT_DRIVEN:
+        yield Absent(name=f"peers.{name}", why="not driven by this program: see docs/performance.md")
+
+
+def _of(peer: Peer, place: Path, *, quick: bool) -> Measured:
+    rounds, jobs = (QUICK_ROUNDS, QUICK_JOBS) if quick else (ROUNDS, JOBS)
+    with peer.submitter() as submitter:
+        submitter.submit(_job(place, "warm"))
+        until(partial(_count, place, "warm"), f"a first job of {peer.name}")
+        yield _start(peer, submitter, place, rounds)
+        yield _throughput(peer, submitter, place, jobs)
+        yield _submit(peer, rounds)
+        yield from _kill(peer, submitter, place)
+
+
+def _job(place: Path, name: str) -> list[str]:
+    """Return the trivial job: it writes a line with the moment of its start."""
+    return ["/bin/sh", "-c", f"date +%s.%N >> {place / name}"]
+
+
+def _count(place: Path, name: str) -> int:
+    path = place / name
+    return path.read_text().count("\n") if path.exists() else 0
+
+
+def _start(peer: Peer, submitter: Submitter, place: Path, rounds: int) -> Figure:
+    ours: list[float] = []
+    floors: list[float] = []
+    for turn in range(rounds):
+        for found, name, act in (
+            (ours, f"ours{turn}", submitter.submit),
+            (floors, f"floor{turn}", lambda words: subprocess.run(words, check=True)),
+        ):
+            began = time.time()
+            act(_job(place, name))
+            until(partial(_count, place, name), f"a job of {peer.name}")
+            found.append(float((place / name).read_text()) - began)
+    floor = Floor(name="spawned directly", value=statistics.median(floors) * 1e3)
+    value = statistics.median(ours) * 1e3
+    return Figure(name=f"peers.{peer.name}.start", value=value, unit="ms", floor=floor, rounds=rounds)
+
+
+def _throughput(peer: Peer, submitter: Submitter, place: Path, jobs: int) -> Figure:
+    def through() -> None:
+        for _ in range(jobs):
+            submitter.submit(_job(place, "many"))
+        until(lambda: _count(place, "many") >= jobs, f"{jobs} jobs of {peer.name}", timeout_s=300, every_s=0.005)
+
+    def directly() -> None:
+        for _ in range(jobs):
+            subprocess.run(_job(place, "direct"), check=True)
+
+    took_s, floor_s = timed(through), timed(directly)
+    floor = Floor(name="spawned directly, in a row", value=jobs / floor_s)
+    return Figure(name=f"peers.{peer.name}.jobs", value=jobs / took_s, unit="jobs/s", floor=floor, rounds=jobs)
+
+
+def _submit(peer: Peer, rounds: int) -> Figure | Absent:
+    if not peer.command:
+        return Absent(name=f"peers.{peer.name}.submit", why="it has no command that submits")
+    acts: dict[str, Callable[[], object]] = {
+        "ours": partial(_quiet, peer.command, peer),
+        "floor": partial(_quiet, [sys.executable, "-c", "import click"], peer),
+    }
+    found = medians(alternate_timed(max(3, rounds // 3), acts))
+    floor = Floor(name='python -c "import click"', value=found["floor"] * 1e3)
+    value = found["ours"] * 1e3
+    return Figure(name=f"peers.{peer.name}.submit", value=value, unit="ms", floor=floor, rounds=max(3, rounds // 3))
+
+
+def _quiet(words: Sequence[str], peer: Peer) -> None:
+    subprocess.run(words, env=dict(peer.environ), cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+
+
+def _kill(peer: Peer, submitter: Submitter, place: Path) -> Measured:
+    """Kill the worker under a job, let it come back, then cancel the job: how many copies live, and what is left."""
+    pids = place / "pids"
+    job_id = submitter.submit(["/bin/sh", "-c", f"echo $$ >> {pids}; exec sleep 600"])
+    until(partial(_count, place, "pids"), f"a long job of {peer.name}")
+    for each in peer.mains():
+        each.kill()
+    time.sleep(1.0)
+    peer.restart()
+    time.sleep(SETTLED_S)
+    yield Figure(name=f"peers.{peer.name}.after-kill", value=float(len(_copies(pids))), unit="copies")
+    submitter.cancel(job_id)
+    _until_gone(pids)
+    left = _copies(pids)
+    yield Figure(name=f"peers.{peer.name}.after-cancel", value=float(len(left)), unit="copies")
+    for each in left:
+        os.kill(each.pid, 9)
+
+
+def _until_gone(pids: Path) -> None:
+    deadline = time.monotonic() + SETTLED_S
+    while _copies(pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def _copies(pids: Path) -> list[psutil.Process]:
+    found = [int(each) for each in pids.read_text().split()]
+    return alive([psutil.Process(each) for each in found if psutil.pid_exists(each)])

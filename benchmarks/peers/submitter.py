@@ -1,0 +1,86 @@
+"""Submits what it reads, one JSON line each, and says the id of each job; runs in the peer's own environment.
+
+python -m benchmarks.peers.submitter celery|rq|huey|task-spooler|gpuqueue
+
+A list is a command to submit; a string is the id of a job to cancel, as its documentation says to end one that runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Submit = Callable[[list[str]], object]
+Cancel = Callable[[str], object]
+
+
+def to_celery() -> tuple[Submit, Cancel]:
+    """Return what submits to Celery, and what cancels."""
+    from benchmarks.peers.celery_app import app, run  # noqa: PLC0415 - each is installed somewhere else
+
+    submit: Any = run.delay
+    return submit, lambda job_id: app.control.revoke(job_id, terminate=True)
+
+
+def to_rq() -> tuple[Submit, Cancel]:
+    """Return what submits to RQ, and what cancels."""
+    from redis import Redis  # noqa: PLC0415 - as above
+    from rq import Queue  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - as above
+    from rq.command import (  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - as above
+        send_stop_job_command,
+    )
+
+    connection: Any = Redis(unix_socket_path=os.environ["PEERS_SOCKET"])
+    queue = Queue(connection=connection)
+    return (
+        lambda words: queue.enqueue("benchmarks.peers.tasks.run", words).id,
+        lambda job_id: send_stop_job_command(connection, job_id),
+    )
+
+
+def to_huey() -> tuple[Submit, Cancel]:
+    """Return what submits to Huey, and what revokes: it has nothing that ends what runs."""
+    from benchmarks.peers.huey_app import huey, run  # noqa: PLC0415 - as above
+
+    return lambda words: run(words).id, huey.revoke_by_id
+
+
+def to_task_spooler() -> tuple[Submit, Cancel]:
+    """Return what submits to task-spooler, and what cancels."""
+    program = shutil.which("tsp") or "tsp"
+
+    def tsp(*words: str) -> str:
+        return subprocess.run([program, *words], check=True, capture_output=True, text=True).stdout.strip()
+
+    return lambda words: tsp(*words), lambda job_id: tsp("-k", job_id)
+
+
+def to_gpuqueue() -> tuple[Submit, Cancel]:
+    """Return what submits to us, and what cancels."""
+    from gpuqueue import Client  # noqa: PLC0415 - as above
+
+    client = Client()
+    return lambda words: client.submit(words, mem="1M").id, lambda job_id: client.cancel(int(job_id))
+
+
+TO = {
+    "celery": to_celery,
+    "rq": to_rq,
+    "huey": to_huey,
+    "task-spooler": to_task_spooler,
+    "gpuqueue": to_gpuqueue,
+}
+
+if __name__ == "__main__":
+    submit, cancel = TO[sys.argv[1]]()
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            print(f"ok {submit(asked) if isinstance(asked, list) else cancel(asked)}", flush=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it was not done
+            print(f"{error!r}", flush=True)
