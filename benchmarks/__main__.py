@@ -1,0 +1,109 @@
+"""Measures everything, each figure beside its floor in the same run; prints a table, and writes JSON.
+
+python -m benchmarks                                  all of it: about an hour, on a machine that does nothing else
+python -m benchmarks --quick                          a few minutes: to see that all works, not to plan with
+python -m benchmarks --only claim corridor            some of it
+python -m benchmarks --json run.json --write docs/performance.md
+python -m benchmarks --from run.json --write docs/performance.md      nothing is measured again
+
+docs/performance.md tells how to read it. ``python -m benchmarks.peers.install`` installs others to compare with.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks.catalogue import BENCHMARKS
+from benchmarks.measure.figure import Absent, Figure, Measured, Report
+from benchmarks.measure.place import private_store
+from benchmarks.measure.table import head, line, load
+from benchmarks.page.write import PageError, write
+
+
+def main(words: Sequence[str]) -> int:
+    """Measure, print, and write what was asked for."""
+    options = _options(words)
+    try:
+        report = _read(options.kept) if options.kept else _measure(options.only or list(BENCHMARKS), options.quick)
+        if options.json:
+            options.json.write_text(report.to_json() + "\n", encoding="utf-8")
+        if options.write:
+            for row in write(report, options.write):
+                print(f"{options.write}: {row}", file=sys.stderr)
+    except (OSError, ValueError, PageError) as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _options(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", nargs="+", metavar="NAME", choices=BENCHMARKS, help=", ".join(BENCHMARKS))
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, fewer jobs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument("--from", dest="kept", type=Path, nargs="+", metavar="FILE", help="figures of an earlier run")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="fill the tables of this page")
+    options = parser.parse_args(words)
+    if options.kept and (options.only or options.quick):
+        parser.error("--from measures nothing: it goes with --write and --json only")
+    return options
+
+
+def _read(paths: Sequence[Path]) -> Report:
+    """Return the report of a run; of several the first one's, with what only the others have."""
+    reports = [Report.from_json(path.read_text(encoding="utf-8")) for path in paths]
+    figures = {each.name: each for report in reversed(reports) for each in report.figures}
+    absent = tuple(each for report in reports for each in report.absent if each.name not in figures)
+    return replace(reports[0], figures=tuple(figures.values()), absent=absent)
+
+
+def _measure(names: Sequence[str], quick: bool) -> Report:  # noqa: FBT001 - a word of the command line
+    machine, began_s = _machine(), time.monotonic()
+    figures, absent = [], []
+    print(head())
+    for name in names:
+        for each in _with_reason(name, BENCHMARKS[name](quick=quick)):
+            print(line(each), flush=True)
+            if isinstance(each, Figure):
+                figures.append(each)
+            else:
+                absent.append(each)
+    took_s = time.monotonic() - began_s
+    print(f"{load()}; {took_s:.0f} s")
+    return Report(machine=machine, quick=quick, took_s=took_s, figures=tuple(figures), absent=tuple(absent))
+
+
+def _with_reason(name: str, measured: Measured) -> Measured:
+    """Yield what is measured, and what it failed with: the others' figures are not to be lost by it."""
+    try:
+        yield from measured
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        yield Absent(name=name, why=f"it broke off: {error!r}")
+
+
+def _machine() -> dict[str, Any]:
+    with private_store() as store:
+        server: dict[str, Any] = store.client.info("server")
+    return {
+        "cores": psutil.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "kernel": platform.release().partition("-")[0],
+        "python": platform.python_version(),
+        "store": f"{server.get('server_name', 'redis')} {server.get('valkey_version', server['redis_version'])}",
+        "load_before": [round(each, 1) for each in psutil.getloadavg()],
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,37 @@
+"""Every benchmark by its name, in the order of a job's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from benchmarks import (
+    bench_array,
+    bench_claim,
+    bench_commands,
+    bench_corridor,
+    bench_history,
+    bench_kills,
+    bench_placement,
+    bench_recording,
+    bench_sampling,
+    bench_submit,
+    bench_workers,
+)
+from benchmarks.measure.figure import Measured
+from benchmarks.peers import compare
+
+#: Name -> what yields its figures; with ``quick=True`` in seconds, good enough to see that all works.
+BENCHMARKS: Mapping[str, Callable[..., Measured]] = {
+    "commands": bench_commands.figures,
+    "submit": bench_submit.figures,
+    "array": bench_array.figures,
+    "corridor": bench_corridor.figures,
+    "placement": bench_placement.figures,
+    "claim": bench_claim.figures,
+    "recording": bench_recording.figures,
+    "history": bench_history.figures,
+    "workers": bench_workers.figures,
+    "sampling": bench_sampling.figures,
+    "kills": bench_kills.figures,
+    "peers": compare.figures,
+}

@@ -1,0 +1,161 @@
+"""What we hold ourselves to: each row with the best of others, the aim, and the figures that decide.
+
+The anchors are the best figures of others that are known, whoever measured them, on two cores; the ones in the peers'
+table are of the same run. A row that misses its aim needs a sentence: ``--write`` refuses one that has none.
+"""
+
+from __future__ import annotations
+
+from benchmarks.bench_claim import CASES
+from benchmarks.measure.figure import Report
+from benchmarks.page.row import Aim, Row
+
+
+def rows(report: Report) -> tuple[Row, ...]:
+    """Return the rows for *report*: the claim's size is the largest that was measured."""
+    sizes = [int(each.name.split(".")[1]) for each in report.figures if each.name.startswith("claim.")]
+    return (*_CORRIDOR, _claim(max(sizes, default=1_000_000)), *_AROUND)
+
+
+def _claim(size: int) -> Row:
+    return Row(
+        what=f"claim, in the server, {size:,} waiting: typical, then the worst case".replace(",", " "),
+        anchor="none is known",
+        aim="p50 ≤ 150 us, worst ≤ 1 ms (p99)",
+        aims=(
+            Aim(figure=f"claim.{size}.typical.p50", bound=150),
+            *(Aim(figure=f"claim.{size}.{case.name}.p99", bound=1000) for case in CASES if case.name == "worst"),
+        ),
+        why_not="A claim looks at each user's shapes that could fit: what it costs grows with them and not with the "
+        "jobs. To halve it, the list of what fits would have to be kept between claims, and mended by each submit and "
+        "each end.",
+    )
+
+
+_CORRIDOR = (
+    Row(
+        what="`gpuqueue submit`, whole process",
+        anchor="sbatch 5 ms and task-spooler 2 ms (C), gflow 20 ms (Rust); of the Python ones RQ 188 ms",
+        aim='≤ 60 ms, ≤ 2 times `python -c "import click"`',
+        aims=(
+            Aim(figure="command.submit.process", bound=60),
+            Aim(figure="command.submit.process", bound=2, of_ratio=True),
+        ),
+        why_not="What the floor takes, Python and click, loads before a word of ours runs; the rest is our own modules "
+        "and one question to the store. The clients in C and Rust stay ahead: it would take one that is no Python.",
+    ),
+    Row(
+        what="submit → the worker may start it",
+        anchor="Celery 4 to 5 ms (not durable), HyperQueue 12 ms, Slurm 970 to 2970 ms",
+        aim="p50 ≤ 10 ms",
+        aims=(Aim(figure="latency.idle.granted.p50", bound=10),),
+        why_not="The store has submit and claim on the disk before it answers, and in between the worker hears the "
+        "bell, makes its run directory and looks at the card. To go below would take a claim that is also the start, "
+        "without the last look.",
+    ),
+    Row(
+        what="submit → first instruction of the job",
+        anchor="task-spooler 2 ms (nothing on the disk), HyperQueue 12 ms, RQ 19 ms, gflow 64 ms",
+        aim="p50 ≤ 30 ms",
+        aims=(Aim(figure="latency.idle.start.p50", bound=30),),
+        why_not="Each job has a shim of its own, so that it outlives its worker: a Python that must start first, at "
+        "the price of `python -I -S -c pass` and its imports. It would take a shim in C, or one that was started "
+        "before its job came.",
+    ),
+    Row(
+        what="submit → first instruction, under load",
+        anchor="none is known",
+        aim="p99 ≤ 1 s",
+        aims=(
+            Aim(figure="latency.load.start.p50", bound=1000),
+            Aim(figure="latency.load.start.p99", bound=1000),
+        ),
+        why_not="Every core has a busy process beside worker, store and shim, all of them of the same priority: the "
+        "kernel gives each its turn. It would take a higher priority for the worker, which is the site's to give.",
+    ),
+    Row(
+        what="start of the job → in the history",
+        anchor="none is known: others write it later, or not at all",
+        aim="p50 ≤ 50 ms",
+        aims=(Aim(figure="latency.idle.recorded.p50", bound=50), Aim(figure="latency.idle.recorded.p99", bound=500)),
+        why_not="The job itself, the shim's word to the worker, one script and one commit: the commit waits for the "
+        "disk.",
+    ),
+    Row(
+        what="trivial jobs a second, each through a shim, recorded",
+        anchor="Celery 500 to 600, task-spooler 800, RQ 75 to 360, HyperQueue 300 to 500, Slurm 4, gflow 6",
+        aim="≥ 100 jobs/s",
+        aims=(Aim(figure="throughput.jobs", bound=100),),
+        why_not="The processors bound it: each job starts a Python of its own, the shim. Those that are ahead run a "
+        "function in a worker that is there already, and nobody owns the job when that worker is gone (the table of "
+        "others). It would take shims that wait for a job, or one in C.",
+    ),
+    Row(
+        what="claim, started, finish, without a process",
+        anchor="none is known",
+        aim="≥ 400 cycles/s",
+        aims=(Aim(figure="cycles", bound=400),),
+        why_not="Three scripts, each on the disk before the next: the disk's wait is the floor's too.",
+    ),
+)
+
+_AROUND = (
+    Row(
+        what="array of 10 000, one submit",
+        anchor="Slurm 6 ms, HyperQueue 70 ms",
+        aim="≤ 50 ms",
+        aims=(Aim(figure="submit.array.10000", bound=50),),
+    ),
+    Row(
+        what="submits a second: one after the other, then pipelined",
+        anchor="Celery 600 to 700, RQ 900, Huey 1500 (one after the other, not durable)",
+        aim="≤ 3 times and ≤ 5 times a durable SET",
+        aims=(
+            Aim(figure="submit.single", bound=3, of_ratio=True),
+            Aim(figure="submit.pipelined", bound=5, of_ratio=True),
+        ),
+        why_not="A submit judges the job against every limit and device and queues it in four orders, where the floor "
+        "writes one text.",
+    ),
+    Row(
+        what="recording, in batches of 500: SQLite, PostgreSQL",
+        anchor="none is known",
+        aim="≥ 5 000, ≥ 3 000 jobs/s",
+        aims=(
+            Aim(figure="recording.sqlite.batch500", bound=5000),
+            Aim(figure="recording.postgresql.batch500", bound=3000),
+        ),
+        why_not="A job is seven rows in four tables with keys and checks, and the floor has neither. It would take "
+        "COPY into a table beside them, and a merge. No site starts as many jobs a second: the recorder is never what "
+        "one waits for.",
+    ),
+    Row(
+        what="idle worker: memory, share of a core",
+        anchor="Celery's own worker takes as much: it is one",
+        aim="≤ 70 MiB, ≤ 0.5 %",
+        aims=(Aim(figure="worker.idle.memory", bound=70), Aim(figure="worker.idle.cpu", bound=0.5)),
+        why_not="Most of the memory is Celery's (the floor has nothing but it imported); `gpuqueue-worker run --plain` "
+        "does without.",
+    ),
+    Row(
+        what="memory of the store for a waiting job",
+        anchor="none is known",
+        aim="≤ 4 times the text of its spec",
+        aims=(Aim(figure="store.pending", bound=4, of_ratio=True),),
+        why_not="Most is the environment of the submitter, kept twice: in the spec and in the outbox until the history "
+        "has it.",
+    ),
+    Row(
+        what="`gpuqueue history` on a million jobs, whole process",
+        anchor="none is known",
+        aim='≤ 15 times `python -c "import click"`',
+        aims=(Aim(figure="history.sqlite.process", bound=15, of_ratio=True),),
+        why_not="It is SQLAlchemy's import and not the question, which takes milliseconds.",
+    ),
+    Row(
+        what="workers killed (SIGKILL): lost, doubled, orphaned",
+        anchor="every Python queue: orphans in 10 of 10; [side by side](reliability.md#side-by-side)",
+        aim="0, 0, 0",
+        aims=tuple(Aim(figure=f"kills.{fault}", bound=0) for fault in ("lost", "doubled", "orphaned")),
+    ),
+)

@@ -1,0 +1,98 @@
+"""Fills the marked regions of docs/performance.md from a report. What stands between the marks is never by hand."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.measure.figure import Figure, Report
+from benchmarks.measure.table import amount, times
+from benchmarks.page.rows import rows
+
+HEAD = ("what", "best of others", "floor, in the same run", "ours", "times the floor", "aim", "verdict")
+PEERS_HEAD = ("", "jobs/s", "submit → start", "one submit, from a shell", "copies after a kill", "after a cancel")
+#: What of a peer is told, by the last part of a figure's name.
+TOLD = ("jobs", "start", "submit", "after-kill", "after-cancel")
+
+
+class PageError(Exception):
+    """The page cannot be filled."""
+
+
+def write(report: Report, page: Path) -> list[str]:
+    """Fill the marked regions of *page*; return a line for each row that misses its aim.
+
+    Raises:
+        PageError: the page has no such region, or a row misses its aim without a sentence that says why.
+
+    """
+    table, missed = _table(report)
+    text = page.read_text(encoding="utf-8")
+    for name, body in (("run", _run(report)), ("table", table), ("peers", _peers(report))):
+        text = _filled(text, name, body, page)
+    page.write_text(text, encoding="utf-8")
+    return missed
+
+
+def _filled(text: str, name: str, body: str, page: Path) -> str:
+    region = re.compile(f"(<!-- {name}: .*?-->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+    if not region.search(text):
+        raise PageError(f"{page} has no region <!-- {name}: … --> to <!-- end of {name} -->")
+    return region.sub(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", text)
+
+
+def _run(report: Report) -> str:
+    machine = report.machine
+    loads = [each.load for each in report.figures] or [0.0]
+    kind = "A quick pass, **not to plan with**" if report.quick else "One run"
+    return (
+        f"{kind} of {report.took_s / 60:.0f} minutes on {report.at:%d %B %Y}: {machine['cores']} cores, "
+        f"{machine['memory_bytes'] / 2**30:.0f} GiB, Linux {machine['kernel']}, Python {machine['python']}, "
+        f"{machine['store']}. The load average was {machine['load_before'][0]:.1f} before it and "
+        f"{min(loads):.1f} to {max(loads):.1f} while it ran, its own part included."
+    )
+
+
+def _table(report: Report) -> tuple[str, list[str]]:
+    lines, reasons, missed = [_cells(HEAD), _cells(["---"] * len(HEAD))], [], []
+    for row in rows(report):
+        line, held = row.line(report)
+        lines.append(line)
+        if not held:
+            if not row.why_not:
+                raise PageError(f"{row.what} misses its aim: benchmarks/page/rows.py must say why and what it takes")
+            missed.append(f"{row.what} misses its aim")
+            reasons.append(f"- **{row.what}**: {row.why_not}")
+    said = ["", "What misses its aim, and what it would take:", "", *reasons] if reasons else []
+    return "\n".join([*lines, *said]), missed
+
+
+def _peers(report: Report) -> str:
+    names = dict.fromkeys(
+        name.split(".")[1]
+        for name in (*(each.name for each in report.figures), *(each.name for each in report.absent))
+        if name.startswith("peers.")
+    )
+    if not names:
+        return "Not measured in this run."
+    lines = [_cells(PEERS_HEAD), _cells(["---"] * len(PEERS_HEAD))]
+    absent = {each.name: each for each in report.absent}
+    for name in names:
+        cells = [_told(report.get(f"peers.{name}.{what}")) for what in TOLD]
+        why = absent.get(f"peers.{name}")
+        lines.append(_cells([name, *cells] if why is None else [name, why.why, *["-"] * (len(TOLD) - 1)]))
+    return "\n".join(lines)
+
+
+def _told(figure: Figure | None) -> str:
+    if figure is None:
+        return "-"
+    if figure.unit == "copies":
+        return f"{figure.value:.0f}"
+    ratio = f" ({times(figure.ratio)} times {figure.floor.name})" if figure.floor else ""
+    return amount(figure.value, figure.unit) + ratio
+
+
+def _cells(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
