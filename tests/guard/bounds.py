@@ -1,0 +1,24 @@
+"""What a job may cost, in counts. A count does not depend on who else is on the machine; a second does.
+
+Each bound is a range. Above it something became dearer: find out what, and whether it is worth it; only then move the
+bound, in the same commit, and say there why. Below it something became cheaper, or the test measures nothing any more:
+look which, and pull the range down behind it, so that it stays held. The ranges leave about a tenth above what is
+measured, for Python and store versions, and half below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A range with both ends in it."""
+
+    least: float
+    most: float
+
+    def hold(self, found: float, what: str) -> None:
+        """Fail unless *found* is in the range."""
+        assert found >= self.least, f"{what}: {found:g}, at least {self.least:g} was usual: see tests/guard/bounds.py"
+        assert found <= self.most, f"{what}: {found:g}, at most {self.most:g} is agreed: see tests/guard/bounds.py"

@@ -1,0 +1,27 @@
+"""A life to count in, for every test of this room."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from own_store import OwnStore
+
+from gpuqueue.book.book import Book
+from gpuqueue.queue.jobqueue import JobQueue
+
+from guard.one_life import OneLife  # isort: skip
+
+
+@pytest.fixture
+def life(own_store: OwnStore, migrated_sqlite: Path, tmp_path: Path) -> Iterator[OneLife]:
+    """Return a store and a book of their own, through which three jobs have gone."""
+    path = tmp_path / "book.db"
+    shutil.copy(migrated_sqlite, path)
+    made = OneLife(store=own_store, queue=JobQueue(own_store.url), book=Book(f"sqlite:///{path}"))
+    yield made
+    made.admin.close()
+    made.queue.close()
+    made.book.close()

@@ -1,0 +1,115 @@
+"""One job's whole life without a process, and what a store counts meanwhile."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from factories import claim, make_offer, make_spec, serve
+from own_store import OwnStore
+
+from gpuqueue.book.book import Book
+from gpuqueue.job import JobState
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim
+from gpuqueue.run import Ending, RunDevice
+from gpuqueue.units import GIB
+from workers.recorder import Recorder
+
+#: Each of these is one step of a job, in this order.
+STEPS = ("submit", "claim", "started", "finish", "record")
+#: What a client sends to be there, and what we ask with.
+NO_PART_OF_IT = frozenset({"client", "hello", "info", "ping", "select", "auth", "config", "memory", "dbsize"})
+#: What is sent when all is done that is counted.
+END = "that-was-all"
+
+
+def uncovered() -> dict[str, str]:
+    """Return an environment in which a child is not measured for coverage, which loads and opens much of its own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+
+
+@dataclass(kw_only=True)
+class OneLife:
+    """Takes jobs through a store and a book, one step at a time."""
+
+    store: OwnStore
+    queue: JobQueue
+    book: Book
+
+    def __post_init__(self) -> None:
+        """Open the store, serve a device, and take jobs through until everything is loaded and every key is there."""
+        self.admin: Any = connect(self.store.url)
+        self.recorder = Recorder(self.store.settings, self.queue, self.book)
+        self.recorder.mend()
+        serve(self.queue)
+        for _ in range(3):
+            self.through()
+
+    def steps(self) -> dict[str, Callable[[], object]]:
+        """Return the steps of one more job."""
+        claimed: list[Claim] = []
+        device = RunDevice(uuid="GPU-0", lease_bytes=GIB, kind=make_offer().device.kind, total_bytes=24 * GIB)
+
+        def take() -> None:
+            found = claim(self.queue)
+            assert found is not None
+            claimed.append(found)
+
+        return {
+            "submit": lambda: self.queue.submit(make_spec()),
+            "claim": take,
+            "started": lambda: self.queue.started(
+                claimed[0].job_id, claimed[0].token, lease_s=300, log_path="/log", devices=(device,)
+            ),
+            "finish": lambda: self.queue.finish(
+                claimed[0].job_id,
+                claimed[0].token,
+                state=JobState.SUCCEEDED,
+                ending=Ending.from_status(0),
+                duration_s=1.0,
+                devices=(device,),
+            ),
+            "record": lambda: self.recorder.record(0),
+        }
+
+    def through(self) -> None:
+        """Take one job through."""
+        for step in self.steps().values():
+            step()
+
+    def counted(self, act: Callable[[], object]) -> Counter[str]:
+        """Return how often each command ran in the store while *act* ran, those of scripts included."""
+        before = self._commands()
+        act()
+        return self._commands() - before
+
+    def asked(self, act: Callable[[], object]) -> int:
+        """Return how often *act* waited for the store: what scripts ask for themselves is no wait."""
+        found = 0
+        with self.admin.monitor() as listening:
+            act()
+            self.admin.echo(END)
+            for heard in listening.listen():
+                if END in heard["command"]:
+                    return found
+                command = heard["command"].split()[0].lower()
+                found += heard["client_type"] != "lua" and command not in NO_PART_OF_IT
+        raise AssertionError("the store stopped telling")
+
+    def _commands(self) -> Counter[str]:
+        found: Counter[str] = Counter()
+        for name, each in self.admin.info("commandstats").items():
+            command = re.sub(r"^cmdstat_([a-z]+).*", r"\1", name)
+            if command not in NO_PART_OF_IT:
+                found[command] += each["calls"]
+        return found
+
+    def kept(self) -> dict[str, int]:
+        """Return each key of the store with the bytes that it takes there."""
+        return {key: self.admin.memory_usage(key, samples=0) for key in self.admin.scan_iter(count=10_000)}

@@ -1,0 +1,75 @@
+"""Imports are what a person waits for at each command: about a third of a millisecond for each module of ours.
+
+Only ours are counted: how many the standard library has differs from Python to Python. Of others the large ones are
+named, each with the commands that may load it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+from guard.bounds import Bound
+from guard.one_life import uncovered
+
+from gpuqueue.cli.main import COMMANDS
+
+#: Modules of ours that a command loads before it does anything. Those that are typed all day are held when they work,
+#: too, in tests/integration/test_fast_commands.py.
+OURS = {
+    **dict.fromkeys(("submit", "run", "attach"), Bound(25, 52)),
+    **dict.fromkeys(("queue", "show", "why", "logs", "wait", "cancel", "hold", "release"), Bound(30, 62)),
+    **dict.fromkeys(("edit", "limits", "drain", "resume"), Bound(25, 52)),
+    **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 65)),
+    "simulate": Bound(50, 95),
+    **dict.fromkeys(("gpus", "up", "status", "down", "doctor", "db"), Bound(50, 102)),
+    "completion": Bound(5, 12),
+}
+#: What takes tens of milliseconds to import, and who may: in their help already, where they do nothing without it.
+LARGE = {
+    "alembic": (),
+    "asyncio": ("simulate", "doctor"),
+    "celery": (),
+    "kombu": (),
+    "matplotlib": (),
+    "platformdirs": (),
+    "psutil": (),
+    "pynvml": (),
+    "redis": ("simulate",),
+    "rich": (),
+    "sqlalchemy": ("doctor",),
+    "textual": (),
+    "torch": (),
+    "workers": (),
+}
+#: Tells on the last line of stderr what a command loads on top of click.
+TELLING = """
+import atexit, json, sys
+import click
+before = set(sys.modules)
+atexit.register(lambda: print(json.dumps(sorted(set(sys.modules) - before)), file=sys.stderr))
+from gpuqueue.cli.main import main
+sys.argv = ["gpuqueue", sys.argv[1], "--help"]
+main()
+"""
+
+
+def loaded_by(command: str) -> set[str]:
+    """Return the modules that ``gpuqueue COMMAND --help`` loads on top of click's."""
+    words = [sys.executable, "-c", TELLING, command]
+    done = subprocess.run(words, env=uncovered(), capture_output=True, text=True, check=True, timeout=60)
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_no_command_loads_more_than_agreed() -> None:
+    """A module at the top of a file that many commands share is in all of them at once."""
+    with ThreadPoolExecutor(2) as some:
+        loaded = dict(zip(COMMANDS, some.map(loaded_by, COMMANDS), strict=True))
+
+    assert set(COMMANDS) == set(OURS), "a command is new or gone: give it a range in OURS"
+    for command, modules in loaded.items():
+        OURS[command].hold(sum(each.split(".")[0] == "gpuqueue" for each in modules), f"modules of ours for {command}")
+    too_large = {(command, each) for command, modules in loaded.items() for each in LARGE if each in modules}
+    assert set() == {(command, each) for command, each in too_large if command not in LARGE[each]}

@@ -1,0 +1,56 @@
+"""Commands are what the one thread of the store has to do for a job: with them grows the load of a whole site."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from factories import make_spec
+from guard.bounds import Bound
+from guard.one_life import STEPS, OneLife
+
+#: Step -> commands that run in the store for it, those of its script included. Measured: 24, 45, 8, 22, 11.
+COMMANDS = {
+    "submit": Bound(12, 27),
+    "claim": Bound(22, 50),
+    "started": Bound(4, 9),
+    "finish": Bound(11, 25),
+    "record": Bound(6, 13),
+}
+#: Step -> how often its caller waits for the store: each is a round trip, which over a network takes most of the time.
+#: The recorder asks for the epoch, reads the outbox and settles. These are no ranges: one more is one too many.
+ROUND_TRIPS = {"submit": 1, "claim": 1, "started": 1, "finish": 1, "record": 3}
+#: How many more commands a claim may take among a thousand waiting jobs than among ten of the same shape.
+MORE_AMONG_MANY = 2
+
+
+def count_each_step(life: OneLife) -> dict[str, Counter[str]]:
+    """Take one job through; return what the store counted for each step."""
+    return {name: life.counted(step) for name, step in life.steps().items()}
+
+
+def test_each_step_asks_the_store_for_no_more_than_agreed(life: OneLife) -> None:
+    """Whether a job is the fourth or the fifth makes no difference: it is the step that is counted."""
+    first, second = count_each_step(life), count_each_step(life)
+
+    assert first == second
+    assert list(STEPS) == list(first)
+    for step, bound in COMMANDS.items():
+        bound.hold(first[step].total(), f"commands in the store for {step}, {dict(first[step])}")
+
+
+def test_each_step_waits_for_the_store_as_often_as_agreed(life: OneLife) -> None:
+    """What a script does is one wait, however much it is."""
+    asked = {name: life.asked(step) for name, step in life.steps().items()}
+
+    assert ROUND_TRIPS == asked
+
+
+def test_a_claim_costs_the_same_however_many_wait(life: OneLife) -> None:
+    """P8 of the promises: flat in the number of waiting jobs. A scan would show here as a thousand commands."""
+    found = {}
+    for waiting in (10, 1000):
+        while life.queue.counts()[0] < waiting:
+            life.queue.submit(make_spec())
+        found[waiting] = count_each_step(life)["claim"].total()
+
+    assert abs(found[1000] - found[10]) <= MORE_AMONG_MANY, found

@@ -1,0 +1,114 @@
+"""What the kernel is asked for: files opened, programs started, waits for the disk. Counted by strace."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from factories import make_offer, make_spec, serve
+from guard.bounds import Bound
+from guard.one_life import uncovered
+from one_shim import Shim
+from own_store import OwnStore
+
+from gpuqueue.process import ProcessIdentity
+from gpuqueue.queue.jobqueue import JobQueue
+
+STRACE = shutil.which("strace")
+pytestmark = pytest.mark.skipif(STRACE is None, reason="no strace here to count system calls: apt install strace")
+
+#: Submits after which the store's waits for the disk are counted: one each, or the promise of P1 is broken, or paid
+#: twice. The store looks after its own files in between; it may come to a wait of its own.
+SUBMITS, WAITS = 20, Bound(20, 22)
+#: Files that a shim opens from its start to its end, those of its Python included (measured: 68 with Python 3.11),
+#: and the programs that are started: itself and the job.
+SHIM_OPENS, SHIM_STARTS = Bound(34, 80), 2
+#: Files that ``gpuqueue submit`` opens beyond ``python -c "import click"``: modules and directories. Measured: 141.
+SUBMIT_OPENS = Bound(70, 160)
+
+
+def strace(out: Path, calls: str, *words: str) -> list[str]:
+    """Return a command line that counts system calls into *out*, in all children, too."""
+    assert STRACE is not None
+    return [STRACE, "-f", "-qq", "-o", str(out), "-e", f"trace={calls}", *words]
+
+
+def succeeded(out: Path) -> Counter[str]:
+    """Return how often each call succeeded."""
+    # A call that another process comes in between of stands in two lines, the result in the second.
+    pattern = r"^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed>).* = \d+$"
+    found = re.findall(pattern, out.read_text(errors="replace"), flags=re.MULTILINE)
+    return Counter(found)
+
+
+def test_a_submit_is_one_wait_for_the_disk(own_store: OwnStore, tmp_path: Path) -> None:
+    """With ``appendfsync always`` an acknowledged job survives a power cut, for the price of one wait."""
+    queue = JobQueue(own_store.url)
+    queue.open(0)
+    serve(queue, make_offer())
+    queue.submit(make_spec())
+    identity = ProcessIdentity.parse((own_store.settings.state_dir / "store" / "pid").read_text())
+    assert identity is not None
+    out = tmp_path / "calls"
+    words = strace(out, "fsync,fdatasync", "-p", str(identity.pid))
+    words.remove("-qq")
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stderr is not None
+        said = tracer.stderr.readline()
+        if "attached" not in said:
+            tracer.wait()
+            pytest.skip(f"strace may not look at another process here: {said.strip()}")
+        for _ in range(SUBMITS):
+            queue.submit(make_spec())
+        tracer.send_signal(signal.SIGINT)
+        tracer.stderr.read()
+    queue.close()
+
+    WAITS.hold(succeeded(out).total(), f"waits for the disk of {SUBMITS} submits")
+
+
+def test_a_shim_opens_little_and_starts_only_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands between the claim and the job's first instruction, once for each job."""
+    out, counting = tmp_path / "calls", tmp_path / "counting"
+    counting.write_text(f'#!/bin/sh\nexec {" ".join(strace(out, "openat,open,execve", sys.executable))} "$@"\n')
+    counting.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(counting))
+
+    shim = Shim(tmp_path / "runs", ["/bin/true"])
+    shim.ended()
+
+    found = succeeded(out)
+    assert SHIM_STARTS == found["execve"], found
+    SHIM_OPENS.hold(found["open"] + found["openat"], "files opened by a shim and its job")
+
+
+def test_a_submit_opens_no_more_files_than_agreed(own_store: OwnStore, tmp_path: Path) -> None:
+    """Each is a look at the disk, over NFS a round trip: homes lie there."""
+    queue = JobQueue(own_store.url)
+    queue.open(0)
+    serve(queue, make_offer())
+    queue.close()
+    environ = {**uncovered(), "GPUQUEUE_STATE_DIR": str(own_store.settings.state_dir)}
+    words = ["-c", "from gpuqueue.cli.main import main; main()", "submit", "--mem", "1M", "--", "true"]
+    found = {}
+    for name, line in (("submit", words), ("click", ["-c", "import click"])):
+        for _ in range(2):  # the first may still have to compile
+            out = tmp_path / name
+            done = subprocess.run(
+                strace(out, "openat,open", sys.executable, *line),
+                env=environ,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            assert 0 == done.returncode, done.stderr
+        found[name] = succeeded(out).total()
+
+    SUBMIT_OPENS.hold(found["submit"] - found["click"], "files opened by gpuqueue submit beyond click's")
