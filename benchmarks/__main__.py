@@ -73,12 +73,14 @@ def _measure(names: Sequence[str], quick: bool) -> Report:  # noqa: FBT001 - a w
     figures, absent = [], []
     print(head())
     for name in names:
+        part_s = time.monotonic()
         for each in _with_reason(name, BENCHMARKS[name](quick=quick)):
             print(line(each), flush=True)
             if isinstance(each, Figure):
                 figures.append(each)
             else:
                 absent.append(each)
+        print(f"{name}: {time.monotonic() - part_s:.0f} s", file=sys.stderr)
     took_s = time.monotonic() - began_s
     print(f"{load()}; {took_s:.0f} s")
     return Report(machine=machine, quick=quick, took_s=took_s, figures=tuple(figures), absent=tuple(absent))

@@ -47,7 +47,7 @@ WORDS = {
     "top": ("--once",),
     "drain": ("0",),
     "resume": ("0",),
-    "up": ("--devices", "sim:1x8G"),
+    "up": (),
     "status": (),
     "completion": ("bash",),
 }

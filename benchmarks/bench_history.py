@@ -236,6 +236,7 @@ def _measure(label: str, url: str, count: int, *, plans: bool) -> Measured:
     book = Book(url)
     if book.max_job_id() is None:
         fill(url, count)
+    yield Figure(name=f"history.{label}.jobs", value=float(count), unit="jobs")
     page_s = best_s(lambda: book.history(HistoryQuery(before_id=count)))
     floor = Floor(name="a page by primary key", value=1e3 * page_s)
     for name, query in questions(count).items():

@@ -89,12 +89,13 @@ def private_machine(devices: str = "sim:1x8G", **settings: str) -> Iterator[Mach
             "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "GPUQUEUE_STATE_DIR": place,
             "GPUQUEUE_CONFIG": os.devnull,
+            "GPUQUEUE_DEVICES": devices,
             "GPUQUEUE_HOST": f"bench-{secrets.token_hex(3)}",
             **{f"GPUQUEUE_{name}": value for name, value in settings.items()},
         }
         if environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # nobody who installed it waits for the compiler
             environ["PYTHONPYCACHEPREFIX"] = f"{place}/compiled"
-        quiet([GPUQUEUE, "up", "--devices", devices], environ)
+        quiet([GPUQUEUE, "up"], environ)
         try:
             loaded = Settings.load(environ)
             with Client(loaded) as client:

@@ -42,11 +42,13 @@ class Row:
     anchor: str
     aim: str
     aims: Sequence[Aim]
-    #: What is told where an aim is missed: why, and what it would take. Empty where none ever was.
+    #: The best of others as a bound, where its figure is for the same thing.
+    best: Aim | None = None
+    #: What is told where an aim is missed or another is ahead: why, and what it would take.
     why_not: str = ""
 
     def line(self, report: Report) -> tuple[str, bool]:
-        """Return the row as Markdown, and whether every aim holds that was measured."""
+        """Return the row as Markdown, and whether it needs no word: its aims hold, nobody is ahead."""
         found = [(aim, report.get(aim.figure)) for aim in self.aims]
         shown = list(dict.fromkeys(each for _, each in found if each is not None))
         missed = [by for aim, each in found if each is not None and (by := aim.missed_by(each)) is not None]
@@ -57,9 +59,17 @@ class Row:
             "<br>".join(amount(each.value, each.unit) for each in shown) or "-",
             "<br>".join(times(each.ratio) for each in shown) or "-",
             self.aim,
-            _verdict(missed, measured=len(shown) > 0, whole=all(each for _, each in found)),
+            _verdict(missed, measured=len(shown) > 0, whole=all(each for _, each in found)) + self._beside(report)[0],
         )
-        return "| " + " | ".join(cells) + " |", not missed
+        return "| " + " | ".join(cells) + " |", not missed and not self._beside(report)[1]
+
+    def _beside(self, report: Report) -> tuple[str, bool]:
+        """Return how this stands to the best of others, and whether that is ahead."""
+        figure = report.get(self.best.figure) if self.best else None
+        if self.best is None or figure is None:
+            return "", False
+        behind = self.best.missed_by(figure)
+        return (", ahead of the best", False) if behind is None else (f", {behind:.1f} times behind the best", True)
 
 
 def _floor(figure: Figure) -> str:

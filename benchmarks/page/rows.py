@@ -6,30 +6,48 @@ table are of the same run. A row that misses its aim needs a sentence: ``--write
 
 from __future__ import annotations
 
-from benchmarks.bench_claim import CASES
 from benchmarks.measure.figure import Report
 from benchmarks.page.row import Aim, Row
 
 
 def rows(report: Report) -> tuple[Row, ...]:
-    """Return the rows for *report*: the claim's size is the largest that was measured."""
-    sizes = [int(each.name.split(".")[1]) for each in report.figures if each.name.startswith("claim.")]
-    return (*_CORRIDOR, _claim(max(sizes, default=1_000_000)), *_AROUND)
+    """Return the rows for *report*; where it had fewer jobs than are asked for, the row says how many."""
+    return (*_CORRIDOR, _claim(report), *_AROUND, _history(report), _KILLS)
 
 
-def _claim(size: int) -> Row:
+def _claim(report: Report) -> Row:
+    """Return the row of the largest queue that was measured, with the case of it that was worst."""
+    claims = [each for each in report.figures if each.name.startswith("claim.")]
+    size = max((int(each.name.split(".")[1]) for each in claims), default=1_000_000)
+    scans = {each.name: each.value for each in claims if each.name.startswith(f"claim.{size}.") and "p99" in each.name}
     return Row(
-        what=f"claim, in the server, {size:,} waiting: typical, then the worst case".replace(",", " "),
+        what=f"claim, in the server, {_spaced(size)} waiting: typical p50, then the worst case's p99",
         anchor="none is known",
-        aim="p50 ≤ 150 us, worst ≤ 1 ms (p99)",
+        aim="≤ 150 us, ≤ 1 ms",
         aims=(
             Aim(figure=f"claim.{size}.typical.p50", bound=150),
-            *(Aim(figure=f"claim.{size}.{case.name}.p99", bound=1000) for case in CASES if case.name == "worst"),
+            Aim(figure=max(scans, key=lambda name: scans[name], default=f"claim.{size}.worst.p99"), bound=1000),
         ),
         why_not="A claim looks at each user's shapes that could fit: what it costs grows with them and not with the "
         "jobs. To halve it, the list of what fits would have to be kept between claims, and mended by each submit and "
         "each end.",
     )
+
+
+def _history(report: Report) -> Row:
+    jobs = report.get("history.sqlite.jobs")
+    return Row(
+        what=f"`gpuqueue history` on {_spaced(int(jobs.value) if jobs else 1_000_000)} jobs, whole process",
+        anchor="none is known",
+        aim='≤ 15 times `python -c "import click"`',
+        aims=(Aim(figure="history.sqlite.process", bound=15, of_ratio=True),),
+        why_not="Most of it is SQLAlchemy's import and not the question, which takes milliseconds (`history.…` in the "
+        "JSON). It would take a reader of its own for the table's first page.",
+    )
+
+
+def _spaced(count: int) -> str:
+    return f"{count:_}".replace("_", " ")
 
 
 _CORRIDOR = (
@@ -41,6 +59,7 @@ _CORRIDOR = (
             Aim(figure="command.submit.process", bound=60),
             Aim(figure="command.submit.process", bound=2, of_ratio=True),
         ),
+        best=Aim(figure="command.submit.process", bound=5),
         why_not="What the floor takes, Python and click, loads before a word of ours runs; the rest is our own modules "
         "and one question to the store. The clients in C and Rust stay ahead: it would take one that is no Python.",
     ),
@@ -49,6 +68,7 @@ _CORRIDOR = (
         anchor="Celery 4 to 5 ms (not durable), HyperQueue 12 ms, Slurm 970 to 2970 ms",
         aim="p50 ≤ 10 ms",
         aims=(Aim(figure="latency.idle.granted.p50", bound=10),),
+        best=Aim(figure="latency.idle.granted.p50", bound=5),
         why_not="The store has submit and claim on the disk before it answers, and in between the worker hears the "
         "bell, makes its run directory and looks at the card. To go below would take a claim that is also the start, "
         "without the last look.",
@@ -58,6 +78,7 @@ _CORRIDOR = (
         anchor="task-spooler 2 ms (nothing on the disk), HyperQueue 12 ms, RQ 19 ms, gflow 64 ms",
         aim="p50 ≤ 30 ms",
         aims=(Aim(figure="latency.idle.start.p50", bound=30),),
+        best=Aim(figure="latency.idle.start.p50", bound=2),
         why_not="Each job has a shim of its own, so that it outlives its worker: a Python that must start first, at "
         "the price of `python -I -S -c pass` and its imports. It would take a shim in C, or one that was started "
         "before its job came.",
@@ -86,6 +107,7 @@ _CORRIDOR = (
         anchor="Celery 500 to 600, task-spooler 800, RQ 75 to 360, HyperQueue 300 to 500, Slurm 4, gflow 6",
         aim="≥ 100 jobs/s",
         aims=(Aim(figure="throughput.jobs", bound=100),),
+        best=Aim(figure="throughput.jobs", bound=800),
         why_not="The processors bound it: each job starts a Python of its own, the shim. Those that are ahead run a "
         "function in a worker that is there already, and nobody owns the job when that worker is gone (the table of "
         "others). It would take shims that wait for a job, or one in C.",
@@ -105,6 +127,8 @@ _AROUND = (
         anchor="Slurm 6 ms, HyperQueue 70 ms",
         aim="≤ 50 ms",
         aims=(Aim(figure="submit.array.10000", bound=50),),
+        best=Aim(figure="submit.array.10000", bound=6),
+        why_not="The record is written to the disk before the reply; the rest is the submit of one job.",
     ),
     Row(
         what="submits a second: one after the other, then pipelined",
@@ -114,6 +138,7 @@ _AROUND = (
             Aim(figure="submit.single", bound=3, of_ratio=True),
             Aim(figure="submit.pipelined", bound=5, of_ratio=True),
         ),
+        best=Aim(figure="submit.single", bound=1500),
         why_not="A submit judges the job against every limit and device and queues it in four orders, where the floor "
         "writes one text.",
     ),
@@ -145,17 +170,11 @@ _AROUND = (
         why_not="Most is the environment of the submitter, kept twice: in the spec and in the outbox until the history "
         "has it.",
     ),
-    Row(
-        what="`gpuqueue history` on a million jobs, whole process",
-        anchor="none is known",
-        aim='≤ 15 times `python -c "import click"`',
-        aims=(Aim(figure="history.sqlite.process", bound=15, of_ratio=True),),
-        why_not="It is SQLAlchemy's import and not the question, which takes milliseconds.",
-    ),
-    Row(
-        what="workers killed (SIGKILL): lost, doubled, orphaned",
-        anchor="every Python queue: orphans in 10 of 10; [side by side](reliability.md#side-by-side)",
-        aim="0, 0, 0",
-        aims=tuple(Aim(figure=f"kills.{fault}", bound=0) for fault in ("lost", "doubled", "orphaned")),
-    ),
+)
+
+_KILLS = Row(
+    what="workers killed (SIGKILL): lost, doubled, orphaned",
+    anchor="every Python queue: orphans in 10 of 10; [side by side](reliability.md#side-by-side)",
+    aim="0, 0, 0",
+    aims=tuple(Aim(figure=f"kills.{fault}", bound=0) for fault in ("lost", "doubled", "orphaned")),
 )

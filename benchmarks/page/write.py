@@ -61,10 +61,16 @@ def _table(report: Report) -> tuple[str, list[str]]:
         lines.append(line)
         if not held:
             if not row.why_not:
-                raise PageError(f"{row.what} misses its aim: benchmarks/page/rows.py must say why and what it takes")
-            missed.append(f"{row.what} misses its aim")
+                raise PageError(
+                    f"{row.what} misses its aim or is behind: benchmarks/page/rows.py must say why and what it takes"
+                )
+            missed.append(f"{row.what}: not what is aimed at, or behind the best of others")
             reasons.append(f"- **{row.what}**: {row.why_not}")
-    said = ["", "What misses its aim, and what it would take:", "", *reasons] if reasons else []
+    said = (
+        ["", "What misses its aim or is behind the best of others: why, and what it would take.", "", *reasons]
+        if reasons
+        else []
+    )
     return "\n".join([*lines, *said]), missed
 
 
@@ -90,7 +96,7 @@ def _told(figure: Figure | None) -> str:
         return "-"
     if figure.unit == "copies":
         return f"{figure.value:.0f}"
-    ratio = f" ({times(figure.ratio)} times {figure.floor.name})" if figure.floor else ""
+    ratio = f" ({times(figure.ratio)})" if figure.floor else ""
     return amount(figure.value, figure.unit) + ratio
 
 

@@ -39,7 +39,7 @@ def figures(*, quick: bool = False, names: Sequence[str] = ()) -> Measured:
         except (OSError, RuntimeError, TimeoutError, subprocess.SubprocessError, psutil.Error) as error:
             yield Absent(name=f"peers.{name}", why=f"it broke off: {error}")
     for name in () if names else NOT_DRIVEN:
-        yield Absent(name=f"peers.{name}", why="not driven by this program: see docs/performance.md")
+        yield Absent(name=f"peers.{name}", why="not driven by this program")
 
 
 def _of(peer: Peer, place: Path, *, quick: bool) -> Measured:
