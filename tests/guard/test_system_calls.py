@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from factories import make_offer, make_spec, serve
+from factories import make_offer, serve
 from guard.bounds import Bound
-from guard.one_life import uncovered
+from guard.one_life import STEPS, OneLife, uncovered
 from one_shim import Shim
 from own_store import OwnStore
 
@@ -23,9 +24,9 @@ from gpuqueue.queue.jobqueue import JobQueue
 STRACE = shutil.which("strace")
 pytestmark = pytest.mark.skipif(STRACE is None, reason="no strace here to count system calls: apt install strace")
 
-#: Submits after which the store's waits for the disk are counted: one each, or the promise of P1 is broken, or paid
-#: twice. The store looks after its own files in between; it may come to a wait of its own.
-SUBMITS, WAITS = 20, Bound(20, 22)
+#: Jobs of which each step's waits of the store for the disk are counted: one each, or the promise of P1 is broken, or
+#: paid twice. The store looks after its own files in between; it may come to a wait of its own.
+JOBS, WAITS = 3, Bound(3, 4)
 #: Files that a shim opens from its start to its end, those of its Python included (measured: 68 with Python 3.11),
 #: and the programs that are started: itself and the job.
 SHIM_OPENS, SHIM_STARTS = Bound(34, 80), 2
@@ -47,30 +48,36 @@ def succeeded(out: Path) -> Counter[str]:
     return Counter(found)
 
 
-def test_a_submit_is_one_wait_for_the_disk(own_store: OwnStore, tmp_path: Path) -> None:
-    """With ``appendfsync always`` an acknowledged job survives a power cut, for the price of one wait."""
-    queue = JobQueue(own_store.url)
-    queue.open(0)
-    serve(queue, make_offer())
-    queue.submit(make_spec())
-    identity = ProcessIdentity.parse((own_store.settings.state_dir / "store" / "pid").read_text())
+def waits_for_the_disk(store: OwnStore, out: Path, act: Callable[[], object]) -> int:
+    """Return how often the server of *store* waited for the disk while *act* ran."""
+    identity = ProcessIdentity.parse((store.settings.state_dir / "store" / "pid").read_text())
     assert identity is not None
-    out = tmp_path / "calls"
     words = strace(out, "fsync,fdatasync", "-p", str(identity.pid))
-    words.remove("-qq")
+    words.remove("-qq")  # it says when it has begun
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as tracer:
         assert tracer.stderr is not None
         said = tracer.stderr.readline()
         if "attached" not in said:
             tracer.wait()
             pytest.skip(f"strace may not look at another process here: {said.strip()}")
-        for _ in range(SUBMITS):
-            queue.submit(make_spec())
+        act()
         tracer.send_signal(signal.SIGINT)
         tracer.stderr.read()
-    queue.close()
+    return succeeded(out).total()
 
-    WAITS.hold(succeeded(out).total(), f"waits for the disk of {SUBMITS} submits")
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_is_one_wait_for_the_disk(life: OneLife, tmp_path: Path, step: str) -> None:
+    """With ``appendfsync always`` what was told survives a power cut, for the price of one wait a step."""
+    waits = 0
+    for number in range(JOBS):
+        for name, act in life.steps().items():
+            if name == step:
+                waits += waits_for_the_disk(life.store, tmp_path / str(number), act)
+            else:
+                act()
+
+    WAITS.hold(waits, f"waits for the disk of {step}, {JOBS} times")
 
 
 def test_a_shim_opens_little_and_starts_only_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
