@@ -33,9 +33,8 @@ def main(words: Sequence[str]) -> int:
     """Measure, print, and write what was asked for."""
     options = _options(words)
     try:
-        report = _read(options.kept) if options.kept else _measure(options.only or list(BENCHMARKS), options.quick)
-        if options.json:
-            options.json.write_text(report.to_json() + "\n", encoding="utf-8")
+        report = _read(options.kept) if options.kept else _measure(options)
+        _keep(report, options.json)
         if options.write:
             for row in write(report, options.write):
                 print(f"{options.write}: {row}", file=sys.stderr)
@@ -57,6 +56,10 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(words)
     if options.kept and (options.only or options.quick):
         parser.error("--from measures nothing: it goes with --write and --json only")
+    if options.json and not options.json.absolute().parent.is_dir():
+        parser.error(f"--json: there is no directory {options.json.absolute().parent}")
+    if options.write and not options.write.is_file():
+        parser.error(f"--write: there is no page {options.write}")
     return options
 
 
@@ -68,22 +71,29 @@ def _read(paths: Sequence[Path]) -> Report:
     return replace(reports[0], figures=tuple(figures.values()), absent=absent)
 
 
-def _measure(names: Sequence[str], quick: bool) -> Report:  # noqa: FBT001 - a word of the command line
-    machine, began_s = _machine(), time.monotonic()
-    figures, absent = [], []
+def _measure(options: argparse.Namespace) -> Report:
+    """Measure what was asked for. After each part all is kept: who breaks off an hour's run has what is done."""
+    report = Report(machine=_machine(), quick=options.quick, took_s=0.0, figures=())
+    began_s = time.monotonic()
     print(head())
-    for name in names:
+    for name in options.only or list(BENCHMARKS):
         part_s = time.monotonic()
-        for each in _with_reason(name, BENCHMARKS[name](quick=quick)):
+        for each in _with_reason(name, BENCHMARKS[name](quick=options.quick)):
             print(line(each), flush=True)
             if isinstance(each, Figure):
-                figures.append(each)
+                report = replace(report, figures=(*report.figures, each))
             else:
-                absent.append(each)
+                report = replace(report, absent=(*report.absent, each))
         print(f"{name}: {time.monotonic() - part_s:.0f} s", file=sys.stderr)
-    took_s = time.monotonic() - began_s
-    print(f"{load()}; {took_s:.0f} s")
-    return Report(machine=machine, quick=quick, took_s=took_s, figures=tuple(figures), absent=tuple(absent))
+        report = replace(report, took_s=time.monotonic() - began_s)
+        _keep(report, options.json)
+    print(f"{load()}; {report.took_s:.0f} s")
+    return report
+
+
+def _keep(report: Report, path: Path | None) -> None:
+    if path is not None:
+        path.write_text(report.to_json() + "\n", encoding="utf-8")
 
 
 def _with_reason(name: str, measured: Measured) -> Measured:
