@@ -19,12 +19,13 @@ from gpuqueue.cli.main import COMMANDS
 #: Modules of ours that a command loads before it does anything. Those that are typed all day are held when they work,
 #: too, in tests/integration/test_fast_commands.py.
 OURS = {
-    **dict.fromkeys(("submit", "run", "attach"), Bound(25, 52)),
-    **dict.fromkeys(("queue", "show", "why", "logs", "wait", "cancel", "hold", "release"), Bound(30, 62)),
-    **dict.fromkeys(("edit", "limits", "drain", "resume"), Bound(25, 52)),
-    **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 65)),
+    **dict.fromkeys(("submit", "run", "attach"), Bound(25, 60)),
+    **dict.fromkeys(("queue", "show", "why", "logs", "wait"), Bound(30, 74)),
+    **dict.fromkeys(("cancel", "hold", "release", "retry", "move", "tag", "note"), Bound(25, 54)),
+    **dict.fromkeys(("edit", "limits", "drain", "resume", "notify"), Bound(25, 58)),
+    **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 76)),
     "simulate": Bound(50, 95),
-    **dict.fromkeys(("gpus", "up", "status", "down", "doctor", "db"), Bound(50, 102)),
+    **dict.fromkeys(("gpus", "up", "status", "down", "doctor", "db"), Bound(50, 108)),
     "completion": Bound(5, 12),
 }
 #: What takes tens of milliseconds to import, and who may: in their help already, where they do nothing without it.

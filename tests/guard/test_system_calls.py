@@ -101,6 +101,7 @@ def test_a_submit_opens_no_more_files_than_agreed(own_store: OwnStore, tmp_path:
     queue.open(0)
     serve(queue, make_offer())
     queue.close()
+    # In no repository: what git opens there is not ours.
     environ = {**uncovered(), "GPUQUEUE_STATE_DIR": str(own_store.settings.state_dir)}
     words = ["-c", "from gpuqueue.cli.main import main; main()", "submit", "--mem", "1M", "--", "true"]
     found = {}
@@ -110,6 +111,7 @@ def test_a_submit_opens_no_more_files_than_agreed(own_store: OwnStore, tmp_path:
             done = subprocess.run(
                 strace(out, "openat,open", sys.executable, *line),
                 env=environ,
+                cwd=tmp_path,
                 capture_output=True,
                 text=True,
                 check=False,
