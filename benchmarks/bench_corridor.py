@@ -1,6 +1,6 @@
 """How long the corridor takes a job, idle and under load, beside floors measured in the same rounds.
 
-python -m benchmarks.bench_corridor [--rounds 100] [--jobs 200]
+python -m benchmarks.bench_corridor [--rounds 100] [--jobs 200] [--devices sim:1x8G]
 
 A private machine: embedded store, recorder, one simulated device with 4 slots, a real Celery worker. Three moments are
 told of each job, from the call of submit on:
@@ -50,10 +50,12 @@ FLOORS = {
 Moments = dict[str, list[float]]
 
 
-def figures(*, quick: bool = False, rounds: int | None = None, jobs: int | None = None) -> Measured:
+def figures(
+    *, quick: bool = False, rounds: int | None = None, jobs: int | None = None, devices: str = "sim:1x8G"
+) -> Measured:
     """Yield the moments of single jobs, idle and under load, and how many jobs a second go through."""
     rounds, jobs = rounds or (QUICK_ROUNDS if quick else ROUNDS), jobs or (QUICK_JOBS if quick else JOBS)
-    with private_machine(SLOTS=str(SLOTS)) as machine:
+    with private_machine(devices, SLOTS=str(SLOTS)) as machine:
         yield from _moments("idle", machine, rounds)
         yield _throughput(machine, jobs)
         with _busy(machine, QUICK_WAITING if quick else WAITING):
@@ -191,8 +193,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--jobs", type=int, default=JOBS, help="trivial jobs in a row")
+    parser.add_argument("--devices", default="sim:1x8G", metavar="SPEC")
     options = parser.parse_args()
-    tell(figures(rounds=options.rounds, jobs=options.jobs))
+    tell(figures(rounds=options.rounds, jobs=options.jobs, devices=options.devices))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,11 @@ def belongs(process: psutil.Process, state_dir: str) -> bool:
 
 
 def workers(state_dir: str) -> list[psutil.Process]:
-    """Return the workers of a machine: not its host process, its recorder or its shims."""
-    found = [each for each in psutil.process_iter() if belongs(each, state_dir)]
-    return [each for each in found if {"run", "--device"} <= set(_command(each))]
+    """Return the workers of a machine: not its host process, its recorder, its shims or what a worker forked."""
+    ours = [each for each in psutil.process_iter() if belongs(each, state_dir)]
+    found = [each for each in ours if {"run", "--device"} <= set(_command(each))]
+    pids = {each.pid for each in found}
+    return [each for each in found if each.ppid() not in pids]
 
 
 def resident_mib(process: psutil.Process) -> float:
