@@ -27,6 +27,7 @@ FAILED = 1
 
 def run(group: click.Group, program: str) -> int:
     """Run *group* on this process's command line and return the exit code."""
+    _open_what_is_closed()
     _let_everything_be_printed()
     try:
         code = _ended(group, program)
@@ -102,6 +103,20 @@ def _in_words(error: click.ClickException, asked_for: str) -> str:
     if not isinstance(error, click.UsageError):
         return words
     return f"{sentence(words)} See {error.ctx.command_path if error.ctx else asked_for} --help"
+
+
+def _open_what_is_closed() -> None:
+    """Let what is said to a closed standard stream go nowhere: else the next file or socket would get its number.
+
+    A shell's ``>&-`` closes one. Python has None in its place then, and what is asked for must be done all the same.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            if getattr(sys, name) is None:
+                setattr(sys, name, os.fdopen(number, mode, closefd=False))
 
 
 def _close_stdout() -> None:

@@ -18,7 +18,7 @@ from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
 from gpuqueue.command import say
 from gpuqueue.embedded.machine import Machine, MachineStatus
-from gpuqueue.errors import BookUnreachable, Refused, Unreachable
+from gpuqueue.errors import BadRequest, BookUnreachable, Refused, Unreachable
 from gpuqueue.event import BEHIND_S
 from gpuqueue.process import DetachedProcess
 from gpuqueue.queue.lease import DeviceStatus
@@ -206,6 +206,8 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
       gpuqueue down
       gpuqueue down --leave-jobs                   then an upgrade, then gpuqueue up
     """  # noqa: D301 - \b is click's mark for lines to keep
+    if leave_jobs and cancel_jobs:
+        raise BadRequest("--leave-jobs and --cancel-jobs contradict each other: say one of them")
     machine = Machine(Settings.load())
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)  # a closed terminal must not leave the devices drained

@@ -146,7 +146,9 @@ class Changing(Choosing):
         if done.moved:
             return wanted
         if done.moved == 0 or done.state is not wanted:
-            raise Refused(f"job {job} is {done.state}: there is nothing to {verb}, see gpuqueue show {job}")
+            one = checks.job_name(job).member is not None
+            state = self.get(job).state if one else done.state
+            raise Refused(f"job {job} is {state}: there is nothing to {verb}, see gpuqueue show {job}")
         return done.state
 
     def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> list[DeviceStatus]:

@@ -86,8 +86,10 @@ class Recovery(Store):
     def pause_left_s(self) -> float:
         """Return how long nothing is claimed yet, because the store was rebuilt a moment ago; 0 if that is over."""
         claims, ticked = cast("list[str | None]", self._redis.hmget(keys.META, "claims", "reap"))
-        until_ms = int(claims or 0)  # and until a tick has seen it: see pausing() in lua/lib.lua
-        return max(0, until_ms - min(self.now_ms(), int(ticked or 0))) / 1000 if until_ms else 0.0
+        until_ms, now_ms = int(claims or 0), self.now_ms()
+        if until_ms <= min(now_ms, int(ticked or 0)):
+            return 0.0
+        return max(1, until_ms - now_ms) / 1000  # it lasts until a tick has seen it: see pausing() in lua/lib.lua
 
     @answering
     def adopt(self, stray: Stray, *, lease_s: float) -> JobState | None:

@@ -248,3 +248,15 @@ def test_the_history_goes_on_page_by_page_in_the_columns_asked_for(site: Site) -
     assert (2, "") == (last.returncode, last.stdout)
     last = site.cli("history", "--columns", "id,name", "--csv", "--sort", "user", "--after", "2", "--exit-code", "0")
     assert ("id,name\n1,n1\n", "") == (last.stdout, last.stderr)
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_closed_stream_changes_nothing_that_is_done(site: Site, closed: int) -> None:
+    """``submit >&-`` queued its job, and ended with a traceback and exit code 1: whoever tries again has two."""
+    site.queue.open(0)
+    command = f'"{BIN / "gpuqueue"}" submit --mem 64M -- true {closed}>&-'
+
+    done = subprocess.run(["/bin/sh", "-c", command], env=site.environ, capture_output=True, text=True, check=False)
+
+    assert (0, False) == (done.returncode, "Traceback" in done.stderr), done.stderr
+    assert 1 == len(site.queue.live())

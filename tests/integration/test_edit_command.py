@@ -10,6 +10,7 @@ from store_dump import dump, faults
 from gpuqueue import Client
 from gpuqueue.device import DeviceWish
 from gpuqueue.job import JobState, WaitReason
+from gpuqueue.limits import Limits
 from gpuqueue.placement import Placement, Preference
 from gpuqueue.queue.connect import connect
 from gpuqueue.run import Ending
@@ -152,3 +153,37 @@ def test_how_many_at_once_is_said_of_arrays_only(site: Site, client: Client) -> 
     assert [2, 2, 2] == [each.returncode for each in refused]
     assert "this job is none" in refused[0].stderr
     assert client.get(array).state is JobState.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("submitted", "edited"),
+    [
+        (("--mem", "1G"), ("--pack",)),
+        (("--mem", "1G"), ("--exclusive",)),
+        (("--mem", "1G", "--spread"), ("--mem", "2G")),
+        (("--mem", "1G", "--device-type", "24G"), ("--name", "z")),
+        (("--exclusive",), ("-p", "high")),
+        (("--mem", "1G", "--array", "0-3", "--exclusive"), ("--at-once", "1")),
+    ],
+)
+def test_what_was_edited_is_still_claimed(
+    site: Site, client: Client, submitted: tuple[str, ...], edited: tuple[str, ...]
+) -> None:
+    """The word that it is meant for a GPU was put behind what else it says of devices: no device ever took it."""
+    job = submit(site, *submitted)
+
+    site.cli("edit", str(job), *edited)
+
+    assert must_claim(site.queue).job_id in {job, job + 1}
+    assert JobState.STARTING in {client.get(each).state for each in (job, job + 1) if site.queue.get(each)}
+
+
+def test_who_does_not_ask_for_time_is_not_refused_for_it(site: Site, client: Client) -> None:
+    """It was submitted before there was a limit on time, and something else is edited."""
+    job = submit(site, "--mem", "64M")
+    site.queue.set_limits(Limits.parse("", "*: max_time=1s", {}))
+
+    site.cli("edit", str(job), "--name", "other")
+
+    assert "other" == client.get(job).spec.name
+    assert 2 == site.cli("edit", str(job), "--time", "1h", check=False).returncode

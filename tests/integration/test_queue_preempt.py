@@ -12,6 +12,7 @@ from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
 from gpuqueue.clock import SystemClock
 from gpuqueue.job import JobState, Level, WaitReason
 from gpuqueue.limits import Limits
+from gpuqueue.placement import Placement
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.doorbell import ring_of
@@ -258,3 +259,35 @@ def test_nothing_makes_place_unless_the_site_says_so(queue: JobQueue, store: red
 
     Reaper(Settings.load({**environ, "GPUQUEUE_PREEMPT": "urgent: low"}), queue, SystemClock()).look_ahead()
     assert {run.token} == set(beat(queue, run).places)
+
+
+def test_a_card_that_a_job_does_not_want_is_no_place_for_it(queue: JobQueue, store: redis.Redis) -> None:
+    """An idle card beside kept it from the place on the one that it named: there nobody had to go."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    low = running(queue, store, mem_bytes=20 * GIB)
+
+    named = urgent(queue, mem_bytes=20 * GIB, placement=Placement(devices=("GPU-0",)))
+
+    assert {low.job_id: named} == preempt(queue)
+
+
+def test_for_a_job_that_wants_the_card_alone_all_make_place(queue: JobQueue, store: redis.Redis) -> None:
+    """Also those beside whom its memory would fit; and nobody where one of them may stay."""
+    serve(queue)
+    runs = [running(queue, store, mem_bytes=GIB) for _ in range(2)]
+    alone = urgent(queue, mem_bytes=GIB, placement=Placement(exclusive=True))
+
+    assert dict.fromkeys((run.job_id for run in runs), alone) == preempt(queue)
+
+
+def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
+    """Who made place got it back before all others at once: its first submission was long ago."""
+    serve(queue)
+    low = running(queue, store, mem_bytes=20 * GIB)
+    urgent(queue, mem_bytes=20 * GIB)
+    preempt(queue)
+    before_ms = queue.now_ms()
+
+    leave(queue, low)
+
+    assert before_ms <= int(store.hget(keys.job(low.job_id), "since") or 0)  # type: ignore[arg-type]

@@ -62,6 +62,7 @@ class Top(App[None]):
         Binding("w", "pane('why')", "Why"),
         Binding("d", "pane('story')", "Details"),
         Binding("q", "quit", "Quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),  # as in any other program on the whole screen
     ]
 
     def __init__(self, client: Client, *, user: str | None = None, interval_s: float = 1.0) -> None:

@@ -62,7 +62,9 @@ end
 local verdict, why, figure = judge(job.u, lv == '' and job.lv or lv, mem, shape)
 -- What was lifted to a level by waiting was not asked for there.
 if verdict == 'impossible' and not (why == 'urgent' and lv == '') then return {verdict, why, figure} end
-local beyond = beyond_a_limit(job.u, shape, mem, time_of(spec), true)
+local time_ms = time_of(spec)
+if time_ms == time_of(known) then time_ms = 0 end -- that is not asked for now
+local beyond = beyond_a_limit(job.u, shape, mem, time_ms, true)
 if beyond then return beyond end
 local wanted, trouble
 if new_after == '1' then
@@ -71,8 +73,8 @@ if new_after == '1' then
   if trouble then return trouble end
 end
 
-local meant = {}
-if wish == '' and gpus_known() then shape, meant = shape .. ':gpu', {'meant', 'gpu'} end -- as submit.lua
+local for_the_book
+shape, for_the_book = meant(shape, wish)
 local now = now_ms()
 leave(id, job)
 job.sh = shape
@@ -100,6 +102,6 @@ if job.st == 'queued' then
   reason = stand(id, job, now)
   call('HSET', job_key(id), 'why', reason)
 end
-tell('edit', id, job.st, now, job.at, job.ls, reason, 'spec', spec, 'begin', job.nb or '', unpack(meant))
+tell('edit', id, job.st, now, job.at, job.ls, reason, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))
 ring('work')
 return {job.st}

@@ -1,6 +1,13 @@
 -- Could any known device ever run such a job? Goes before submit.lua and edit.lua.
 local WISHES = {[''] = true, gpu = true, cpu = true, any = true}
 
+-- What does not say, while a GPU is known, is meant for a GPU: it must not find itself on a CPU because the last GPU was
+-- withdrawn while it waited. -> its shape, what the book is told of it
+local function meant(shape, wish)
+  if wish ~= '' or not gpus_known() then return shape, {} end
+  return (string.gsub(shape, '^(%d+:%d+:%d+:[^:]*):?', '%1:gpu', 1)), {'meant', 'gpu'}
+end
+
 -- What is not known is not impossible: a host that is down for an hour has taken its devices out of the queue.
 -- -> 'queued', '' or 'device' | 'impossible', why, figure
 local function judge(user, lv, mem, shape)

@@ -45,13 +45,16 @@ local function room(device, without) -- what is free once these runs, and those 
   return free, places
 end
 
-local function fits(device, mem, without)
+local function fits(device, mem, without, want)
+  for _, run in ipairs(want.alone and device.runs or {}) do
+    if not (without[run.id] or run_of(run.id).going) then return false end
+  end
   local free, places = room(device, without)
   return free >= mem and places >= 1
 end
 
 -- Which runs would make room on this device? -> their ids, the newest first, and the work that is lost; nil: none can.
-local function victims_on(device, mem, lower)
+local function victims_on(device, mem, lower, want)
   local may, without, ids, work = {}, {}, {}, 0
   for _, run in ipairs(device.runs) do
     local its = run_of(run.id)
@@ -63,20 +66,20 @@ local function victims_on(device, mem, lower)
     return tonumber(a) > tonumber(b)
   end)
   for _, id in ipairs(may) do
-    if fits(device, mem, without) then break end
+    if fits(device, mem, without, want) then break end
     without[id], ids[#ids + 1], work = true, id, work + run_of(id).work
   end
-  if fits(device, mem, without) then return ids, work end
+  if fits(device, mem, without, want) then return ids, work end
 end
 
 -- The devices of one host where the least is lost: {devices, victims, work}; nil: none can be had.
 local function cheapest(devices, id, shape, lower)
-  local mem, _, n, pool, wish = parse_shape(shape)
-  local by_kind, best = {}, nil
+  local mem, _, n, pool, wish, more = parse_shape(shape)
+  local want, by_kind, best = constraints(more), {}, nil
   for _, device in ipairs(devices) do
-    if (pool == '' or pool == device.pool) and suits(wish, device.kind) and (n == 1 or device.kind ~= 'mig')
-      and (not holder[device.name] or holder[device.name] == id) then
-      local ids, work = victims_on(device, mem, lower)
+    if belongs(pool, wish, want, device.name, device.pool, device.kind) and (n == 1 or device.kind ~= 'mig')
+      and undisturbed(want, device.foreign, device.total) and (not holder[device.name] or holder[device.name] == id) then
+      local ids, work = victims_on(device, mem, lower, want)
       if ids then
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row
@@ -101,7 +104,7 @@ local function cheapest(devices, id, shape, lower)
       for i = #found.victims, 1, -1 do -- give back whatever it fits without
         without[found.victims[i]] = nil
         local all = true
-        for _, device in ipairs(found.devices) do all = all and fits(device, mem, without) end
+        for _, device in ipairs(found.devices) do all = all and fits(device, mem, without, want) end
         if all then table.remove(found.victims, i) else without[found.victims[i]] = true end
       end
       for _, each in ipairs(found.victims) do found.work = found.work + run_of(each).work end

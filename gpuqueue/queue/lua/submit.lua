@@ -37,12 +37,8 @@ local wanted, trouble = ends_of(waits.after)
 if trouble then return trouble end
 if why == '' and limit_in_the_way(user, shape) then why = 'limit' end
 
--- What does not say, while a GPU is known, is meant for a GPU: it must not find itself on a CPU because the last GPU
--- was withdrawn while it waited.
-local meant = {}
-if wish == '' and gpus_known() then
-  shape, meant = string.gsub(shape, '^(%d+:%d+:%d+:[^:]*):?', '%1:gpu', 1), {'meant', 'gpu'}
-end
+local for_the_book
+shape, for_the_book = meant(shape, wish)
 
 local id = string.format('%.0f', call('INCR', P .. 'seq'))
 local now = now_ms()
@@ -59,6 +55,6 @@ keep_waits(id, job, waits)
 depend(id, job, wanted)
 local aside = waits.hold and 'held' or stand(id, job, now)
 if aside ~= '' then call('HSET', job_key(id), 'why', aside) end
-tell('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.nb or '', unpack(meant))
+tell('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))
 if aside == '' then ring('work') end
 return {verdict, id, stamp, why, aside}

@@ -208,7 +208,10 @@ function queue_again(id, job, now, state, reason, later_ms, ended)
     call('HSET', job_key(id), 'nb', job.nb, 'nw', reason)
   end
   local why = reason
-  if state == 'queued' then why = stand(id, job, now) end
+  if state == 'queued' then
+    call('HSET', job_key(id), 'since', whole(now)) -- it ran: that was no waiting
+    why = stand(id, job, now)
+  end
   local event = tell('finish', id, state, now, job.at, job.ls, why, 'token', job.tok, 'ended', ended, 'again', reason,
     'begin', job.nb or '', 'retries', counted(job.rn), 'requeues', counted(job.qn))
   call('HSET', job_key(id), 'st', state, 'why', why, 'pt', job.tok, 'pe', event, 'tok', '', 'devs', '', 'host', '',
