@@ -46,7 +46,7 @@ def test_the_film_and_the_still_are_recorded(tmp_path: Path) -> None:
     assert 7 == text.count('<g class="f ')
     assert "prefers-reduced-motion" in text
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
-    assert "PROGRESS, OR WHY IT WAITS" in words(tmp_path / "top.svg")
+    assert "PROGRESS / REASON" in words(tmp_path / "top.svg")
 
 
 @pytest.mark.timeout(200)

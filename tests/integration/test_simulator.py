@@ -93,8 +93,12 @@ def test_time_passes_as_the_simulation_says(store_url: str) -> None:
     queue = SimulatedQueue(store_url, clock)
     queue.open(0, pause_s=5.0)
     assert queue.pause_left_s() == 5.0
-    clock.now_ms += 86_400_000
+    clock.now_ms += 4_000
+    assert queue.pause_left_s() == 1.0
+    clock.now_ms += 1_000
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
     assert queue.pause_left_s() == 0.0
+    clock.now_ms += 86_400_000 - 5_000
     queue.reap(loss_limit=3, lease_s=300, tick_s=10)
 
     client = connect(store_url)
