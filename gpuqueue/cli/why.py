@@ -217,6 +217,8 @@ def _not_yet(found: Why) -> Iterator[str]:
         yield "not before a member of it has ended"
     if job.state is not JobState.QUEUED:
         return
+    if job.reason is WaitReason.PAUSE:
+        yield "not before the pause after a rebuild of the store is over: gpuqueue doctor says when that is"
     for each in job.awaits:
         other = found.others.get(each.job_id)
         stands = f"it is {other.state}" if other is not None else "it has ended, which the queue is about to tell"
@@ -227,10 +229,19 @@ def _not_yet(found: Why) -> Iterator[str]:
         yield f"not before {render.when(job.begins_at)}{why}"
 
 
+def _no_start(found: Why, explanation: Explanation) -> str:
+    """Return why nobody can say when the job starts: behind those that devices are kept for there may well be room."""
+    kept_for = {each.kept_for for each in explanation.devices if each.kept_for is not None} - {found.job.id}
+    if kept_for:
+        first = ", ".join(_named(found, each) for each in sorted(kept_for))
+        return f"cannot say: there is room once {first}, for which devices are kept, has started or gone"
+    return "cannot say: as things stand, no device that serves now will ever have the room"
+
+
 def _start(found: Why, explanation: Explanation) -> Iterator[str]:
     start = explanation.start
     if start is None:
-        yield "cannot say: as things stand, no device that serves now will ever have the room"
+        yield _no_start(found, explanation)
         return
     where = ", ".join(_label(found, device) for device in start.devices)
     if not start.blockers and explanation.limit is not None:

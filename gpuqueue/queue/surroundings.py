@@ -94,6 +94,9 @@ class Surroundings:
         found = takers(job.spec, [(device, replies.pool(record)) for device, record in self._records])
         if not found:
             return WaitReason.DEVICE
+        return WaitReason.PAUSE if self._paused else self._in_the_way(job, found, uses)
+
+    def _in_the_way(self, job: Job, found: Sequence[str], uses: Callable[[], Mapping[str, Use]]) -> WaitReason:
         if self._drained.issuperset(found):
             return WaitReason.DRAINED
         if self._limits and self._is_over_a_limit(job, uses):
@@ -101,7 +104,7 @@ class Surroundings:
         for_others = {device for device, job_id in self._kept.items() if job_id != str(job.id)}
         if self._drained.union(for_others).issuperset(found):
             return WaitReason.RESERVATION
-        return WaitReason.PAUSE if self._paused else WaitReason.MEMORY
+        return WaitReason.MEMORY
 
     def _is_over_a_limit(self, job: Job, uses: Callable[[], Mapping[str, Use]]) -> bool:
         limits = limiting.Limits.from_fields(self._limits)

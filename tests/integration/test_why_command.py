@@ -6,6 +6,8 @@ from factories import make_offer, make_spec, must_claim, serve
 from site_of_one import Site
 
 from gpuqueue.job import JobState
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB
@@ -59,3 +61,37 @@ def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
     nobody = site.cli("why", "77", check=False)
     assert 3 == nobody.returncode
     assert "gpuqueue: there is no job 77: see gpuqueue queue and gpuqueue history" == nobody.stderr.strip()
+
+
+def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -> None:
+    """It was said that no device would ever have the room; the job started when the other had."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    running = site.queue.submit(make_spec(mem_bytes=8 * GIB)).id
+    must_claim(site.queue)
+    large, small = (site.queue.submit(make_spec(mem_bytes=size * GIB)).id for size in (20, 4))
+    store = connect(site.queue.url)
+    store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:{running}")
+    store.hset(keys.job(large), "rv", "GPU-0")
+
+    said = site.cli("why", str(small)).stdout
+
+    assert f"start  cannot say: there is room once job {large} (ada), for which devices are kept, has started" in said
+    assert "ever have the room" not in said
+    store.close()
+
+
+def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
+    """Whatever else may be in the way: nothing at all is claimed before."""
+    site.cli("db", "upgrade")
+    site.queue.open(0)
+    serve(site.queue)
+    waiting = site.queue.submit(make_spec()).id
+    store = connect(site.queue.url)
+    store.hset(keys.META, "claims", site.queue.now_ms() + 60_000)
+
+    said = site.cli("why", str(waiting)).stdout
+
+    assert "not before the pause after a rebuild of the store is over" in said
+    assert site.cli("queue").stdout.splitlines()[-1].split()[-1] == "pause"
+    store.close()
