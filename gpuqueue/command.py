@@ -99,7 +99,7 @@ def _in_words(error: click.ClickException, asked_for: str) -> str:
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
         return "name a command"
-    words = error.format_message()
+    words = " ".join(error.format_message().split())  # click breaks lines, and we have one
     if not isinstance(error, click.UsageError):
         return words
     return f"{sentence(words)} See {error.ctx.command_path if error.ctx else asked_for} --help"

@@ -91,7 +91,7 @@ def simulate(
         click.echo(line, err=True)
     if plot is not None:
         _plot(told, devices, plot)
-    elif as_json:
+    if as_json:
         click.echo(json.dumps(simulation_to_plain(told, jobs), indent=2))
     else:
         click.echo(_text(told, devices))

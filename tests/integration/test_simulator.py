@@ -380,6 +380,7 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
     shown = command(example, "--devices", "2x24G", "--plot", str(path))
 
     assert shown.exit_code == 0, shown.output
+    assert "exclusive" in shown.output  # the table as well
     assert path.stat().st_size > 5000
     assert {"trace.csv", path.name} == {each.name for each in tmp_path.iterdir()}
 
