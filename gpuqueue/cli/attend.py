@@ -12,11 +12,11 @@ import click
 from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.ctrl_c import CtrlC
-from gpuqueue.cli.held import tell_again, tell_held
+from gpuqueue.cli.held import tell_again, tell_away, tell_held
 from gpuqueue.cli.wait_line import WaitLine
 from gpuqueue.client import Client
 from gpuqueue.command import INTERRUPTED, put, say
-from gpuqueue.errors import Refused
+from gpuqueue.errors import Refused, Unreachable
 from gpuqueue.job import Job, JobState
 from gpuqueue.logs import STDERR, TTY, LogTail
 from gpuqueue.run import Run
@@ -88,7 +88,13 @@ class Attendance:
         if not self._unreadable:
             try:
                 for chunk in client.follow(
-                    job_id, self._tail, held=self._held, seen=self._seen, again=self._again, whole=self._ours
+                    job_id,
+                    self._tail,
+                    held=self._held,
+                    seen=self._seen,
+                    again=self._again,
+                    away=self._away,
+                    whole=self._ours,
                 ):
                     self._line.clear()
                     put(chunk)
@@ -100,9 +106,9 @@ class Attendance:
                 say("gpuqueue", str(refused))
                 if self._is_typed:
                     say("gpuqueue", f"nobody can type to it from here: gpuqueue attach {job_id} on its own host")
-        for job in client.watch(job_id):
+        for job in client.watch(job_id, away=self._away):
             self._seen(job)
-        record = client.wait(job_id)
+        record = client.wait(job_id, away=self._away)
         last = record.last_run
         why = record.job.because or (last.ending if last else None)
         how = f" ({why})" if why else ""
@@ -146,6 +152,10 @@ class Attendance:
     def _held(self, job: Job) -> None:
         self._line.clear()
         tell_held(job)
+
+    def _away(self, error: Unreachable) -> None:
+        self._line.clear()
+        tell_away(error)
 
     def _put_errors(self) -> None:
         """Pass on what the job has written to standard error since, if it keeps that apart."""

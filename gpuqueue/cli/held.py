@@ -1,8 +1,9 @@
-"""What somebody who stays with a job is told when it becomes held, and when it runs again."""
+"""What somebody who stays with a job is told: it is held, it runs again, the store is away."""
 
 from __future__ import annotations
 
 from gpuqueue.command import say
+from gpuqueue.errors import Unreachable
 from gpuqueue.job import Job, WaitReason
 from gpuqueue.run import Run
 
@@ -21,3 +22,8 @@ def tell_held(job: Job) -> None:
 def tell_again(run: Run) -> None:
     """Say that the output goes on in another run's log."""
     say("gpuqueue", f"job {run.job_id} runs again, attempt {run.attempt}: what follows is of that run")
+
+
+def tell_away(error: Unreachable) -> None:
+    """Say that we stay all the same: the jobs go on while the store is away."""
+    say("gpuqueue", f"{error}. Waiting for it; the jobs go on")

@@ -12,7 +12,7 @@ from gpuqueue.cli import picture, render
 from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.cli.fitting import terminal_width
-from gpuqueue.cli.held import tell_again, tell_held
+from gpuqueue.cli.held import tell_again, tell_away, tell_held
 from gpuqueue.cli.log_end import log_end
 from gpuqueue.cli.period import EXAMPLES, moment
 from gpuqueue.cli.queue_json import listing_to_plain
@@ -146,7 +146,9 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
             tail.skip_to_last(lines)
         if begin is not None and not tail.skip_to_time(begin):
             say("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
-        chunks = client.follow(job_id, tail, held=tell_held, again=tell_again) if follow else tail.rest()
+        chunks = (
+            client.follow(job_id, tail, held=tell_held, again=tell_again, away=tell_away) if follow else tail.rest()
+        )
         for chunk in chunks:  # as the job wrote them, whatever is in them: a log is read by programs as well
             put(chunk)
         last = client.newest(job_id).last_run
@@ -179,7 +181,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, as_json: boo
     with Client() as client:
         meant = [name for word in ids for name in client.named(word, which=Which.ANY)]
         names = [one for name in meant for one in JobName.parse(name).each()]
-        for name, job in client.ends(names, timeout_s=timeout_s, held=tell_held):
+        for name, job in client.ends(names, timeout_s=timeout_s, held=tell_held, away=tell_away):
             ended[name] = job
             if job.because:
                 say("gpuqueue", f"job {name} {job.state} ({job.because})")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from gpuqueue import checks
 from gpuqueue.client.looking import Looking
-from gpuqueue.errors import WaitTimeout
+from gpuqueue.client.patience import ABSENCES, Patience
+from gpuqueue.errors import Unreachable, WaitTimeout
 from gpuqueue.job import Job, JobState
 
 if TYPE_CHECKING:
@@ -30,25 +31,43 @@ class Awaiting(Looking):
         *,
         timeout_s: float | None = None,
         held: Callable[[Job], None] | None = None,
+        away: Callable[[Unreachable], None] | None = None,
     ) -> Iterator[tuple[int | str, Job]]:
         """Yield each of *jobs* by its name and as it ended, in the order of their ends.
 
         A held job waits for a person, perhaps for the one who waits here: *held* is called with a job each time it
-        becomes held. The history is asked only for what the queue has forgotten.
+        becomes held. The history is asked only for what the queue has forgotten. A store that goes away while we wait
+        is waited for as well, for ten minutes: *away* is called with the error then.
 
         Raises:
             JobNotFound: nobody knows one of them: it is told at the first look, whatever the others do.
             WaitTimeout: they have not all ended after *timeout_s*; those that have not go on.
 
         """
-        from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
-
         checks.seconds_or_none("timeout_s", timeout_s)
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         ids = {name: _id_of(name) for name in jobs}
         notices = {name: HeldNotice(held) for name in ids}
+        patience = Patience(away)
+        while ids:
+            try:
+                for name, job in self._looked_at(ids, until=deadline):
+                    patience.answered()
+                    if job.state.is_end:
+                        yield name, job
+                    else:
+                        notices[name].look(job)
+            except ABSENCES as error:
+                patience.bear(error)
+            if ids and time.monotonic() >= deadline:
+                raise WaitTimeout(_still_open(list(ids), timeout_s or 0.0))
+
+    def _looked_at(self, ids: dict[int | str, int], *, until: float) -> Iterator[tuple[int | str, Job]]:
+        """Yield each of the jobs whenever it was looked at, for as long as some have not ended; those leave *ids*."""
+        from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
+
         next_look = 0.0
         with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
             rung: int | None = None  # the job whose end was rung; None: look at all
@@ -58,15 +77,13 @@ class Awaiting(Looking):
                     job = self.get(name)
                     if job.state.is_end:
                         del ids[name]
-                        yield name, job
-                    else:
-                        notices[name].look(job)
+                    yield name, job
                 now = time.monotonic()
+                if now >= until:
+                    return
                 if rung is None:
                     next_look = now + max(LOOK_S, LOOK_SHARE * (now - began))
-                if ids and now >= deadline:
-                    raise WaitTimeout(_still_open(list(ids), timeout_s or 0.0))
-                rung = _rung(bell, ids.values(), until=min(next_look, deadline)) if ids else None
+                rung = _rung(bell, ids.values(), until=min(next_look, until)) if ids else None
 
 
 def _id_of(job: int | str) -> int:

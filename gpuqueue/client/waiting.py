@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.awaiting import LOOK_S, Awaiting, HeldNotice
-from gpuqueue.errors import (
-    BookUnreachable,
-    Refused,
-)
+from gpuqueue.client.patience import ABSENCES, Patience
+from gpuqueue.errors import BookUnreachable, Refused, Unreachable
 from gpuqueue.job import Job
 from gpuqueue.later import later
 from gpuqueue.logs import LogTail
@@ -33,27 +31,46 @@ class Waiting(Awaiting):
     """Waits for jobs and follows their logs."""
 
     def wait(
-        self, job_id: int | str, *, timeout_s: float | None = None, held: Callable[[Job], None] | None = None
+        self,
+        job_id: int | str,
+        *,
+        timeout_s: float | None = None,
+        held: Callable[[Job], None] | None = None,
+        away: Callable[[Unreachable], None] | None = None,
     ) -> Record:
         """Wait until the job, the array or the member has ended and return it with its runs.
 
-        *held* is called with the job each time it becomes held, as in :meth:`ends`, which waits for many.
+        *held* and *away* as in :meth:`ends`, which waits for many.
 
         Raises:
             JobNotFound: nobody knows it.
             WaitTimeout: it has not ended after *timeout_s*; it goes on.
 
         """
-        _, job = next(self.ends([job_id], timeout_s=timeout_s, held=held))
+        _, job = next(self.ends([job_id], timeout_s=timeout_s, held=held, away=away))
         return self.recorded(job)
 
-    def watch(self, job_id: int | str) -> Iterator[Job]:
+    def watch(self, job_id: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Iterator[Job]:
         """Yield the job as it stands, again and again (at least once a second), up to its end.
+
+        *away* as in :meth:`ends`.
 
         Raises:
             JobNotFound: nobody knows it.
 
         """
+        patience = Patience(away)
+        while True:
+            try:
+                for job in self._watched(job_id):
+                    patience.answered()
+                    yield job
+            except ABSENCES as error:
+                patience.bear(error)
+            else:
+                return
+
+    def _watched(self, job_id: int | str) -> Iterator[Job]:
         from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
@@ -128,25 +145,52 @@ class Waiting(Awaiting):
         held: Callable[[Job], None] | None = None,
         seen: Callable[[Job], None] | None = None,
         again: Callable[[Run], None] | None = None,
+        away: Callable[[Unreachable], None] | None = None,
         whole: bool = False,
     ) -> Iterator[bytes]:
         """Yield the job's output as it is written, from its newest run on, over all that follow, up to its end.
 
         With the *tail* of an earlier call it goes on where that one was left. *held* is called with the job each time
         it becomes held, *again* with each further run before its output, *seen* with the job as it was last seen
-        several times a second. *whole* begins with the job's first run in place of its newest.
+        several times a second. *whole* begins with the job's first run in place of its newest. *away* as in
+        :meth:`ends`: what the job writes meanwhile comes all the same.
 
         Raises:
             JobNotFound: nobody knows it.
             Refused: its log lies on another host, or it ended without ever running.
 
         """
+        tail, patience, look = tail or LogTail(), Patience(away), seen or _ignored
+
+        def there(job: Job) -> None:
+            patience.answered()
+            look(job)
+
+        notice = HeldNotice(held)
+        while True:
+            try:
+                yield from self._followed(job_id, tail, notice, there, again, whole=whole)
+            except ABSENCES as error:
+                patience.bear(error)
+                yield from tail.rest()
+            else:
+                return
+
+    def _followed(
+        self,
+        job_id: int | str,
+        tail: LogTail,
+        notice: HeldNotice,
+        seen: Callable[[Job], None],
+        again: Callable[[Run], None] | None,
+        *,
+        whole: bool,
+    ) -> Iterator[bytes]:
+        """Do what :meth:`follow` says for as long as the store is there; called again it goes on."""
         from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
 
-        tail = tail or LogTail()
-        notice, seen = HeldNotice(held), seen or _ignored
         with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
             while True:
                 job = self.get(job_id)

@@ -1,0 +1,87 @@
+"""Who stays with a job stays while the store is away: the upgrade that the docs tell of must not end them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bounded import until
+from own_store import OwnStore
+from site_of_one import BIN, Site
+
+from gpuqueue.client import patience
+from gpuqueue.errors import StoreUnreachable
+from gpuqueue.job import JobState
+
+
+@pytest.fixture
+def working(own_store: OwnStore, tmp_path: Path) -> Iterator[Site]:
+    """Return a site with a worker and a recorder on a store that may be killed."""
+    site = Site(tmp_path / "state", own_store.url)
+    try:
+        site.start_recorder()
+        site.start_worker()
+        yield site
+    finally:
+        site.stop()
+
+
+def test_followers_wait_for_the_store_and_go_on(working: Site, own_store: OwnStore, tmp_path: Path) -> None:
+    """They ended with exit code 4, which was the job's own as well, while the job went on."""
+    go, out = tmp_path / "go", {}
+    script = f"echo one; while ! test -e {go}; do sleep 0.05; done; echo two; exit 4"
+    job = str(working.client.submit(["sh", "-c", script], mem="1M").id)
+    working.until_state(int(job), JobState.RUNNING)
+    followers = {}
+    for words in (("logs", "-f", job), ("attach", job), ("wait", job)):
+        out[words[0]] = tmp_path / words[0]
+        with out[words[0]].open("wb") as file:
+            command = [str(BIN / "gpuqueue"), *words]
+            followers[words[0]] = subprocess.Popen(
+                command, env=working.environ, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            )
+    for name in ("logs", "attach"):
+        until(lambda name=name: b"one" in out[name].read_bytes(), what=f"{name} shows the log")  # type: ignore[misc]
+    until(lambda: _listens(working, followers["wait"].pid), what="wait listens")
+
+    own_store.kill()
+    for name, file in out.items():
+        until(lambda file=file: b"Waiting for it" in file.read_bytes(), what=f"{name} stays")  # type: ignore[misc]
+    go.touch()
+    until(lambda: b"two" in out["logs"].read_bytes(), what="the log goes on while the store is away")
+    own_store.start()
+
+    ended = {name: process.wait(60) for name, process in followers.items()}
+    assert {"logs": 0, "attach": 4, "wait": 4} == ended
+    assert 1 == out["logs"].read_bytes().count(b"two")
+    assert b"failed (exit 4)" in out["attach"].read_bytes()
+
+
+def _listens(site: Site, pid: int) -> bool:
+    """Return whether this process has asked the store for its job, which it does once it listens."""
+    return len(list(Path(f"/proc/{pid}/fd").iterdir())) > 4 and site.queue.live() != []
+
+
+def test_a_store_that_never_was_there_is_told_at_once() -> None:
+    """Nobody waits ten minutes because of a typing error."""
+    patient = patience.Patience(None)
+
+    with pytest.raises(StoreUnreachable):
+        patient.bear(StoreUnreachable("it does not answer"))
+
+
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that does not come back is told, once at the start and as the error in the end."""
+    monkeypatch.setattr(patience, "BEAR_S", 0.0)
+    monkeypatch.setattr(patience, "LOOK_S", 0.0)
+    told: list[str] = []
+    patient = patience.Patience(lambda error: told.append(str(error)))
+    patient.answered()
+
+    with pytest.raises(StoreUnreachable):
+        for _ in range(1000):
+            patient.bear(StoreUnreachable("it does not answer"))
+
+    assert ["it does not answer"] == told
