@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import UnaryExpression
 from sqlalchemy.sql.operators import custom_op
 
+from gpuqueue.book.labels import device_labels
 from gpuqueue.book.tables import job_tags, jobs, run_devices
 from gpuqueue.errors import JobNotFound
 from gpuqueue.history import Sort
@@ -218,10 +219,13 @@ def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
     if query.device is None and query.model is None:
         return
     start, part = query.device or "", (query.model or "").casefold()
+    known = devices(connection)
+    called = device_labels(connection, [each.uuid for each in known]) if ":" in start else {}
     meant = [
         each
-        for each in devices(connection)
-        if each.uuid.startswith(start) and (query.model is None or part in (each.name or "").casefold())
+        for each in known
+        if (each.uuid.startswith(start) or called.get(each.uuid) == start)
+        and (query.model is None or part in (each.name or "").casefold())
     ]
     if not meant:
         yield sa.false()

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from gpuqueue.book.labels import device_labels
 from gpuqueue.book.tables import UtcDateTime, jobs, run_devices, runs
 from gpuqueue.device import DeviceKind
 from gpuqueue.figures import By, Course, Figures, Group, Statistics
@@ -64,7 +65,7 @@ def course(
     steps = list(pairwise(bounds))
     together = _grouped(connection, steps, ("step",), user)
     apart = _grouped(connection, steps, ("device", "step"), user)
-    labels = _labels(connection, {uuid for uuid, _ in apart})
+    labels = device_labels(connection, {uuid for uuid, _ in apart})
     return Course(
         bounds=tuple(bounds),
         steps=tuple(together.get((number,), Figures()) for number in range(count)),
@@ -97,7 +98,7 @@ def _days(connection: sa.Connection, since: datetime, until: datetime, user: str
 
 def _groups(connection: sa.Connection, by: By, whole: Steps, user: str | None) -> list[Group]:
     found = _grouped(connection, whole, (by.value,), user)
-    labels = _labels(connection, {key for (key,) in found}) if by is By.DEVICE else {}
+    labels = device_labels(connection, {key for (key,) in found}) if by is By.DEVICE else {}
     groups = [Group(key=key, label=labels.get(key) or key, figures=figures) for (key,), figures in found.items()]
     if by is By.DEVICE:
         return sorted(groups, key=lambda group: _natural(group.label))
@@ -105,26 +106,9 @@ def _groups(connection: sa.Connection, by: By, whole: Steps, user: str | None) -
 
 
 def _natural(label: str) -> tuple[str, int, str]:
-    """Return where ``10@nodeA`` stands: after ``9@nodeA``."""
-    index, _, host = label.partition("@")
+    """Return where ``nodeA:10`` stands: after ``nodeA:9``."""
+    host, _, index = label.rpartition(":")
     return (host, int(index), "") if index.isdecimal() else (host, -1, label)
-
-
-def _labels(connection: sa.Connection, uuids: set[str]) -> dict[str, str]:
-    """Return what people call each device, as in the history: ``3@nodeA``; where nothing more is known, the UUID."""
-    labels = {}
-    for uuid in uuids:
-        newest = (
-            sa.select(run_devices.c.host_index, run_devices.c.kind, runs.c.host)
-            .join(runs, (runs.c.job_id == run_devices.c.job_id) & (runs.c.attempt == run_devices.c.attempt))
-            .where(run_devices.c.device_uuid == uuid, run_devices.c.kind.is_not(None))
-            .order_by(run_devices.c.job_id.desc())
-            .limit(1)
-        )
-        row = connection.execute(newest).first()
-        index = "cpu" if row and row.kind == DeviceKind.CPU.value else row.host_index if row else None
-        labels[uuid] = uuid if row is None or index is None else f"{row.host}:{index}"
-    return labels
 
 
 def _grouped(connection: sa.Connection, steps: Steps, names: Sequence[str], user: str | None) -> dict[Key, Figures]:

@@ -44,8 +44,8 @@ _WHICH = (
     click.option(
         "-d",
         "--device",
-        metavar="UUID",
-        help="On this device; the start of the UUID is enough.",
+        metavar="WHICH",
+        help="On this device: HOST:INDEX, a UUID or its start.",
         shell_complete=device_uuids,
     ),
     click.option("--model", metavar="TEXT", help="On devices with this in their name, such as A100."),

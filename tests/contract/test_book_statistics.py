@@ -17,6 +17,7 @@ from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource
 from gpuqueue.event import Act
 from gpuqueue.figures import By, Figures, Statistics
+from gpuqueue.history import HistoryQuery
 from gpuqueue.job import Account, JobState
 from gpuqueue.run import Ending, EndingKind, RunDevice
 from gpuqueue.units import GIB
@@ -198,6 +199,16 @@ def test_rates_are_of_the_runs_that_ended(book: Book, diary: Diary) -> None:
     assert (0.6, 0.2) == (figures.failure_rate, figures.out_of_memory_rate)
 
 
+def test_a_device_is_found_by_the_name_that_lists_give_it(book: Book, diary: Diary) -> None:
+    """Only the UUID found it, which no list shows."""
+    diary.run(1, ADA, 0, 0, 1)
+    diary.run(2, ADA, 0, 1, 2, on="GPU-b", host="nodeB")
+    diary.record()
+
+    assert [2] == [record.job.id for record in book.history(HistoryQuery(device="nodeB:0"))]
+    assert [] == book.history(HistoryQuery(device="nodeB:1"))
+
+
 def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(book: Book, diary: Diary) -> None:
     """Hours on the CPU stand apart; utilisation is that of the time of which it is known."""
     diary.run(1, ADA, 0, 0, 1, kind=DeviceKind.CPU, on="cpu-x", busy=None)
@@ -210,7 +221,7 @@ def test_a_cpu_is_no_gpu_and_utilisation_is_weighted(book: Book, diary: Diary) -
     assert (5 * HOUR, HOUR) == (pytest.approx(total.gpu_s), pytest.approx(total.cpu_s))
     assert (0.2 * 3 + 1.0 + 0.5) / 5 == pytest.approx(total.utilisation)
     assert {"nodeA": 4 * HOUR, "nodeB": HOUR} == pytest.approx(of(ask(book, By.HOST), "gpu_s"))
-    assert ["nodeA:0", "nodeA:cpu", "nodeB:0"] == [group.label for group in ask(book, By.DEVICE).groups]
+    assert ["nodeA:cpu", "nodeA:0", "nodeB:0"] == [group.label for group in ask(book, By.DEVICE).groups]
     assert {"bob": HOUR} == pytest.approx(of(ask(book, user="bob"), "gpu_s"))
 
 
