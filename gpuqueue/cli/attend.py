@@ -13,6 +13,7 @@ from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.ctrl_c import CtrlC
 from gpuqueue.cli.held import tell_again, tell_away, tell_held
+from gpuqueue.cli.leaving import leaving
 from gpuqueue.cli.wait_line import WaitLine
 from gpuqueue.client import Client
 from gpuqueue.command import INTERRUPTED, put, say
@@ -72,7 +73,7 @@ class Attendance:
 
     def to_the_end(self) -> int:
         """Show what the job writes, and return its exit code."""
-        with self._ctrl_c:
+        with self._ctrl_c, leaving(self._tell_it_runs_on):
             while True:
                 try:
                     return self._attend()
@@ -199,6 +200,9 @@ class Attendance:
             click.echo("", err=True)
             return DETACH
         return {"c": CANCEL, "d": DETACH}.get(answer.strip()[:1].lower(), GO_ON)
+
+    def _tell_it_runs_on(self) -> None:
+        say("gpuqueue", f"job {self._job_id}: it runs on: gpuqueue attach {self._job_id}")
 
     def _leave(self, words: str) -> None:
         say("gpuqueue", f"job {self._job_id}: {words}")

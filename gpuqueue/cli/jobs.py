@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -92,9 +93,16 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
         _plot(record, plot)
         return
     click.echo(json.dumps(record_to_plain(record), indent=2) if as_json else render.story(record))
-    said = [] if log is None else log_end(log, SHOWN_LINES, (terminal_width() or PIPE_WIDTH) - 2)
-    if said:
-        click.echo("\n".join(["", f"the end of its log (gpuqueue logs {job_id}):", *(f"  {line}" for line in said)]))
+    if log is not None:
+        _show_end(log, f"the end of its log (gpuqueue logs {job_id})")
+        if record.job.spec.separate_stderr:
+            _show_end(log.with_name(STDERR), f"the end of its standard error (gpuqueue logs --stderr {job_id})")
+
+
+def _show_end(log: Path, what: str) -> None:
+    lines = log_end(log, SHOWN_LINES, (terminal_width() or PIPE_WIDTH) - 2)
+    if lines:
+        click.echo("\n".join(["", f"{what}:", *(f"  {line}" for line in lines)]))
 
 
 def _plot(record: Record, path: str) -> None:

@@ -268,3 +268,31 @@ def test_the_tail_of_a_log_and_what_comes_after_it(site: Site, tmp_path: Path) -
         check=False,
     )
     assert ("1\n141\n", "") == (left.stdout, left.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_is_ended_says_that_the_job_runs_on(working: Site, tmp_path: Path, number: signal.Signals) -> None:
+    """A connection that broke left a job behind that nobody was told of."""
+    said = tmp_path / "said"
+    with said.open("wb") as file:
+        command = [str(BIN / "gpuqueue"), "run", "--mem", "1M", "--", "sh", "-c", "echo on; sleep 60"]
+        process = subprocess.Popen(command, env=working.environ, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+        until(lambda: b"on\n" in said.read_bytes(), what="the job's output")
+
+        process.send_signal(number)
+
+        assert 128 + number == process.wait(30)
+    assert b"job 1: it runs on: gpuqueue attach 1" in said.read_bytes()
+    assert JobState.RUNNING is working.client.get(1).state
+    working.cli("cancel", "1")
+
+
+def test_a_reader_that_goes_is_told_of_the_job_that_stays(working: Site) -> None:
+    """``run … | head`` left it running without a word."""
+    command = f'"{BIN / "gpuqueue"}" run --mem 1M -- yes | head -1'
+
+    done = subprocess.run(["/bin/sh", "-c", command], env=working.environ, capture_output=True, text=True, check=False)
+
+    assert "y\n" == done.stdout
+    assert "job 1: it runs on: gpuqueue attach 1" in done.stderr
+    working.cli("cancel", "1")

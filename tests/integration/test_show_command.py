@@ -56,3 +56,17 @@ def test_nothing_is_noted_where_nobody_wants_it(site: Site, code: Path, monkeypa
 
     assert "trunk" == noted[wanted]["branch"]
     assert noted[unwanted] is noted[not_set] is None
+
+
+def test_the_end_of_standard_error_is_shown_where_it_is_kept_apart(site: Site) -> None:
+    """There stands the traceback that one came for."""
+    site.start_recorder()
+    site.start_worker()
+    script = "echo out; echo the reason >&2; exit 3"
+    job_id = site.cli("submit", "--separate-stderr", "--mem", "1M", "--", "sh", "-c", script).stdout.strip()
+    site.cli("wait", job_id, check=False)
+
+    lines = site.cli("show", job_id).stdout.splitlines()
+
+    assert [f"the end of its standard error (gpuqueue logs --stderr {job_id}):", "  the reason"] == lines[-2:]
+    assert "  out" in lines
