@@ -20,7 +20,7 @@ from gpuqueue.command import say
 from gpuqueue.embedded.machine import Machine, MachineStatus
 from gpuqueue.errors import BadRequest, BookUnreachable, Refused, Unreachable
 from gpuqueue.event import BEHIND_S
-from gpuqueue.process import DetachedProcess
+from gpuqueue.process import DetachedProcess, ProcessIdentity
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes, format_duration
@@ -74,7 +74,7 @@ def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
     with machine.alone():
         running = machine.host_running()
         if running is not None:
-            _refresh(machine, devices, running.pid)
+            _refresh(machine, devices, running)
             return None
         spec = devices or machine.settings.devices
         wanted = machine.find_devices(spec)
@@ -125,7 +125,7 @@ def _open_queue(machine: Machine) -> None:
         _tell("queue", "rebuilt", f"the store had lost its data: {back}, those that wait start in {pause}")
 
 
-def _refresh(machine: Machine, devices: str | None, pid: int) -> None:
+def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> None:
     """Mend what is up already: the store may have died, or an interrupted `down` may have closed the devices."""
     if machine.start_store() == "started":
         _tell("store", "restarted", machine.status().store)
@@ -136,9 +136,9 @@ def _refresh(machine: Machine, devices: str | None, pid: int) -> None:
         _tell_away(error)
     _open_queue(machine)
     machine.resume()
-    if devices is not None:
-        raise Refused(f"already up (pid {pid}): for other devices run gpuqueue down first")
-    click.echo(f"already up (pid {pid}): see gpuqueue status", err=True)
+    if devices is not None and devices != machine.served(host):
+        raise Refused(f"already up (pid {host.pid}): for other devices run gpuqueue down first")
+    click.echo(f"already up (pid {host.pid}): see gpuqueue status", err=True)
 
 
 def _tell(what: str, how: str, where: str) -> None:

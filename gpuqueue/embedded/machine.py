@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -149,6 +150,14 @@ class Machine:
         except OSError:
             return None
         return identity if identity is not None and identity.alive() else None
+
+    def served(self, host: ProcessIdentity) -> str | None:
+        """Return which devices the host process was told to serve; None where nobody can see that."""
+        try:
+            words = Path(f"/proc/{host.pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            return None
+        return next((value for name, value in pairwise(words) if name == "--devices"), None)
 
     def find_devices(self, spec: str) -> tuple[str, ...]:
         """Return the UUIDs of the devices that *spec* means on this machine.

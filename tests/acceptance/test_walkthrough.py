@@ -90,7 +90,7 @@ MISTAKES = {
     "cancel 1": (5, "see gpuqueue show 1"),
     "hold 1": (5, "see gpuqueue show 1"),
     "edit 1 --mem 2G": (5, "only a job that waits can be edited"),
-    "up --devices sim:2x4G": (5, "for other devices run gpuqueue down first"),
+    "up --devices sim:2x6G": (5, "for other devices run gpuqueue down first"),
 }
 
 

@@ -171,6 +171,7 @@ def test_up_starts_a_store_that_died_alone(home: Home) -> None:
 
     assert "store    restarted" in home("up")
 
+    assert "already up" in home("up", "--devices", "sim:1x1G")  # as it is typed again in an alarm: no other devices
     assert "for other devices run gpuqueue down first" in home("up", "--devices", "cpu", code=5)
     home("run", "--mem", "1M", "--", "true")
     home("cancel", "1")
