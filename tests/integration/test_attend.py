@@ -61,7 +61,7 @@ def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
         line = terminal.shows("waits for memory")
         assert "job 2 waits for memory, " in line
         assert " so far; nobody before it; by 20" in line
-        assert "on 0@" in line
+        assert f" on {full.settings.host}:0" in line
         until(lambda: line not in terminal.lines(), what="a newer line")
         assert 1 == sum("waits for memory" in each for each in terminal.lines())
         full.cli("hold", "2")

@@ -72,7 +72,7 @@ def test_each_job_lands_where_it_should(both: Site, fake: FakeGpus) -> None:
     assert 100 * MIB <= (on[cpu].peak.bytes or 0) < GIB
     assert not on[gpu].peak.bytes  # it took nothing there, and its 100 MiB of the host's memory are none of the card's
     assert "  asked      200M on the CPU, level normal\n" in both.cli("show", str(cpu)).stdout
-    assert f"cpu@{both.settings.host}" in both.cli("history").stdout
+    assert f"{both.settings.host}:cpu" in both.cli("history").stdout
 
 
 def test_with_the_gpu_lost_its_jobs_wait_and_the_cpus_run(both: Site, fake: FakeGpus) -> None:
