@@ -79,9 +79,8 @@ _CORRIDOR = (
         aim="p50 ≤ 30 ms",
         aims=(Aim(figure="latency.idle.start.p50", bound=30),),
         best=Aim(figure="latency.idle.start.p50", bound=2),
-        why_not="Each job has a shim of its own, so that it outlives its worker: a Python that must start first, at "
-        "the price of `python -I -S -c pass` and its imports. It would take a shim in C, or one that was started "
-        "before its job came.",
+        why_not="Each job has a shim of its own, so that it outlives its worker: it is forked, and writes down whose "
+        "it is before it starts anything. It would take a shim in C, or one that was forked before its job came.",
     ),
     Row(
         what="submit → first instruction, under load",
@@ -108,8 +107,8 @@ _CORRIDOR = (
         aim="≥ 100 jobs/s",
         aims=(Aim(figure="throughput.jobs", bound=100),),
         best=Aim(figure="throughput.jobs", bound=800),
-        why_not="The processors bound it: each job starts a Python of its own, the shim. Those that are ahead run a "
-        "function in a worker that is there already, and nobody owns the job when that worker is gone (the table of "
+        why_not="The processors bound it: each job has a Python of its own, the forked shim. Those that are ahead run "
+        "a function in a worker that is there already, and nobody owns the job when that worker is gone (the table of "
         "others). It would take shims that wait for a job, or one in C.",
     ),
     Row(

@@ -67,7 +67,7 @@ class Asking(Connection):
             tags: Words that all are tags of the job.
             since: Submitted then or later.
             until: Submitted before.
-            device: A UUID or its start; a job matches if any of its runs was there.
+            device: ``HOST:INDEX``, a UUID or its start; a job matches if any of its runs was there.
             model: A part of a device's name, such as ``"A100"``; as with *device*.
             host: Where the current or last run is or was.
             min_peak: Peak memory of the current or last run, over all its devices, in bytes or such as ``"20G"``.

@@ -13,6 +13,7 @@ from gpuqueue.later import later
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import NOT_OPEN, answering
 from gpuqueue.queue.store import Store
+from gpuqueue.queue.surroundings import is_paused
 
 if TYPE_CHECKING:
     import logging
@@ -86,10 +87,8 @@ class Recovery(Store):
     def pause_left_s(self) -> float:
         """Return how long nothing is claimed yet, because the store was rebuilt a moment ago; 0 if that is over."""
         claims, ticked = cast("list[str | None]", self._redis.hmget(keys.META, "claims", "reap"))
-        until_ms, now_ms = int(claims or 0), self.now_ms()
-        if until_ms <= min(now_ms, int(ticked or 0)):
-            return 0.0
-        return max(1, until_ms - now_ms) / 1000  # it lasts until a tick has seen it: see pausing() in lua/lib.lua
+        now_ms = self.now_ms()
+        return max(1, int(claims or 0) - now_ms) / 1000 if is_paused(claims, ticked, now_ms=now_ms) else 0.0
 
     @answering
     def adopt(self, stray: Stray, *, lease_s: float) -> JobState | None:

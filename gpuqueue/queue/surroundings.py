@@ -50,6 +50,14 @@ def announced(facts: Iterable[str]) -> list[tuple[str, Device]]:
     return found
 
 
+def is_paused(claims: str | None, ticked: str | None, *, now_ms: int) -> bool:
+    """Return whether nothing is claimed yet, by the fields ``claims`` and ``reap`` of a store that was rebuilt.
+
+    As ``pausing`` in ``lua/lib.lua``: a pause lasts until a tick has seen its end.
+    """
+    return int(claims or 0) > min(now_ms, int(ticked or 0))
+
+
 class Surroundings:
     """What was answered. ``now_ms`` is the store's clock, ``held_bytes`` what each run was last seen to hold."""
 
@@ -58,8 +66,7 @@ class Surroundings:
         (seconds, micros), facts, drained, kept, claims, limits = answers
         self.now_ms = int(seconds) * 1000 + int(micros) // 1000
         self._limits = limits
-        #: Nothing is claimed before, and not before a tick has seen it: see pausing() in lua/lib.lua.
-        self._paused = int(claims[0] or 0) > min(self.now_ms, int(claims[1] or 0))
+        self._paused = is_paused(*claims, now_ms=self.now_ms)
         self.held_bytes: dict[int, int] = {}
         self._announced = announced(facts)
         self._records: list[tuple[Device, str]] = []
