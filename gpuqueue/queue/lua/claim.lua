@@ -135,9 +135,9 @@ local beside_bytes, beside_slots
 if r_job then beside_bytes, beside_slots = left_beside(device, capacity, all_slots, r_need, blockers) end
 
 local kinds = {} -- what a shape asks beside memory -> may a job of that kind run here, and how? Few differ in it.
-local function kind_of(shape, colon)
-  local rest = string.sub(shape, colon)
-  if kinds[rest] == nil then
+local function kind_of(shape)
+  local rest = string.match(shape, ':.*')
+  if rest and kinds[rest] == nil then
     local mem, limit_s, n, wanted_pool, wish, more = parse_shape(shape)
     local want = constraints(more or '')
     local ok = mem and belongs(wanted_pool, wish, want, device, pool, kind) and alone_there(want, runs, strangers, total)
@@ -147,11 +147,13 @@ local function kind_of(shape, colon)
 end
 
 local only_this, gangs = {device}, {} -- gangs: shape -> the devices for it | false
-local function fits(shape) -- -> the devices for it | false
-  local colon = string.find(shape, ':', 1, true)
-  local asks = colon and kind_of(shape, colon)
+local function mem_of(shape) return tonumber(string.match(shape, '^%d+')) end
+-- `small`: its memory is known to fit. -> the devices for it | false
+local function fits(shape, small)
+  local asks = kind_of(shape)
   if not asks then return false end
-  local mem = tonumber(string.sub(shape, 1, colon - 1))
+  if small and asks.n == 1 and not r_job then return only_this end
+  local mem = mem_of(shape)
   if mem > available then return false end
   if r_job and not (asks.n == 1 and ((mem <= beside_bytes and beside_slots >= 1 and not asks.want.alone)
     or ends_before(asks.limit_s, r_start, now))) then return false end -- neither beside it nor gone before it starts
@@ -162,17 +164,17 @@ end
 
 local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
 local function take(id, lv, user, shape, devices, how)
-  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix', 'pl')
+  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix', 'pl', 'rv')
   local array, index, left = j[7] or nil, j[8] or nil, nil
+  if j[10] then unreserve(id) end
   if j[1] == 'queued' and j[6] then -- the rest of it stays where it is
-    unreserve(id)
     if j[9] then call('HDEL', job_key(id), 'pl') end
     array = id
     load_arrays()
     id, index, left = split(array, j[6], now)
     if not id then return nil end
   else
-    dequeue(id, lv, user, shape)
+    leave_line(id, lv, user, shape)
     if j[1] ~= 'queued' then return nil end -- a stale entry; it is gone now
   end
   local whole, limit_s, n = parse_shape(shape)
@@ -223,34 +225,41 @@ if r_job then -- the job that this device is reserved for comes before all other
 end
 
 local here = {} -- shape -> might it ever run on this device?
+local FEW = 4 -- what is looked for is mostly among the first: many need not be asked for
 local function any_belongs(shapes_key, most)
-  for _, shape in ipairs(call('ZRANGE', shapes_key, 0, most - 1)) do
-    if here[shape] == nil then
-      local mem, _, _, wanted_pool, wish, more = parse_shape(shape)
-      here[shape] = mem and mem <= total and belongs(wanted_pool, wish, constraints(more), device, pool, kind) or false
+  local from, to = 0, math.min(most, FEW)
+  repeat
+    local shapes = call('ZRANGE', shapes_key, from, to - 1)
+    for _, shape in ipairs(shapes) do
+      if here[shape] == nil then
+        local mem, _, _, wanted_pool, wish, more = parse_shape(shape)
+        here[shape] = mem and mem <= total and belongs(wanted_pool, wish, constraints(more), device, pool, kind) or false
+      end
+      if here[shape] then return true end
     end
-    if here[shape] then return true end
-  end
+    from, to = to, most
+  until from == most or #shapes < FEW
   return false
 end
 
-local function how_it_came(lv, user, shape) -- did it pass a job that comes before it, and might run here?
+-- Did it pass a job that comes before it, and might run here? `rank` is its user's, from 0, and `place` its shape's
+-- among this user's, nil where it is not known.
+local function how_it_came(lv, user, shape, rank, place)
   for _, above in ipairs(LEVELS) do
     if above == lv then break end
     if any_belongs(key2('sh', above), 100) then return 'backfill' end
   end
-  local before = math.min(call('ZRANK', key2('ul', lv), user), 64) -- users
+  local before = math.min(rank, 64) -- users
   for _, other in ipairs(before > 0 and call('ZRANGE', key2('ul', lv), 0, before - 1) or {}) do
     if any_belongs(key3('us', lv, other), 100) then return 'backfill' end
   end
-  local place = call('ZRANK', key3('us', lv, user), shape)
+  place = place or call('ZRANK', key3('us', lv, user), shape)
   return place > 0 and any_belongs(key3('us', lv, user), place) and 'backfill' or 'immediate'
 end
 
 local this = {host = host, device = device, kind = kind, available = available, total = total}
 local function leave_elsewhere(id, shape) -- to a device that should rather have it
-  local colon = string.find(shape, ':', 1, true)
-  local asks = kind_of(shape, colon)
+  local asks = kind_of(shape)
   if asks.n > 1 then
     local elsewhere = fits(shape).elsewhere
     if not elsewhere then return false end
@@ -261,29 +270,28 @@ local function leave_elsewhere(id, shape) -- to a device that should rather have
   if asks.want.alone or order == '' then return false end
   load_placement()
   load_elsewhere()
-  local better = better_device(this, tonumber(string.sub(shape, 1, colon - 1)), asks, order, now)
+  local better = better_device(this, mem_of(shape), asks, order, now)
   return better ~= nil and leave_to(better, id, now)
 end
 
 local left_lines = {} -- the lines whose first job was left: lv:user:shape
 local function is_left(lv, user, shape) return left_lines[queue_key(lv, user, shape)] end
-local function take_head(lv, user, shape, head)
+local function take_head(lv, user, shape, head, rank, place)
   local id = first_at(head, lv, user, shape)
   if leave_elsewhere(id, shape) then
     left_lines[queue_key(lv, user, shape)] = true
     return nil
   end
-  return take(id, lv, user, shape, fits(shape), how_it_came(lv, user, shape))
+  return take(id, lv, user, shape, fits(shape), how_it_came(lv, user, shape, rank, place))
 end
 
-local FEW = 8
 -- The user's job that came first, if it is among the first few of their shapes: where most shapes fit, it mostly is.
 -- -> the claim | nil, whether all of the user's shapes were looked at
 local function take_among_first(lv, user)
   local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
   for i = 1, #heads, 2 do
     if fits(heads[i]) and not is_left(lv, user, heads[i]) and not (are_limited() and limit_in_the_way(user, heads[i], kind)) then
-      local taken = take_head(lv, user, heads[i], heads[i + 1])
+      local taken = take_head(lv, user, heads[i], heads[i + 1], 0, (i - 1) / 2)
       if taken or not is_left(lv, user, heads[i]) then return taken, true end
     end
   end
@@ -291,7 +299,7 @@ local function take_among_first(lv, user)
 end
 
 -- The user's job that came first, of those whose shapes fit.
-local function take_fitting(lv, user, fitting)
+local function take_fitting(lv, user, fitting, rank)
   local first, its_shape
   for from = 1, #fitting, 1000 do -- Lua hands over some thousand arguments at most
     local to = math.min(#fitting, from + 999)
@@ -305,8 +313,8 @@ local function take_fitting(lv, user, fitting)
     end
   end
   if not first then return nil end
-  local taken = take_head(lv, user, its_shape, first)
-  if not taken and is_left(lv, user, its_shape) then return take_fitting(lv, user, fitting) end -- MOST_LEFT times at most
+  local taken = take_head(lv, user, its_shape, first, rank)
+  if not taken and is_left(lv, user, its_shape) then return take_fitting(lv, user, fitting, rank) end -- MOST_LEFT times at most
   return taken
 end
 
@@ -314,34 +322,36 @@ end
 -- letters, without being judged. (A pool may be called so as well: that shape is judged.)
 local choosy = kind == 'cpu' and gpus_known()
 local function worth_judging(shape)
-  return not choosy or string.find(shape, ':cpu', 1, true) or string.find(shape, ':any', 1, true)
+  return string.find(shape, ':cpu', 1, true) or string.find(shape, ':any', 1, true)
 end
 
+local ASKED = 2 -- of so many users each is asked for what fits; mostly one of them has it
 -- Where few shapes fit: which, and then who waits with one of them, least served first.
+local function who_has(lv, shapes)
+  local sets, has = {}, {}
+  for i = 1, #shapes do sets[i] = key3('su', lv, shapes[i]) end
+  for _, user in ipairs(call('SUNION', unpack(sets))) do has[user] = true end
+  return has
+end
 local function search(lv, from)
-  local fitting, sets = {}, {}
+  local fitting = {}
   for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', available)) do
-    if worth_judging(shape) and fits(shape) then
-      fitting[#fitting + 1] = shape
-      sets[#sets + 1] = key3('su', lv, shape)
-    end
+    if (not choosy or worth_judging(shape)) and fits(shape, true) then fitting[#fitting + 1] = shape end
   end
-  local has, asked = nil, 0
+  local has, asked, most = nil, 0, ASKED
   while #fitting > 0 do
-    local users = call('ZRANGE', key2('ul', lv), from, from + 63)
+    local users = call('ZRANGE', key2('ul', lv), from, from + most - 1)
     for i = 1, #users do
-      if asked == FEW and not has and #sets <= 32 then -- nobody of the first: ask at once who has any
-        has = {}
-        for _, user in ipairs(call('SUNION', unpack(sets))) do has[user] = true end
-      end
+      -- nobody of the first: ask at once who has any
+      if asked == ASKED and not has and #fitting <= 32 then has = who_has(lv, fitting) end
       if not has or has[users[i]] then
         asked = asked + 1
-        local taken = take_fitting(lv, users[i], fitting)
+        local taken = take_fitting(lv, users[i], fitting, from + i - 1)
         if taken then return taken end
       end
     end
-    if #users < 64 then return nil end
-    from = from + 64
+    if #users < most then return nil end
+    from, most = from + most, 64
   end
 end
 
@@ -349,12 +359,11 @@ for _, lv in ipairs(LEVELS) do
   local small_enough = call('ZCOUNT', key2('sh', lv), '-inf', available)
   if small_enough > 0 then
     local passed = 0 -- so many of the first users have nothing that fits
-    if not choosy and not r_job and small_enough * 4 >= call('ZCARD', key2('sh', lv)) then
-      for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, 2)) do
+    if not choosy then
+      for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, 0)) do
         local taken, looked_at_all = take_among_first(lv, user)
         if taken then return taken end
-        if not looked_at_all then break end
-        passed = passed + 1
+        if looked_at_all then passed = 1 end
       end
     end
     local taken = search(lv, passed)

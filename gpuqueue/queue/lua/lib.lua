@@ -172,8 +172,7 @@ local function unreserve(id)
   call('HDEL', job_key(id), 'rv', 'pb')
 end
 
-local function dequeue(id, lv, user, shape)
-  unreserve(id)
+local function leave_line(id, lv, user, shape)
   if not (lv and user and shape) then return end -- a damaged entry stands nowhere
   local queue, shapes = queue_key(lv, user, shape), key3('us', lv, user)
   if call('ZREM', queue, id) == 0 then return end
@@ -186,6 +185,11 @@ local function dequeue(id, lv, user, shape)
   call('SREM', key3('su', lv, shape), user)
   if call('EXISTS', key3('su', lv, shape)) == 0 then call('ZREM', key2('sh', lv), shape) end
   if call('EXISTS', shapes) == 0 then call('ZREM', key2('ul', lv), user) end
+end
+
+local function dequeue(id, lv, user, shape)
+  unreserve(id)
+  leave_line(id, lv, user, shape)
 end
 
 -- What a device may promise now: total - headroom - foreign - sum(max(lease, observed)).
