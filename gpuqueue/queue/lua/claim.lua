@@ -134,6 +134,15 @@ end
 local beside_bytes, beside_slots
 if r_job then beside_bytes, beside_slots = left_beside(device, capacity, all_slots, r_need, blockers) end
 
+-- Mostly nothing waits that is small enough: then all that judges jobs need not be made.
+local function small_enough(i) return call('ZCOUNT', key2('sh', LEVELS[i]), '-inf', available) end
+local first_level, so_many = 1, small_enough(1)
+while so_many == 0 and first_level < #LEVELS do
+  first_level = first_level + 1
+  so_many = small_enough(first_level)
+end
+if so_many == 0 and not r_job then return {} end
+
 local kinds = {} -- what a shape asks beside memory -> may a job of that kind run here, and how? Few differ in it.
 local function kind_of(shape)
   local rest = string.match(shape, ':.*')
@@ -355,9 +364,9 @@ local function search(lv, from)
   end
 end
 
-for _, lv in ipairs(LEVELS) do
-  local small_enough = call('ZCOUNT', key2('sh', lv), '-inf', available)
-  if small_enough > 0 then
+for i = first_level, #LEVELS do
+  local lv, many = LEVELS[i], i == first_level and so_many or small_enough(i)
+  if many > 0 then
     local passed = 0 -- so many of the first users have nothing that fits
     if not choosy then
       for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, 0)) do
