@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from gpuqueue.cli import render
+import click
+
+from gpuqueue.cli import fitting, render
 from gpuqueue.errors import BadRequest
 from gpuqueue.run import Record, Run
 from gpuqueue.units import format_bytes, format_duration
@@ -15,16 +17,29 @@ from gpuqueue.words import brief, plain, short
 
 #: What a name of a column may be said without.
 _UNITS = ("_bytes", "_at", "_s")
+#: The column that has a colour.
+STATE = "STATE"
+#: In which order columns are made narrower: first those that lose least by it.
+_MOMENT, _LONG, _NAME, _DEVICES, _ENDING, _SHORT = range(6)
+#: From this width on a text is long.
+LONG = 40
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
-    """One column. ``shown`` is for people, ``value`` for programs: None is not known. Figures stand at the right."""
+    """One column. ``shown`` is for people, ``value`` for programs: None is not known. Figures stand at the right.
+
+    ``narrows`` and ``least`` are those of :class:`gpuqueue.cli.fitting.Column`, and ``tight`` is what it shows in so
+    many characters, where it is more than cut.
+    """
 
     head: str
     value: Callable[[Record], Any]
     shown: Callable[[Record], str]
     figure: bool = False
+    narrows: int | None = None
+    least: int = 0
+    tight: Callable[[Record, int], str] | None = None
 
 
 def _of_run(value: Callable[[Run], Any]) -> Callable[[Record], Any]:
@@ -32,8 +47,14 @@ def _of_run(value: Callable[[Run], Any]) -> Callable[[Record], Any]:
     return lambda record: None if record.last_run is None else value(record.last_run)
 
 
-def _text(head: str, value: Callable[[Record], Any], width: int = 24) -> Column:
-    return Column(head=head, value=value, shown=lambda record: _or_dash(value(record), width))
+def _text(head: str, value: Callable[[Record], Any], width: int = 24, *, narrows: int | None = None) -> Column:
+    return Column(
+        head=head,
+        value=value,
+        shown=lambda record: _or_dash(value(record), width),
+        narrows=narrows if narrows is not None else _LONG if width >= LONG else _SHORT,
+        least=min(width, 11),
+    )
 
 
 def _or_dash(value: Any, width: int) -> str:
@@ -45,7 +66,14 @@ def _number(head: str, value: Callable[[Record], Any]) -> Column:
 
 
 def _moment(head: str, value: Callable[[Record], datetime | None]) -> Column:
-    return Column(head=head, value=value, shown=lambda record: render.when(value(record)))
+    return Column(
+        head=head,
+        value=value,
+        shown=lambda record: render.when(value(record)),
+        narrows=_MOMENT,
+        least=len("11-21 09:00"),
+        tight=lambda record, _width: render.when(value(record))[len("2026-") : len("2026-11-21 09:00")],
+    )
 
 
 def _duration(head: str, value: Callable[[Record], float | None]) -> Column:
@@ -70,18 +98,26 @@ def _used(record: Record) -> float | None:
     return run.peak_bytes / sum(device.lease_bytes for device in run.devices)
 
 
+def _devices_in(record: Record, width: int) -> str:
+    """Return where the last run was, in so many characters: the end of the host's name goes, its devices stay."""
+    host, _, indexes = render.devices_of(record.last_run).rpartition(":")
+    return f"{short(host, max(1, width - len(indexes) - 1))}:{indexes}"
+
+
 #: Every column by its name. Those of ``--csv`` come first, in its order; new ones only ever at the end.
 COLUMNS: dict[str, Column] = {
     "id": Column(head="ID", value=lambda record: record.job.id, shown=lambda record: record.job.label, figure=True),
-    "name": _text("NAME", lambda record: record.job.spec.name),
+    "name": _text("NAME", lambda record: record.job.spec.name, narrows=_NAME),
     "user": _text("USER", lambda record: record.job.spec.account.name, 12),
     "state": Column(
-        head="STATE", value=lambda record: record.job.state.value, shown=lambda record: render.state(record.job)
+        head=STATE, value=lambda record: record.job.state.value, shown=lambda record: str(record.job.state)
     ),
     "ending": Column(
         head="ENDING",
         value=_of_run(lambda run: run.ending.kind.value if run.ending else None),
         shown=lambda record: _ending(record.last_run) or plain(record.job.because or ""),
+        narrows=_ENDING,
+        least=len("out of memory"),
     ),
     "exit_code": _number("EXIT", _of_run(lambda run: run.ending.exit_code if run.ending else None)),
     "signal": _number("SIGNAL", _of_run(lambda run: run.ending.signal if run.ending else None)),
@@ -90,6 +126,9 @@ COLUMNS: dict[str, Column] = {
         head="DEVICE",
         value=lambda record: " ".join(each.uuid for each in record.last_run.devices) if record.last_run else "",
         shown=lambda record: render.devices_of(record.last_run),
+        narrows=_DEVICES,
+        least=16,
+        tight=_devices_in,
     ),
     "submitted_at": _moment("SUBMITTED", lambda record: record.job.submitted_at),
     "started_at": _moment("STARTED", lambda record: record.job.started_at),
@@ -120,6 +159,8 @@ COLUMNS: dict[str, Column] = {
 }
 #: What the table shows if nobody says. ``id`` is what all other commands take.
 USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")
+#: Of these, what a narrow terminal leaves out, in this order. The order of the ids tells which came first.
+LEFT_OUT = ("started_at", "devices", "user", "mem_bytes", "duration_s", "ending", "peak_bytes")
 
 
 def _ending(run: Run | None) -> str:
@@ -156,9 +197,37 @@ def _without_unit(name: str) -> str:
     return next((name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)), name)
 
 
-def rows(records: Sequence[Record], names: Sequence[str]) -> str:
-    """Return the records as a table for people."""
-    columns = [COLUMNS[name] for name in names]
-    figures = [place for place, column in enumerate(columns) if column.figure]
-    cells = [[column.shown(record) for column in columns] for record in records]
-    return render.table([column.head for column in columns], cells, right=figures)
+def rows(records: Sequence[Record], names: Sequence[str] | None = None, width: int | None = None) -> str:
+    """Return the records as a table for people, on a terminal so *wide*; None: for a pipe, which gets all of it.
+
+    Where nobody *names* columns, what has no room is left out. What somebody names is all there: cut, if need be.
+    """
+    columns = [_fitted(name, may_go=names is None) for name in names or USUAL]
+    widths = {column.head: fitting.NO_LIMIT for column in columns}
+    if width is not None:
+        columns, widths = fitting.fit(columns, records, width)
+    cells = [[_in(column, record, widths[column.head]) for column in columns] for record in records]
+    head = [short(column.head, widths[column.head]) for column in columns]
+    return render.table(head, cells, right=[place for place, column in enumerate(columns) if column.right])
+
+
+def _fitted(name: str, *, may_go: bool) -> fitting.Column[Record]:
+    column = COLUMNS[name]
+
+    def cell(record: Record, width: int) -> str:
+        whole = column.shown(record)
+        return whole if len(whole) <= width or column.tight is None else column.tight(record, width)
+
+    return fitting.Column(
+        head=column.head,
+        cell=cell,
+        right=column.figure,
+        narrows=column.narrows,
+        least=column.least,
+        keep=LEFT_OUT.index(name) if may_go and name in LEFT_OUT else None,
+    )
+
+
+def _in(column: fitting.Column[Record], record: Record, width: int) -> str:
+    cell = short(column.cell(record, width), width)
+    return click.style(cell, fg=render.COLOURS.get(record.job.state)) if column.head == STATE else cell

@@ -1,8 +1,24 @@
-"""How much room there is for what is printed."""
+"""How much room there is for what is printed, and how a table is made to fit into it.
+
+What does not fit is left out in a set order, and what is left of it is made narrower. A pipe has no width: it gets
+everything.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+#: What a line of the table is about.
+L = TypeVar("L")
+
+#: Wide enough for whatever a cell may hold.
+NO_LIMIT = 1_000_000
+GAP = 2
+#: The narrowest that a cell is cut to.
+TINY = 4
 
 
 def terminal_width() -> int | None:
@@ -16,3 +32,64 @@ def terminal_width() -> int | None:
         return os.get_terminal_size(1).columns or 80
     except OSError:
         return 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column(Generic[L]):
+    """One column. ``cell`` returns what it holds in so many characters; it is never made narrower than ``least``.
+
+    Those with the lowest ``keep`` are left out first; None: it always stays. ``is_extra``: it is left out before any
+    other is made narrower than ``enough``. Those with the lowest ``narrows`` are made narrower first; None: never.
+    """
+
+    head: str
+    cell: Callable[[L, int], str]
+    least: int = 0
+    right: bool = False
+    enough: int = 0
+    keep: int | None = None
+    is_extra: bool = False
+    narrows: int | None = None
+    #: What a pipe gets in place of the whole cell.
+    piped: Callable[[L], str] | None = None
+
+
+def fit(columns: Sequence[Column[L]], lines: Sequence[L], width: int) -> tuple[list[Column[L]], dict[str, int]]:
+    """Return which *columns* fit into *width* characters, and how wide each of them is."""
+    wanted = {column.head: max((len(column.cell(line, NO_LIMIT)) for line in lines), default=0) for column in columns}
+    left = [column for column in columns if wanted[column.head]]
+    widths = {column.head: max(len(column.head), wanted[column.head]) for column in left}
+    least = {column.head: min(widths[column.head], column.least or NO_LIMIT) for column in left}
+    enough = {column.head: min(widths[column.head], column.enough or NO_LIMIT) for column in left}
+    _drop(left, [column for column in left if column.is_extra], enough, width)
+    _drop(left, [column for column in left if column.keep is not None], least, width)
+    giving = sorted((column for column in left if column.narrows is not None), key=lambda each: each.narrows or 0)
+    _narrow(giving, left, widths, least, width)
+    _narrow(giving[::-1], left, widths, {}, width)  # a terminal of a few characters
+    return left, widths
+
+
+def _drop(left: list[Column[L]], some: list[Column[L]], widths: Mapping[str, int], width: int) -> None:
+    """Take *some* columns out of *left*, in their order, until what is left fits."""
+    for column in sorted(some, key=lambda each: each.keep or 0):
+        if _total([widths[each.head] for each in left]) > width:
+            left.remove(column)
+
+
+def _narrow(
+    some: Sequence[Column[L]],
+    left: Sequence[Column[L]],
+    widths: dict[str, int],
+    least: Mapping[str, int],
+    width: int,
+) -> None:
+    """Take what is too much from *some* columns, in their order, down to the *least* of each."""
+    for column in some:
+        room = width - _total([widths[each.head] for each in left])
+        if room < 0:
+            at_least = min(widths[column.head], least.get(column.head, TINY))
+            widths[column.head] = max(at_least, widths[column.head] + room)
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)

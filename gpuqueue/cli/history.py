@@ -13,8 +13,9 @@ import click
 
 from gpuqueue.checks import MAX_ID
 from gpuqueue.cli import columns as all_columns
-from gpuqueue.cli.columns import COLUMNS, USUAL, chosen
+from gpuqueue.cli.columns import COLUMNS, chosen
 from gpuqueue.cli.completing import device_uuids, hosts, users
+from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
 from gpuqueue.codec import record_to_plain
@@ -95,6 +96,8 @@ def history(  # noqa: PLR0913 - each is one option
 ) -> None:
     """Show who ran what, where, for how long, and how much memory it really took. Newest first.
 
+    What a narrow terminal has no room for is left out, but no column that --columns names; a pipe gets all of it.
+
     \b
     Examples:
       gpuqueue history --since 7d
@@ -127,7 +130,7 @@ def history(  # noqa: PLR0913 - each is one option
     elif as_csv:
         click.echo(_csv(records, names or CSV_COLUMNS), nl=False)
     elif records:
-        _show(records, names or USUAL, limit)
+        _show(records, names, limit)
     else:
         click.echo("no job in the history matches", err=True)
 
@@ -142,9 +145,9 @@ def _bounds(min_peak: str | None, min_duration: str | None, max_duration: str | 
     return {"min_peak": peak, "min_duration": shortest, "max_duration": longest}
 
 
-def _show(records: Sequence[Record], names: Sequence[str], limit: int) -> None:
+def _show(records: Sequence[Record], names: Sequence[str] | None, limit: int) -> None:
     shown = records[:limit]
-    click.echo(all_columns.rows(shown, names))
+    click.echo(all_columns.rows(shown, names, terminal_width()))
     if len(records) > limit:
         click.echo(f"and more: add --after {shown[-1].job.id}", err=True)
 

@@ -1,31 +1,25 @@
 """The table of ``gpuqueue queue``: as much of each job as the terminal is wide. Pure.
 
-What does not fit is left out in a set order. A pipe has no width: it gets every column, whole, always in the same
-order, and ``-`` where there is nothing, so that a column has one number for whoever cuts the table up.
+A pipe gets every column, whole, always in the same order, and ``-`` where there is nothing, so that a column has one
+number for whoever cuts the table up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import click
 
-from gpuqueue.cli import render
+from gpuqueue.cli import fitting, render
 from gpuqueue.cli.arrays import labels
+from gpuqueue.cli.fitting import NO_LIMIT, fit
 from gpuqueue.cli.progress_words import fitted, in_words
 from gpuqueue.job import Job, JobState, Level
 from gpuqueue.listing import Listing
 from gpuqueue.progress import Progress
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import plain, short
-
-#: Wide enough for whatever a cell may hold.
-NO_LIMIT = 1_000_000
-GAP = 2
-#: The narrowest that a cell is cut to.
-TINY = 4
 
 
 class Line(NamedTuple):
@@ -38,23 +32,8 @@ class Line(NamedTuple):
     progress: Progress | None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Column:
-    """One column. ``cell`` returns what it holds in so many characters; it is never made narrower than ``least``.
-
-    Those with the lowest ``keep`` are left out first; None: it always stays. ``is_extra``: it is left out before any
-    other is made narrower than ``enough``.
-    """
-
-    head: str
-    cell: Callable[[Line, int], str]
-    least: int = 0
-    right: bool = False
-    enough: int = 0
-    keep: int | None = None
-    is_extra: bool = False
-    #: What a pipe gets in place of the whole cell.
-    piped: Callable[[Line], str] | None = None
+#: One column of it.
+Column: TypeAlias = fitting.Column[Line]
 
 
 def queue_table(listing: Listing, progress: Mapping[int, Progress], width: int | None = None) -> str:
@@ -74,37 +53,6 @@ def table_of(lines: Sequence[Line], width: int | None = None) -> str:
     rows = [[_shown(column, line, widths[column.head]) for column in columns] for line in lines]
     head = [short(column.head, widths[column.head]) for column in columns]
     return render.table(head, rows, right=_figures(columns))
-
-
-def fit(columns: Sequence[Column], lines: Sequence[Line], width: int) -> tuple[list[Column], dict[str, int]]:
-    """Return which *columns* fit into *width* characters, and how wide each of them is."""
-    wanted = {column.head: max((len(column.cell(line, NO_LIMIT)) for line in lines), default=0) for column in columns}
-    left = [column for column in columns if wanted[column.head]]
-    widths = {column.head: max(len(column.head), wanted[column.head]) for column in left}
-    least = {column.head: min(widths[column.head], column.least or NO_LIMIT) for column in left}
-    enough = {column.head: min(widths[column.head], column.enough or NO_LIMIT) for column in left}
-    _drop(left, [column for column in left if column.is_extra], enough, width)
-    _drop(left, [column for column in left if column.keep is not None], least, width)
-    for head in (NOTE.head, NAME.head):  # what is too much is taken from the last word first
-        room = width - _total([widths[column.head] for column in left])
-        if room < 0 and head in widths:
-            widths[head] = max(least[head], widths[head] + room)
-    for column in (NAME, NOTE):  # a terminal of a few characters
-        room = width - _total([widths[column.head] for column in left])
-        if room < 0 and column.head in widths:
-            widths[column.head] = max(TINY, widths[column.head] + room)
-    return left, widths
-
-
-def _drop(left: list[Column], some: list[Column], widths: Mapping[str, int], width: int) -> None:
-    """Take *some* columns out of *left*, in their order, until what is left fits."""
-    for column in sorted(some, key=lambda each: each.keep or 0):
-        if _total([widths[each.head] for each in left]) > width:
-            left.remove(column)
-
-
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + GAP * (len(widths) - 1)
 
 
 def _figures(columns: Sequence[Column]) -> list[int]:
@@ -160,12 +108,13 @@ def _note(line: Line, width: int) -> str:
     return ", ".join(word for word in words if word)
 
 
-NAME = Column(head="NAME", cell=lambda line, _: plain(line.job.spec.name), least=11, enough=24)
+NAME = Column(head="NAME", cell=lambda line, _: plain(line.job.spec.name), least=11, enough=24, narrows=2)
 STATE = Column(head="STATE", cell=lambda line, _: str(line.stands))
 NOTE = Column(
     head="PROGRESS / REASON",
     cell=_note,
     least=17,
+    narrows=1,
     piped=lambda line: in_words(line.progress) if line.progress else _note(line, NO_LIMIT),
 )
 #: From left to right. New ones only ever before the last, which may hold several words.

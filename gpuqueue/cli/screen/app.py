@@ -14,7 +14,8 @@ from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
 from gpuqueue.cli import render
-from gpuqueue.cli.queue_table import COLUMNS, STATE, Column, Line, fit
+from gpuqueue.cli.fitting import fit
+from gpuqueue.cli.queue_table import COLUMNS, STATE, Column, Line
 from gpuqueue.cli.screen import lines
 from gpuqueue.cli.screen.about import About, told
 from gpuqueue.cli.screen.ask import Ask
