@@ -33,7 +33,7 @@ def main() -> None:
     if handed_in is not None:
         migrate(handed_in)
         return
-    engine = open_engine(Settings.load().database_url, foreign_keys=False)
+    engine = open_engine(Settings.load().database_url, foreign_keys=False, make=True)
     try:
         with writing(engine) as connection:
             migrate(connection)

@@ -33,8 +33,11 @@ _SAFELY = sa.text(
 _FILE = "gpuqueue_file"
 
 
-def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
+def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> sa.Engine:
     """Return an engine for the database at *url*; nothing is asked of the database yet.
+
+    Only where *make* says so, a file of SQLite that is not there is made: whoever reads with a typing error in the
+    address shall leave nothing there.
 
     Migrations of SQLite switch *foreign_keys* off: to alter a table there is to copy it and drop the old one,
     which would take the rows that refer to it along.
@@ -56,7 +59,7 @@ def open_engine(url: str, *, foreign_keys: bool = True) -> sa.Engine:
         raise BookUnreachable(f"the book at {shown(parsed)} cannot be used: only SQLite and PostgreSQL can")
     try:
         if parsed.get_backend_name() == "sqlite":
-            engine = _sqlite(parsed, foreign_keys=foreign_keys)
+            engine = _sqlite(parsed, foreign_keys=foreign_keys, make=make)
         else:
             wait = {} if "connect_timeout" in parsed.query else {"connect_timeout": WAIT_S}
             engine = patience.asking(sa.create_engine(parsed, connect_args=wait, hide_parameters=True))
@@ -129,6 +132,21 @@ def check_revision(connection: sa.Connection) -> None:
         raise BookUnreachable(f"{where} is newer ({revision}) than this gpuqueue", "upgrade gpuqueue")
 
 
+def file_of(url: sa.URL) -> Path | None:
+    """Return the file that SQLite has its database in; None for one in memory, and for PostgreSQL."""
+    if url.get_backend_name() != "sqlite" or url.database in {None, "", ":memory:"}:
+        return None
+    return None if str(url.database).startswith("file:") else Path(str(url.database))
+
+
+def absent(url: sa.URL) -> BookUnreachable:
+    """Return what to raise where there is no such file."""
+    return BookUnreachable(
+        f"the book at {shown(url)} is not there yet",
+        "run gpuqueue up, or gpuqueue db upgrade; or set GPUQUEUE_STATE_DIR or GPUQUEUE_DATABASE_URL right",
+    )
+
+
 def shown(url: sa.URL) -> str:
     """Return *url* as one may print it."""
     return without_password(url.render_as_string(hide_password=True))
@@ -148,16 +166,20 @@ def _explained(engine: sa.Engine) -> Iterator[None]:
         raise silent(shown(engine.url), str(error)) from error
 
 
-def _sqlite(url: sa.URL, *, foreign_keys: bool) -> sa.Engine:
+def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
     engine = sa.create_engine(url, connect_args={"timeout": WAIT_S}, hide_parameters=True)
 
     @event.listens_for(engine, "do_connect")
     def _create_private(_dialect: Any, _record: Any, cargs: Sequence[Any], _cparams: Any) -> None:
         """Make a file that only we can read: it will hold environments, and in those are secrets."""
-        if url.database in {None, "", ":memory:"} or str(url.database).startswith("file:"):
+        if file_of(url) is None:
             return
         path = Path(str(cargs[0]))
         try:
+            if not make:
+                if not path.exists():
+                    raise absent(url)
+                return
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if not path.exists():
                 # Never open one that is there: closing it again would drop the locks that SQLite holds for us.

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy import exc
 
 from gpuqueue.book import notices, queries
-from gpuqueue.book.connect import open_engine, reading, shown, writing
+from gpuqueue.book.connect import absent, file_of, open_engine, reading, shown, writing
 from gpuqueue.book.tables import REVISION, jobs, unwritten_events
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.job import JobState, WaitReason
@@ -69,12 +69,10 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
 
     """
     engine = open_engine(url)
-    path = _file_of(engine.url)
+    path = file_of(engine.url)
     if path is not None and not path.exists():
-        engine.dispose()  # to open it would make it
-        raise BookUnreachable(
-            f"the book at {shown(engine.url)} is not there yet", "run gpuqueue up, or gpuqueue db upgrade"
-        )
+        engine.dispose()
+        raise absent(engine.url)
     try:
         with reading(engine) as connection:
             if path is not None:  # for the pool's one connection, so it holds for the writing below
@@ -108,12 +106,6 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
         )
     finally:
         engine.dispose()
-
-
-def _file_of(url: sa.URL) -> Path | None:
-    if url.get_backend_name() != "sqlite" or url.database in {None, "", ":memory:"}:
-        return None
-    return None if str(url.database).startswith("file:") else Path(str(url.database))
 
 
 def _product(connection: sa.Connection) -> str:

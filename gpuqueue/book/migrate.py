@@ -15,7 +15,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
-from gpuqueue.book.connect import open_engine, reading, shown, writing
+from gpuqueue.book.connect import file_of, open_engine, reading, shown, writing
 from gpuqueue.errors import BookUnreachable
 
 if TYPE_CHECKING:
@@ -50,13 +50,16 @@ def downgrade(url: str, revision: str) -> None:
 
 
 def current(url: str) -> str | None:
-    """Return the revision of the database at *url*, or None if it has no tables.
+    """Return the revision of the database at *url*, or None if it has no tables, or is a file that is not there.
 
     Raises:
         BookUnreachable: it does not answer.
 
     """
     engine = open_engine(url)
+    file = file_of(engine.url)
+    if file is not None and not file.exists():
+        return None
     try:
         with reading(engine) as connection:
             return MigrationContext.configure(connection).get_current_revision()
@@ -92,7 +95,7 @@ def _configured(url: str) -> Iterator[Config]:
     logger = logging.getLogger("alembic")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.WARNING)  # who runs a worker does not want a report of each table
-    engine = open_engine(url, foreign_keys=False)
+    engine = open_engine(url, foreign_keys=False, make=True)
     config = _config()
     try:
         with _one_at_a_time, writing(engine, patient=True) as connection:

@@ -6,8 +6,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpuqueue.address import without_password
 from gpuqueue.errors import StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
@@ -125,7 +126,7 @@ def translated(url: str) -> Iterator[None]:
     try:
         yield
     except _failures() as error:
-        raise _in_our_words(error, f"the store at {without_password(url)}") from error
+        raise _in_our_words(error, url) from error
 
 
 def _failures() -> tuple[type[Exception], ...]:
@@ -134,7 +135,8 @@ def _failures() -> tuple[type[Exception], ...]:
     return (DoorError,) if theirs is None else (DoorError, theirs)
 
 
-def _in_our_words(error: Exception, where: str) -> Exception:
+def _in_our_words(error: Exception, url: str) -> Exception:
+    where = f"the store at {without_password(url)}"
     if isinstance(error, DoorError):
         failure = error
     else:
@@ -155,7 +157,15 @@ def _in_our_words(error: Exception, where: str) -> Exception:
             f"you may not use {where}: it belongs to another account. Ask whoever runs it to let you in, "
             "or point GPUQUEUE_STATE_DIR or GPUQUEUE_REDIS_URL elsewhere"
         )
-    return StoreUnreachable(f"{where} does not answer: is it running? Start it with gpuqueue up")
+    return StoreUnreachable(f"{where} does not answer: is it running? Start it with gpuqueue up{_or_mistyped(url)}")
+
+
+def _or_mistyped(url: str) -> str:
+    """Return what else may be wrong: a store that ran once has left at least the directory of its socket."""
+    parts = urlsplit(url)
+    if parts.scheme != "unix" or Path(unquote(parts.path)).parent.exists():
+        return ""
+    return ". Nothing is there at all: is GPUQUEUE_STATE_DIR right?"
 
 
 def _is_forbidden(error: BaseException | None) -> bool:

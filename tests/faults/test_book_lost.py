@@ -52,7 +52,8 @@ def test_a_database_lost_under_a_running_recorder(robbed: tuple[Site, Callable[[
     rob()
     ends_meanwhile = site.queue.submit(make_spec(argv=("sh", "-c", "exit 9"), mem_bytes=MIB)).id
     site.until_state_in_queue(ends_meanwhile, JobState.FAILED)
-    until(lambda: "has no tables yet: run gpuqueue up, or gpuqueue db upgrade" in site.log(), what="it is said")
+    lost = ("has no tables yet: run gpuqueue up, or gpuqueue db upgrade", "is not there yet: run gpuqueue up")
+    until(lambda: any(words in site.log() for words in lost), what="it is said")
     with pytest.raises(BookUnreachable, match="gpuqueue db upgrade"):
         site.client.book.get(before)
     site.cli("db", "upgrade")

@@ -233,7 +233,7 @@ def test_sqlite(store_url: str, tmp_path: Path) -> None:
                 site,
                 [
                     ("locked", file.locked, r"is held by another program \(database is locked\)", True),
-                    ("moved", file.moved, "has no tables yet: run gpuqueue up", False),
+                    ("moved", file.moved, "is not there yet: run gpuqueue up", False),
                     ("garbage", lambda: file.moved("no database " * 999), "is damaged .*gpuqueue doctor says", False),
                     ("older", lambda: file.of_revision("0001"), r"older \(0001\) .*: run gpuqueue db upgrade", False),
                     ("newer", lambda: file.of_revision("9999"), r"newer \(9999\) .*: upgrade gpuqueue", False),

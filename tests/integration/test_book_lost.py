@@ -228,7 +228,7 @@ def test_what_was_written_into_a_file_just_deleted_was_not_written(book: Book, t
 
     with pytest.raises(BookUnreachable, match="was replaced while it was written to"):
         book.rebase(meanwhile(), expected=None, to=to, last_given=0, at=datetime.now(timezone.utc))
-    with pytest.raises(BookUnreachable, match="has no tables yet"):
+    with pytest.raises(BookUnreachable, match="is not there yet"):
         book.cursor()
 
 

@@ -102,6 +102,40 @@ def test_without_tables_the_history_says_what_to_do(site: Site) -> None:
     assert "run gpuqueue up, or gpuqueue db upgrade" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "queue",
+        "history",
+        "stats",
+        "show 1",
+        "why 1",
+        "logs 1",
+        "wait 1",
+        "gpus",
+        "limits",
+        "status",
+        "top --json",
+        "doctor",
+    ],
+)
+def test_whoever_reads_leaves_nothing_where_nothing_is(site: Site, tmp_path: Path, words: str) -> None:
+    """A typing error in GPUQUEUE_STATE_DIR made a directory with an empty database in it."""
+    wrong = tmp_path / "stat"
+    environ = {name: value for name, value in site.environ.items() if name != "GPUQUEUE_REDIS_URL"}
+    environ["GPUQUEUE_STATE_DIR"] = str(wrong)
+    environ.pop("GPUQUEUE_DATABASE_URL", None)
+
+    done = subprocess.run([BIN / "gpuqueue", *words.split()], env=environ, capture_output=True, text=True, check=False)
+
+    assert done.returncode in {1, 4}
+    assert not wrong.exists()
+    if words not in {"doctor", "status"}:  # they tell more
+        (line,) = done.stderr.splitlines()
+        assert "gpuqueue up" in line
+        assert "GPUQUEUE_STATE_DIR" in line
+
+
 def test_with_nobody_to_serve_it_a_job_waits_and_the_user_is_told(site: Site) -> None:
     """The id is on stdout alone, so that scripts can read it."""
     done = site.cli("submit", "--mem", "1G", "--", "true")

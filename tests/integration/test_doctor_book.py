@@ -108,7 +108,8 @@ def test_looking_at_a_book_that_is_not_there_makes_none(tmp_path: Path) -> None:
     """To open a SQLite file is to make it."""
     found = away(f"sqlite:///{tmp_path / 'no' / 'book.db'}")
 
-    assert (Grade.PROBLEM, "gpuqueue up, or gpuqueue db upgrade") == (found.grade, found.remedy)
+    assert Grade.PROBLEM is found.grade
+    assert (found.remedy or "").startswith("gpuqueue up, or gpuqueue db upgrade; or set GPUQUEUE_STATE_DIR")
     assert [] == list(tmp_path.iterdir())
 
 

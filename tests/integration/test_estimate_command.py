@@ -142,7 +142,7 @@ def test_a_script_that_fails_shows_its_own_end(site: Site, tmp_path: Path, scrip
         (("job.py", "--history-only", "--dry-run"), 2, "choose one"),
         (("job.py", "--timeout", "5"), 2, "say the unit"),
         (("job.py", "--python", "no-python"), 2, "no such interpreter: no-python"),
-        (("job.py", "--history-only"), 4, "has no tables yet"),
+        (("job.py", "--history-only"), 4, "is not there yet"),
         (("job.py", "--no-history", "--timeout", "0.2s", "--python", sys.executable), 124, "made no step"),
     ],
 )

@@ -95,7 +95,7 @@ def test_an_empty_database_becomes_what_is_declared(empty_url: str) -> None:
 
 def test_constraints_are_those_declared(empty_url: str, book_url: str) -> None:
     """Alembic does not compare checks: they are the same as those that the declared tables would make."""
-    engine = open_engine(empty_url)
+    engine = open_engine(empty_url, make=True)
     with writing(engine) as connection:
         metadata.create_all(connection)
     engine.dispose()
