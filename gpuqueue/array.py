@@ -28,6 +28,9 @@ _NUMBERS = re.compile(r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9]
 #: ``{name}``, and ``{{name}}`` for who wants the braces themselves.
 _PLACE = re.compile(r"\{\{([A-Za-z0-9_]+)\}\}|\{([A-Za-z0-9_]+)\}")
 
+#: ``{name}`` as somebody writes it who means a name of the array.
+_MEANT = re.compile(r"(?<![{$])\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})")
+
 
 @dataclass(frozen=True, slots=True)
 class Indexes:
@@ -269,6 +272,15 @@ class Array:
             return f"{{{name}}}" if found[1] else values[name]
 
         return _PLACE.sub(one, text)
+
+    def unknown(self, texts: Iterable[str]) -> list[str]:
+        """Return what stands in braces in *texts* as a name would, and is none of ours: somebody may have meant one.
+
+        JSON is no such thing, nor is a variable of a shell, ``${name}``, nor what has its braces doubled.
+        """
+        names = {"index", *(axis.name for axis in self.axes)}
+        found = (each[1] for text in texts for each in _MEANT.finditer(text))
+        return [name for name in dict.fromkeys(found) if name not in names]
 
     def environment(self, index: int, array_id: int) -> dict[str, str]:
         """Return the variables by which the member *index* of the array *array_id* knows which one it is."""

@@ -7,6 +7,7 @@ nothing in it is obeyed by a terminal.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
@@ -23,6 +24,8 @@ INTERRUPTED, READER_GONE = 130, 141
 _READER_HAS_GONE = "PacifyFlushWrapper"
 #: Exit code of a mistake that only the operating system knows.
 FAILED = 1
+#: Mistakes at writing; where a file of ours is written, its name is told.
+_OF_THE_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def run(group: click.Group, program: str) -> int:
@@ -42,8 +45,7 @@ def run(group: click.Group, program: str) -> int:
         _close_stdout()
         code = READER_GONE
     except OSError as error:  # a full disk, a directory that is not ours
-        where = f": {os.fsdecode(error.filename)}" if isinstance(error.filename, (str, bytes)) else ""
-        code = say(program, f"{error.strerror or error}{where}", FAILED)
+        code = say(program, _said_by_the_system(error), FAILED)
         with contextlib.suppress(OSError):
             _close_stdout()  # nothing more can be said there
     return code
@@ -62,6 +64,16 @@ def _ended(group: click.Group, program: str) -> int:
             raise BrokenPipeError from None
         code = ended.code
     return code if isinstance(code, int) else 0
+
+
+def _said_by_the_system(error: OSError) -> str:
+    """Return the mistake and its place; of one without a place that a full disk makes, it is the output's."""
+    words = error.strerror or str(error)
+    if isinstance(error.filename, (str, bytes)):
+        return f"{words}: {os.fsdecode(error.filename)}"
+    if error.errno in _OF_THE_OUTPUT:
+        return f"what was to be printed cannot be written: {words}: free some space there, or print it elsewhere"
+    return words
 
 
 def say(program: str, message: str, code: int = 0) -> int:
@@ -98,7 +110,7 @@ def _in_words(error: click.ClickException, asked_for: str) -> str:
     """Return what click has to say in our way: one line that ends with what to do."""
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
-        return "name a command"
+        return f"name a command: see {asked_for} --help"
     words = " ".join(error.format_message().split())  # click breaks lines, and we have one
     if not isinstance(error, click.UsageError):
         return words

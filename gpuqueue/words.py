@@ -30,6 +30,15 @@ def short(text: str, width: int = 24) -> str:
     return safe if len(safe) <= width else safe[: width - 1] + "…"
 
 
+def in_words(text: str, width: int) -> str:
+    """Return *text*, made plain, cut to *width* characters between two words, if the first one has room."""
+    safe = plain(text)
+    if len(safe) <= width:
+        return safe
+    whole = safe[: width - 1].rpartition(" ")[0].rstrip(" ,;:")
+    return f"{whole} …" if whole else short(safe, width)
+
+
 def brief(value: object, width: int = 60) -> str:
     """Return a strange *value* as it may stand in a message: as Python writes it, and never long."""
     try:

@@ -50,7 +50,7 @@ class Command:
 def every_command() -> Iterator[Command]:
     """Yield the commands of both programs that a person may use and that there is something to say of."""
     for program, group in PROGRAMS.items():
-        for name, command in _leaves(program, group):
+        for name, command in leaves(program, group):
             options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
             if options or not isinstance(command, click.Group):
                 yield Command(
@@ -61,14 +61,15 @@ def every_command() -> Iterator[Command]:
                 )
 
 
-def _leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    """Yield a command and all below it, hidden ones left out, by what a person types."""
     yield name, command
     if isinstance(command, click.Group):
         context = click.Context(command)
         for each in command.list_commands(context):
             below = command.get_command(context, each)
             if below is not None and not below.hidden:
-                yield from _leaves(f"{name} {each}", below)
+                yield from leaves(f"{name} {each}", below)
 
 
 def _examples(text: str) -> tuple[str, ...]:

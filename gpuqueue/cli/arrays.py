@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gpuqueue.cli.ended import code_of
-from gpuqueue.command import INTERRUPTED
+from gpuqueue.command import INTERRUPTED, say
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName, meant
@@ -42,6 +42,16 @@ def array_options(command: F) -> F:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
+
+
+def tell_unknown(job: Job) -> None:
+    """Say what stands in braces in the command of an array and stays there: it may be a name with a typing error."""
+    array = job.spec.array
+    unknown = [] if array is None else array.unknown(job.spec.argv)
+    if array is not None and unknown:
+        names = ", ".join(f"{{{axis.name}}}" for axis in array.axes) or "no sweep"
+        left = ", ".join(short(f"{{{name}}}", SHOWN) for name in unknown)
+        say("gpuqueue", f"{left} stays as it is: this array has {{index}} and {names}. Meant so? Then all is well")
 
 
 class JobNameType(click.ParamType):  # type: ignore[type-arg]  # a generic in the newest click alone

@@ -10,7 +10,8 @@ import click
 from gpuqueue.cli.acting import Selection, act_on, chosen, ids, on_each
 from gpuqueue.client import Client
 from gpuqueue.client.choosing import Stand
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.job import JobState
 
 
 @click.command()
@@ -87,7 +88,17 @@ def _hold(client: Client, name: str) -> str:
 
 
 def _release(client: Client, name: str) -> str:
-    return _line(name, client.release(name))
+    waited = _waits(client, name)
+    return _line(name, client.release(name)) + (" (it was not held)" if waited else "")
+
+
+def _waits(client: Client, name: str) -> bool:
+    """Return whether a job that is no array waits already; of what nobody knows, the release itself tells."""
+    try:
+        job = client.get(name)
+    except GpuQueueError:
+        return False
+    return job.state is JobState.QUEUED and job.tally is None
 
 
 def _line(name: str, state: object) -> str:

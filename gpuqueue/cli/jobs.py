@@ -168,10 +168,11 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
 @click.argument(
     "ids", metavar="ID…", type=JobNameType(several=True), nargs=-1, required=True, shell_complete=live_ids()
 )
-@click.option("--any/--all", "first", help="For the first of them to end, or for all of them (the default).")
+@click.option("--any", "first", is_flag=True, help="For the first of them to end.")
+@click.option("--all", "every", is_flag=True, help="For all of them, as if nothing is said.")
 @click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); the jobs go on.")
 @json_option
-def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, as_json: bool) -> None:
+def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool, as_json: bool) -> None:
     """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else the first bad one's.
 
     Of an array it is the highest of its members'. With --any it is that of the job that ends first, whose name is
@@ -184,6 +185,8 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, as_json: boo
       gpuqueue wait --any 12 13 14
       gpuqueue wait 14-19 17_0-9
     """  # noqa: D301 - \b is click's mark for lines to keep
+    if first and every:
+        raise BadRequest("--any and --all contradict each other: say one of them")
     timeout_s = None if timeout is None else parse_duration(timeout)
     ended: dict[int | str, Job] = {}
     with Client() as client:

@@ -29,14 +29,22 @@ def tag(job_id: str, words: tuple[str, ...], *, remove: bool) -> None:
       gpuqueue tag 12-19 ablation
       gpuqueue tag 12 paper --remove
     """  # noqa: D301 - \b is click's mark for lines to keep
-    told = f"{'no longer tagged' if remove else 'tagged'} {' '.join(words)}"
 
     def act(client: Client, name: str) -> str:
+        before = client.get(name).tags
         client.tag(name, *words, remove=remove)
-        return f"job {name}: {told}"
+        return f"job {name}: {_changed(words, before, remove=remove)}"
 
     with Client() as client:
         sys.exit(on_each(client, [job_id], act, which=Which.ANY))
+
+
+def _changed(words: tuple[str, ...], before: tuple[str, ...], *, remove: bool) -> str:
+    """Return what became of *words*, where a job had those of *before*."""
+    new = [word for word in words if (word in before) is remove]
+    old = [word for word in words if word not in new]
+    told = [f"{'no longer tagged' if remove else 'tagged'} {' '.join(new)}"] if new else []
+    return ", ".join([*told, *([f"{'never' if remove else 'already'} tagged {' '.join(old)}"] if old else [])])
 
 
 @click.command()

@@ -11,11 +11,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from gpuqueue.cli import placement_options
-from gpuqueue.cli.arrays import array_options
+from gpuqueue.cli.arrays import array_options, tell_unknown
 from gpuqueue.cli.attend import Attendance
 from gpuqueue.cli.completing import directories, files, pools
 from gpuqueue.cli.notice_options import NOTICE_OPTIONS, warn_if_nobody_sends
-from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found
+from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found, tell_if_past
 from gpuqueue.client import Client
 from gpuqueue.command import sentence
 from gpuqueue.device import DeviceWish
@@ -128,6 +128,8 @@ def _submit(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any
     )
     if options["retries"] is None:
         options["retries"] = 0
+    if options["name"] == "":
+        raise BadRequest("--name is empty: say what to call the job, or leave it out")
     return client.submit(
         **what, env=env, level=level, requeue=not no_requeue, cap=not no_cap, found=tell_found, **options
     )
@@ -166,6 +168,7 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
       gpuqueue submit --mem 20G --gpus 2 -- torchrun --nproc-per-node 2 train.py
       gpuqueue submit train.py --mem 6G --sweep lr=1e-3,1e-4 --sweep seed=0..4 -- --lr {lr} --seed {seed}
     """  # noqa: D301 - \b is click's mark for lines to keep
+    begin = options["begin"]
     with Client() as client:
         job = _submit(client, ctx.obj, options)
         try:
@@ -174,6 +177,8 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
         except OSError:
             click.echo(f"gpuqueue: job {job.id} is queued, but its id could not be printed", err=True)
             raise
+        tell_unknown(job)
+        tell_if_past(begin, job)
         _warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
 
@@ -206,9 +211,11 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if options["pty"] and sys.stdin.isatty() and sys.stdout.isatty():
         options["pty"] = Window.ours(typed=True)
+    begin = options["begin"]
     with Client() as client:
         job = _submit(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
+        tell_if_past(begin, job)
         _warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
         sys.exit(Attendance(client, job.id, ours=True).to_the_end())

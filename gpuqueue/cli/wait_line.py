@@ -13,7 +13,7 @@ from gpuqueue.command import say
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.units import format_duration
-from gpuqueue.words import short
+from gpuqueue.words import in_words
 
 #: A job that starts within this time has not waited, in seconds.
 PATIENCE_S = 1.0
@@ -76,7 +76,7 @@ class WaitLine:
         width = shutil.get_terminal_size().columns - 1
         so_far = f"{waited_s:.0f}s" if waited_s < 60 else format_duration(waited_s)  # noqa: PLR2004 - a minute
         line = self._line(f"{reason}, {so_far} so far")
-        self._put(CLEAR + short(line, max(1, width)))  # a line that breaks could not be taken off whole
+        self._put(CLEAR + in_words(line, max(1, width)))  # a line that breaks could not be taken off whole
         self._stands = True
 
     @staticmethod

@@ -10,7 +10,8 @@ import click
 from gpuqueue.command import say
 from gpuqueue.job import Job
 from gpuqueue.retries import DEFAULT_ON
-from gpuqueue.wishes import TIMES
+from gpuqueue.wishes import NONE, TIMES
+from gpuqueue.words import plain
 
 Option = Callable[[Any], Any]
 
@@ -40,6 +41,12 @@ WAIT_OPTIONS: list[Option] = [
     retries,
     retry_on,
 ]
+
+
+def tell_if_past(begin: str | None, job: Job) -> None:
+    """Say that the time to begin has been: there may be a typing error in it."""
+    if begin is not None and begin.strip() not in {"now", NONE} and job.spec.waits.begin_at is None:
+        say("gpuqueue", f"--begin {plain(begin)} has been: job {job.id} may start at once")
 
 
 def tell_found(job: Job) -> None:

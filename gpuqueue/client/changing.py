@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuqueue import checks
 from gpuqueue.client.choosing import Choosing
@@ -17,8 +17,16 @@ from gpuqueue.job import Job, JobState
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from gpuqueue.device import DeviceWish
+    from gpuqueue.early_signal import EarlySignal
+    from gpuqueue.job import Level
+    from gpuqueue.placement import Preference
     from gpuqueue.queue.changes import Changed
     from gpuqueue.queue.lease import DeviceStatus
+    from gpuqueue.retries import RetryOn
+    from gpuqueue.waits import Dependency
 
 #: Longest reason for a drain, in characters: it is shown in one line.
 MAX_REASON = 200
@@ -84,16 +92,47 @@ class Changing(Choosing):
             raise Refused(f"job {name} is {known.state}: only a job that waits can be moved")
         raise BadRequest(f"{name} waits with its array, which goes in its own order: move all of {name.id}")
 
-    def edit(self, job_id: int, **changes: Any) -> Job:
+    def edit(  # noqa: PLR0913 - each is one thing that a person may change, as for submit
+        self,
+        job_id: int,
+        *,
+        mem: str | int | None = None,
+        gpus: int | None = None,
+        device: DeviceWish | str | Sequence[str] | None = None,
+        device_type: str | Sequence[str] | None = None,
+        exclusive: bool | None = None,
+        preference: Preference | str | None = None,
+        time_limit: str | float | None = None,
+        signal: EarlySignal | str | None = None,
+        name: str | None = None,
+        level: Level | None = None,
+        pool: str | None = None,
+        after: str | int | Dependency | Sequence[str | int | Dependency] | None = None,
+        begin: str | datetime | None = None,
+        retries: int | None = None,
+        retry_on: str | Sequence[RetryOn] | None = None,
+        at_once: int | str | None = None,
+    ) -> Job:
         """Change what is asked for a job that waits, and return it. It keeps its place.
 
         Args:
             job_id: A job, or all of an array. Of an array that has begun only ``at_once`` can be changed.
-            changes: As for ``submit``: ``mem``, ``gpus``, ``device``, ``device_type``, ``exclusive``, ``preference``,
-                ``time_limit``, ``signal``, ``name``, ``level``, ``pool``, ``after``, ``begin``, ``retries``,
-                ``retry_on``, ``at_once``. What is not named, or None, stays as it is. ``"none"`` takes back a time
-                limit, a signal, a preference, a device type, the jobs to come after, or how many at once; ``"now"``
-                the time to begin, ``"any"`` a named device.
+            mem: As for ``submit``, as all the others. What is not named, or None, stays as it is.
+            gpus: See ``submit``.
+            device: ``"any"`` takes back a named one.
+            device_type: ``"none"`` takes it back.
+            exclusive: See ``submit``.
+            preference: ``"none"`` takes it back.
+            time_limit: ``"none"`` takes it back.
+            signal: ``"none"`` takes it back.
+            name: See ``submit``.
+            level: See ``submit``.
+            pool: See ``submit``; empty for any.
+            after: ``"none"`` takes them back.
+            begin: ``"now"`` takes it back.
+            retries: See ``submit``.
+            retry_on: See ``submit``.
+            at_once: ``"none"`` for all that fit.
 
         Raises:
             JobNotFound: nobody knows it.
@@ -105,7 +144,24 @@ class Changing(Choosing):
         from gpuqueue.client.editing import Edit  # noqa: PLC0415 - imports are what users wait for
         from gpuqueue.queue.unqueued import Unknown  # noqa: PLC0415 - as in queue
 
-        wanted = Edit(**changes)
+        wanted = Edit(
+            mem=mem,
+            gpus=gpus,
+            device=device,
+            device_type=device_type,
+            exclusive=exclusive,
+            preference=preference,
+            time_limit=time_limit,
+            signal=signal,
+            name=name,
+            level=level,
+            pool=pool,
+            after=after,
+            begin=begin,
+            retries=retries,
+            retry_on=retry_on,
+            at_once=at_once,
+        )
         if not wanted:
             raise BadRequest(f"say what to change: gpuqueue edit {job_id} --mem 8G")
         edit = partial(

@@ -144,7 +144,7 @@ class Submitting(Looking, Noticing):
             placement=placement,
             time_limit_s=checks.time_limit(time_limit),
             signal=checks.early_signal(signal),
-            name=name_of(command_line, script) if name is None or name == "" else name,
+            name=name_of(command_line, script) if name is None else name,
             level=level,
             pool=pool,
             requeue=requeue,

@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from importlib.resources import files
@@ -21,6 +20,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from factories import make_device, make_spec
+from from_code import PROGRAMS, leaves
 
 from gpuqueue import codec
 from gpuqueue.array import Array
@@ -56,7 +56,6 @@ from gpuqueue.simulator.made import EXAMPLE
 from gpuqueue.simulator.trace import COLUMNS as TRACE_COLUMNS
 from gpuqueue.submission import LEFT_OUT, OURS, OURS_THAT_TRAVEL
 from gpuqueue.why import Why
-from workers.cli import worker_commands
 from workers.devices.backend import DeviceTrouble
 from workers.doctor.examination import ROOMS as THEIR_ROOMS
 from workers.environment import environment
@@ -67,7 +66,6 @@ REFERENCE = DOCS / "reference"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 #: Pages that are read beside the documentation, and that lead into it.
 BESIDE = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]
-PROGRAMS: dict[str, click.Group] = {"gpuqueue": commands, "gpuqueue-worker": worker_commands}
 #: Option -> whether it takes a value.
 Options = dict[str, bool]
 
@@ -96,17 +94,6 @@ def rows(text: str) -> list[list[str]]:
 def first_words(text: str) -> list[str]:
     """Return what stands in code marks in the first cell of each row."""
     return [row[0].strip("`") for row in rows(text) if row[0].startswith("`")]
-
-
-def leaves(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
-    """Yield a command and all below it, hidden ones left out, by what a person types."""
-    yield name, command
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for each in command.list_commands(context):
-            below = command.get_command(context, each)
-            if below is not None and not below.hidden:
-                yield from leaves(f"{name} {each}", below)
 
 
 def options_of(command: click.Command) -> Options:

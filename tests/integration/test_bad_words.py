@@ -32,7 +32,7 @@ OPTIONS: dict[str, tuple[str, ...]] = {
     "show": ("--json", "--plot"),
     "why": ("--json",),
     "logs": ("-n", "--since", "--stderr"),
-    "wait": ("--timeout", "--any", "--json"),
+    "wait": ("--timeout", "--any", "--all", "--json"),
     "cancel": ("-u", "-n", "-s", "--tag", "--all", "-y"),
     "hold": ("-u", "-n", "--all", "-y"),
     "release": ("-u", "-n", "--all", "-y"),
