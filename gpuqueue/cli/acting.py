@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from gpuqueue.cli.completing import live_ids, users
+from gpuqueue.cli.completing import live_ids, tags, users
 from gpuqueue.client import Client
 from gpuqueue.client.choosing import Chosen, Stand, Which
 from gpuqueue.command import say
@@ -70,7 +70,7 @@ def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
         ids(*states),
         click.option("-u", "--user", metavar="NAME", help="This user's jobs.", shell_complete=users),
         click.option("-n", "--name", metavar="TEXT", help="Jobs of this name: train, or a pattern such as 'train*'."),
-        click.option("--tag", metavar="WORD", help="Jobs with this tag."),
+        click.option("--tag", metavar="WORD", help="Jobs with this tag.", shell_complete=tags),
         click.option("--all", "all_jobs", is_flag=True, help="All your jobs; with --user all of theirs."),
         click.option("-y", "--yes", is_flag=True, help="Do not ask."),
     ]

@@ -83,6 +83,27 @@ def device_uuids(_ctx: click.Context, _param: click.Parameter, incomplete: str) 
     return _starting(incomplete, ((each.device.uuid, _where(each)) for each in _devices()))
 
 
+def placements(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Complete on which device a job shall run: a kind, or a device as :func:`device_names` has it."""
+    kinds = [(kind, "") for kind in ("gpu", "cpu", "any")]
+    return _starting(incomplete, kinds) + device_names(_ctx, _param, incomplete)
+
+
+def models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Complete a device's model by a word of its name: those that tell one model from another stand first."""
+    found = _devices()
+    words: dict[str, str] = {}
+    for each in found:
+        for word in reversed((each.device.name or "").split()):
+            words.setdefault(word, each.device.name or "")
+    return _starting(incomplete, words.items())
+
+
+def tags(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
+    """Complete a tag of a job in the queue."""
+    return _starting(incomplete, ((tag, "") for tag in sorted({tag for job in _jobs() for tag in job.tags})))
+
+
 def hosts(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
     """Complete the name of a host that serves devices."""
     return _starting(incomplete, ((host, "") for host in sorted({each.host for each in _devices()})))

@@ -9,7 +9,7 @@ import click
 from gpuqueue import checks
 from gpuqueue.cli import placement_options, wait_options
 from gpuqueue.cli.arrays import JobNameType
-from gpuqueue.cli.completing import live_ids
+from gpuqueue.cli.completing import live_ids, pools
 from gpuqueue.client import Client
 from gpuqueue.job import Level
 
@@ -28,7 +28,7 @@ from gpuqueue.job import Level
 @click.option("--signal", metavar="SIG@TIME", help="Sent that long before the time limit; none takes it back.")
 @click.option("-n", "--name", help="What to call the job.")
 @click.option("-p", "--priority", type=click.Choice([str(level) for level in Level]), help="Higher goes first.")
-@click.option("--pool", help="Only devices of this pool; '' for any.")
+@click.option("--pool", help="Only devices of this pool; '' for any.", shell_complete=pools)
 @wait_options.after
 @wait_options.begin
 @wait_options.retries

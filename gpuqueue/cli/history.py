@@ -14,7 +14,7 @@ import click
 from gpuqueue.checks import MAX_ID
 from gpuqueue.cli import columns as all_columns
 from gpuqueue.cli.columns import COLUMNS, chosen
-from gpuqueue.cli.completing import device_uuids, hosts, users
+from gpuqueue.cli.completing import device_uuids, hosts, models, tags, users
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
@@ -41,7 +41,9 @@ _WHICH = (
     ),
     click.option("--exit-code", type=click.IntRange(0, 255), metavar="N", help="That ended with this exit code."),
     click.option("--array", type=_ID, metavar="ID", help="Only the members of this array."),
-    click.option("--tag", "tags", multiple=True, metavar="WORD", help="With this tag; may be repeated."),
+    click.option(
+        "--tag", "tags", multiple=True, metavar="WORD", help="With this tag; may be repeated.", shell_complete=tags
+    ),
     click.option(
         "-d",
         "--device",
@@ -49,7 +51,9 @@ _WHICH = (
         help="On this device: HOST:INDEX, a UUID or its start.",
         shell_complete=device_uuids,
     ),
-    click.option("--model", metavar="TEXT", help="On devices with this in their name, such as A100."),
+    click.option(
+        "--model", metavar="TEXT", help="On devices with this in their name, such as A100.", shell_complete=models
+    ),
     click.option("--host", help="On this host.", shell_complete=hosts),
     click.option("--since", metavar="WHEN", help="Submitted since: 7d, 12h, 2026-11-01, 2026-11-01T09:00."),
     click.option("--until", metavar="WHEN", help="Submitted before."),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuqueue.command import say
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.words import brief
 
@@ -71,6 +72,7 @@ def write(path: str, title: str, figure: Figure, text: str) -> None:
         raise GpuQueueError(
             f"cannot write {brief(path)}: {error.strerror}: name a file in a directory that you may write to"
         ) from error
+    say("gpuqueue", f"{path} written")
 
 
 def _page(title: str, svg: str, text: str) -> bytes:

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from gpuqueue.cli.completing import models, placements
+
 Option = Callable[[Any], Any]
 
 
@@ -30,12 +32,14 @@ device = click.option(
     metavar="WHICH",
     help="gpu, cpu or any; or a device by UUID, its start, INDEX or HOST:INDEX, several by commas. "
     "Nothing said: a GPU, unless the queue knows of none.",
+    shell_complete=placements,
 )
 device_type = click.option(
     "--device-type",
     multiple=True,
     metavar="MODEL",
     help="Only devices of this model, by words of its name: A100. May be repeated: any of these.",
+    shell_complete=models,
 )
 spread = _preference("spread", "On the device with the most free memory.")
 pack = _preference("pack", "On the device with the least that is enough.")

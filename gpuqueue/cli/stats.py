@@ -15,7 +15,7 @@ from gpuqueue.cli.completing import users
 from gpuqueue.cli.history import cell
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.figures import By, Figures, Statistics, statistics_to_plain
 from gpuqueue.units import GIB, format_bytes, format_duration
 from gpuqueue.words import short
@@ -81,6 +81,8 @@ def stats(
             picture.check()
         told = client.stats(by, **period, user=user)
         if plot is not None:
+            if not told.total.runs:
+                raise Refused(f"no job{f' of {user}' if user else ''} ran in this time: there is nothing to draw")
             _plot(client, told, plot, user)
             return
     if as_json:
@@ -120,7 +122,8 @@ def _table(told: Statistics) -> str:
     def line(label: str, figures: Figures) -> Sequence[str]:
         return [label, *(shown(figures) for _, shown in columns)]
 
-    rows = [line(short(group.label), group.figures) for group in told.groups]
+    # A day on which nothing ran says so by its absence: a month of dashes hides the days that matter.
+    rows = [line(short(group.label), group.figures) for group in told.groups if group.figures.runs]
     if len(rows) > 1:
         rows.append(line("all", told.total))
     head = [str(told.by).upper(), *(name for name, _ in columns)]

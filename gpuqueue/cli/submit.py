@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from gpuqueue.cli import placement_options
 from gpuqueue.cli.arrays import array_options, tell_unknown
 from gpuqueue.cli.attend import Attendance
-from gpuqueue.cli.completing import directories, files, pools
+from gpuqueue.cli.completing import directories, files, pools, tags
 from gpuqueue.cli.notice_options import NOTICE_OPTIONS, warn_if_nobody_sends
 from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found, tell_if_past
 from gpuqueue.client import Client
@@ -97,7 +97,14 @@ def job_options(command: F) -> F:
             help="Interpreter of a .py script; the active environment's by default.",
             shell_complete=files,
         ),
-        click.option("--tag", "tags", multiple=True, metavar="WORD", help="A word to find it by; may be repeated."),
+        click.option(
+            "--tag",
+            "tags",
+            multiple=True,
+            metavar="WORD",
+            help="A word to find it by; may be repeated.",
+            shell_complete=tags,
+        ),
         *WAIT_OPTIONS,
         *NOTICE_OPTIONS,
     ]

@@ -48,7 +48,7 @@ def three(site: Site) -> Site:
     serve(site.queue, make_offer(host=site.settings.host, pool="lab"))
     site.queue.submit(make_spec())
     must_claim(site.queue, host=site.settings.host)
-    site.queue.submit(make_spec(mem_bytes=2**34))
+    site.queue.submit(make_spec(mem_bytes=2**34, tags=("best",)))
     site.queue.hold(site.queue.submit(make_spec(account=BOB)).id)
     return site
 
@@ -70,6 +70,12 @@ def three(site: Site) -> Site:
         ("gpuqueue drain ", ["plain,0"]),
         ("gpuqueue submit --pool ", ["plain,lab"]),
         ("gpuqueue submit --priority u", ["plain,urgent"]),
+        ("gpuqueue submit --device ", ["plain,gpu", "plain,cpu", "plain,any", "plain,0"]),
+        ("gpuqueue run --device-type ", ["plain,24G", "plain,Test"]),
+        ("gpuqueue edit 2 --pool ", ["plain,lab"]),
+        ("gpuqueue submit --tag b", ["plain,best"]),
+        ("gpuqueue history --tag b", ["plain,best"]),
+        ("gpuqueue history --model T", ["plain,Test"]),
         ("gpuqueue submit tra", ["file,tra"]),
         ("gpuqueue submit train.py --mem 1G -- --da", ["file,--da"]),
         ("gpuqueue submit --cwd sr", ["dir,sr"]),

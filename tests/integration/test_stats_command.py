@@ -66,14 +66,26 @@ def test_the_table_json_and_csv_tell_the_same(recorded: Site) -> None:
     assert "nothing ran in this time" in recorded.cli("stats", "--since", "2026-11-02", "--until", "2026-11-03").stderr
 
 
-@pytest.mark.parametrize("words", [("stats", *PERIOD), ("stats", "--since", "2026-11-02"), ("show", "1")])
+def test_a_day_on_which_nothing_ran_is_not_a_row(recorded: Site) -> None:
+    """Of a month with one job there were thirty lines of dashes; programs get every day."""
+    by_day = ("stats", *PERIOD, "--by", "day")
+    plain = json.loads(recorded.cli(*by_day, "--json").stdout)
+    table = recorded.cli(*by_day).stdout.split("\n\n")[0].splitlines()
+
+    with_runs = [group["label"] for group in plain["groups"] if group["runs"]]
+    assert 0 < len(with_runs) < len(plain["groups"])
+    assert ["DAY", *with_runs] == [line.split()[0] for line in table if not line.startswith("all")]
+
+
+@pytest.mark.parametrize("words", [("stats", *PERIOD), ("show", "1")])
 def test_each_picture_is_whole_and_nothing_else_is_written(
     recorded: Site, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
-    """Also of a period in which nothing ran; a page holds the drawing and the words, and nothing in it is obeyed."""
+    """A page holds the drawing and the words, and nothing in it is obeyed. It says which file it wrote."""
     for kind in ("png", "svg", "html"):
-        done = recorded.cli(*words, "--plot", str(tmp_path / f"out.{kind}"))
-        assert ("", "") == (done.stdout, done.stderr)
+        path = tmp_path / f"out.{kind}"
+        done = recorded.cli(*words, "--plot", str(path))
+        assert ("", f"gpuqueue: {path} written\n") == (done.stdout, done.stderr)
 
     assert {"out.png", "out.svg", "out.html"} == {entry.name for entry in tmp_path.iterdir() if entry.is_file()}
     assert (tmp_path / "out.png").read_bytes().startswith(PNG)
@@ -103,6 +115,12 @@ def test_each_picture_is_whole_and_nothing_else_is_written(
         ),
         (["show", "1", "--plot", "job.png", "--json"], 2, "exclude each other"),
         (["show", "2", "--plot", "job.png"], 5, "job 2 has no memory to draw"),
+        (
+            ["stats", "--since", "2026-11-02", "--until", "2026-11-03", "--plot", "none.png"],
+            5,
+            "no job ran in this time: there is nothing to draw",
+        ),
+        (["stats", *PERIOD, "--user", "eve", "--plot", "none.png"], 5, "no job of eve ran in this time"),
         (["show", "9", "--plot", "job.png"], 3, "there is no job 9"),
     ],
 )
