@@ -33,8 +33,11 @@ _COLUMNS: dict[Sort, sa.Column[Any]] = {
     Sort.DURATION: jobs.c.duration_s,
     Sort.PEAK: jobs.c.peak_bytes,
 }
-#: Up to so many jobs are few: they are found, looked at and put in order within some hundredths of a second.
-FEW = 20_000
+#: What most jobs have, and so is in no index: that another value is meant must be said for its index to be used.
+_USUAL: dict[sa.Column[Any], Any] = {jobs.c.ending: EndingKind.EXITED.value, jobs.c.exit_code: 0}
+#: Up to so many jobs are few: they are found, looked at and put in order within some hundredths of a second. Of more
+#: than that among a million, a walk along the order has a page after some ten thousand steps.
+FEW = 5_000
 
 
 def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMapping]:
@@ -46,8 +49,9 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
     """
     conditions = [
         *_same(connection, query),
-        *_conditions(query),
+        *_conditions(connection, query),
         *_rare(connection, query),
+        *_from_the_time_on(connection, query),
         *_on_devices(connection, query),
         *_tagged(connection, query),
     ]
@@ -122,36 +126,32 @@ def _place(connection: sa.Connection, column: sa.Column[Any], job_id: int) -> An
     return found[0]
 
 
-def _conditions(query: HistoryQuery) -> Iterator[Condition]:
-    """Yield what the row of a job itself must be like."""
+def _conditions(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
+    """Yield what the row of a job itself must be like.
+
+    In the order of the ids SQLite would collect all jobs since a time by the time's index, and put them in order. Few
+    are found so (:func:`_rare`); where they are many, it walks along the ids.
+    """
+    along_ids = connection.dialect.name == "sqlite" and query.sort is Sort.ID
     for column, compare, bound in _bounds(query):
         if bound is not None:
-            yield compare(column, bound)
-    for column, words in ((jobs.c.state, query.states), (jobs.c.ending, query.endings)):
-        if words:
-            yield column.in_([word.value for word in words])
-    # So that the indexes of the endings and codes that are not the usual ones are seen to suffice.
-    if query.endings and EndingKind.EXITED not in query.endings:
-        yield jobs.c.ending != EndingKind.EXITED.value
-    if query.exit_code:
-        yield jobs.c.exit_code != 0
+            yield compare(_unindexed(column) if along_ids and column is not jobs.c.id else column, bound)
     if query.text is not None:
         yield sa.or_(*(each.icontains(query.text, autoescape=True) for each in (jobs.c.command, jobs.c.note)))
 
 
 def _same(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
-    """Yield what is one value of the job's.
+    """Yield what is one value of the job's, or one of some.
 
     In an order of figures SQLite would collect all jobs of a user by the user's index, and put them in order. That is
     well where they are few; where they are many, a plus sign tells it to walk along the order instead.
     """
     along_figures = connection.dialect.name == "sqlite" and query.sort in _COLUMNS
-    for column, value in _equal(query):
-        if value is None:
-            continue
-        alike = column == value
-        many = along_figures and not _are_few(connection, alike)
-        yield _unindexed(column) == value if many else alike
+    for column, values in _alike(query):
+        unusual = [column != _USUAL[column]] if column in _USUAL and _USUAL[column] not in values else []
+        many = along_figures and not _are_few(connection, sa.and_(_among(column, values), *unusual))
+        yield _among(_unindexed(column) if many else column, values)
+        yield from unusual
 
 
 def _unindexed(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
@@ -163,14 +163,26 @@ def _are_few(connection: sa.Connection, condition: Condition) -> bool:
     return (connection.scalar(sa.select(sa.func.count()).select_from(some)) or 0) <= FEW
 
 
-def _equal(query: HistoryQuery) -> Iterable[tuple[sa.Column[Any], Any]]:
-    return (
-        (jobs.c.user_name, query.user),
-        (jobs.c.name, query.name),
-        (jobs.c.host, query.host),
-        (jobs.c.exit_code, query.exit_code),
-        (jobs.c.array_id, query.array_id),
+def _among(column: sa.ColumnElement[Any], values: Sequence[Any]) -> Condition:
+    return column == values[0] if len(values) == 1 else column.in_(values)
+
+
+def _alike(query: HistoryQuery) -> Iterator[tuple[sa.Column[Any], Sequence[Any]]]:
+    """Yield each column that must have one of some values, with these."""
+    yield from (
+        (column, [value])
+        for column, value in (
+            (jobs.c.user_name, query.user),
+            (jobs.c.name, query.name),
+            (jobs.c.host, query.host),
+            (jobs.c.exit_code, query.exit_code),
+            (jobs.c.array_id, query.array_id),
+        )
+        if value is not None
     )
+    for column, words in ((jobs.c.state, query.states), (jobs.c.ending, query.endings)):
+        if words:
+            yield column, [word.value for word in words]
 
 
 def _bounds(query: HistoryQuery) -> Iterable[tuple[sa.Column[Any], Callable[[Any, Any], Condition], Any]]:
@@ -197,6 +209,27 @@ def _rare(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]
         within = compare(column, bound)
         if _are_few(connection, within):
             yield jobs.c.id.in_(sa.select(jobs.c.id).where(within).correlate(None))
+
+
+def _from_the_time_on(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
+    """Yield from which id on the order of ids comes to the time that is asked for, where many jobs lie before it.
+
+    Ids go up with time, but for a clock that was set back; so the index of the time tells the end of it, exactly.
+    """
+    near, far = (query.since, query.until) if query.reverse else (query.until, query.since)
+    if query.sort is not Sort.ID or near is None:
+        return
+    column = jobs.c.submitted_at
+    before, period = (column < near, column >= near) if query.reverse else (column >= near, column < near)
+    if _are_few(connection, before) or _are_few(connection, period):
+        return
+    if far is not None:
+        period = period & (column < far if query.reverse else column >= far)
+    # As it stands, SQLite would walk along the ids for the first one of them: what this is to spare.
+    name = _unindexed(jobs.c.id) if connection.dialect.name == "sqlite" else jobs.c.id
+    end = (sa.func.min if query.reverse else sa.func.max)(name)
+    first = sa.select(end).where(period).correlate(None).scalar_subquery()
+    yield jobs.c.id >= first if query.reverse else jobs.c.id <= first
 
 
 def _tagged(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:

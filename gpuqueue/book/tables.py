@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from enum import Enum
 
 #: The revision whose tables these are. Kept here because asking Alembic costs every ``gpuqueue show`` its import.
-REVISION = "0005"
+REVISION = "0006"
 
 #: What PostgreSQL refuses in a text: a file name that is no UTF-8 arrives as lone surrogates.
 _REFUSED = re.compile("[\0\ud800-\udfff]")
@@ -169,7 +169,7 @@ jobs = sa.Table(
     sa.CheckConstraint("losses >= 0", name="losses_count"),
     sa.Index(None, "user_name", "id"),
     sa.Index(None, "state", "id"),
-    sa.Index(None, "submitted_at"),
+    sa.Index(None, "submitted_at", "id"),
     sa.Index(None, "ended_at"),
     sa.Index(None, "name", "id"),
     sa.Index(None, "host", "id"),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
 from outbox import Outbox, ids, second
 
 from gpuqueue.book import filters
 from gpuqueue.book.book import Book
+from gpuqueue.book.connect import reading, writing
+from gpuqueue.book.tables import jobs
 from gpuqueue.codec import encode_ended, encode_started
 from gpuqueue.device import DeviceKind, Peak, PeakSource
 from gpuqueue.errors import JobNotFound
@@ -127,17 +131,76 @@ def test_each_filter_keeps_what_it_says(furnished: Book, query: dict[str, Any], 
         {"min_duration_s": 10, "max_duration_s": 19},
         {"since": second(4)},
         {"until": second(9)},
+        {"since": second(4), "until": second(9)},
+        {"states": (JobState.SUCCEEDED,)},
+        {"states": (JobState.SUCCEEDED, JobState.FAILED), "user": "ada"},
+        {"endings": (EndingKind.OUT_OF_MEMORY, EndingKind.EXITED)},
+        {"endings": (EndingKind.OUT_OF_MEMORY,)},
+        {"exit_code": 3},
+        {"exit_code": 0, "until": second(9)},
     ],
 )
+@pytest.mark.parametrize("reverse", [False, True])
 def test_few_or_many_within_a_bound_give_the_same(
-    furnished: Book, monkeypatch: pytest.MonkeyPatch, sort: Sort, query: dict[str, Any]
+    furnished: Book, monkeypatch: pytest.MonkeyPatch, sort: Sort, query: dict[str, Any], *, reverse: bool
 ) -> None:
     """What lets few jobs through is searched in another way than what lets many through."""
-    few = ids(furnished, sort=sort, **query)
+    few = ids(furnished, sort=sort, reverse=reverse, **query)
     monkeypatch.setattr(filters, "FEW", 0)
 
-    assert few == ids(furnished, sort=sort, **query)
+    assert few == ids(furnished, sort=sort, reverse=reverse, **query)
     assert 0 < len(few) < 8
+
+
+def test_a_clock_that_was_set_back_hides_no_job(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Job 3 was submitted, by the store's clock, before job 1: the time is what counts, not the id."""
+    outbox = Outbox(book)
+    for job_id in (1, 2, 3, 4):
+        outbox.submit(job_id)
+    outbox.record()
+    with writing(book._engine) as connection:
+        earlier = jobs.update().where(jobs.c.id == 3).values(submitted_at=second(0) - timedelta(days=1))
+        connection.execute(earlier)
+    monkeypatch.setattr(filters, "FEW", 0)
+    first = book.get(1)
+    assert first is not None
+    at = first.job.submitted_at
+
+    assert [3] == ids(book, until=at)
+    assert [1, 2, 4] == ids(book, since=at, reverse=True)
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+@pytest.mark.parametrize(
+    ("query", "plan"),
+    [
+        ({"states": (JobState.SUCCEEDED,), "sort": Sort.PEAK}, "ix_jobs_peak_bytes_id"),
+        ({"exit_code": 3, "sort": Sort.DURATION}, "ix_jobs_duration_s_id"),
+        ({"until": second(9)}, "COVERING INDEX ix_jobs_submitted_at_id (submitted_at<?)"),
+        ({"since": second(4), "reverse": True}, "COVERING INDEX ix_jobs_submitted_at_id (submitted_at>?)"),
+        ({"since": second(4)}, "SCAN jobs USING INDEX sqlite_autoindex_jobs_1"),
+    ],
+)
+def test_of_many_none_is_put_in_order(
+    furnished: Book, monkeypatch: pytest.MonkeyPatch, query: dict[str, Any], plan: str
+) -> None:
+    """Of a million jobs SQLite collected all that had succeeded to show the fifty largest, or passed a year of them."""
+    monkeypatch.setattr(filters, "FEW", 0)
+    engine = furnished._engine
+    asked: list[tuple[str, Any]] = []
+    sa.event.listen(engine, "before_cursor_execute", lambda *call: asked.append((call[2], call[3])))
+
+    with reading(engine) as connection:
+        filters.page(connection, HistoryQuery(**query))
+        pages = [each for each in asked if each[0].startswith("SELECT jobs.id, jobs.name")]
+        found = [
+            str(row[-1])
+            for statement, given in pages
+            for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", given)
+        ]
+
+    assert any(plan in step for step in found), found
+    assert not any("USE TEMP B-TREE" in step for step in found), found
 
 
 @pytest.mark.parametrize(
