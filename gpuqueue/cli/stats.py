@@ -16,12 +16,14 @@ from gpuqueue.cli.history import cell
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.figures import By, Figures, Statistics, statistics_to_plain
+from gpuqueue.figures import By, Course, Figures, Statistics, statistics_to_plain
 from gpuqueue.units import GIB, format_bytes, format_duration
 from gpuqueue.words import short
 
 #: Steps of a chart over time: enough to see a day in a month, few enough to see each.
 STEPS = 60
+#: How often a chart over time looks closer, each time at less than half of it.
+CLOSER = 6
 
 
 def _size(size_bytes: float | None) -> str:
@@ -97,11 +99,23 @@ def stats(
 
 def _plot(client: Client, told: Statistics, path: str, user: str | None) -> None:
     people = client.stats(By.USER, since=told.since, until=told.until, user=user)
-    course = client.course(since=told.since, until=told.until, steps=STEPS, user=user)
+    course = course_of(client, told, user)
     title = f"gpuqueue, {render.when(told.since)[:16]} to {render.when(told.until)[:16]}" + (
         f", {user}" if user else ""
     )
     picture.write(path, title, charts.overview(people, course, title), _table(told))
+
+
+def course_of(client: Client, told: Statistics, user: str | None) -> Course:
+    """Return how the time went, from shortly before the first run on: a month of nothing leaves no room for today."""
+    since = told.since
+    for _ in range(CLOSER):
+        course = client.course(since=since, until=told.until, steps=STEPS, user=user)
+        first = next((place for place, step in enumerate(course.steps) if step.runs), 0)
+        if first <= STEPS // 2:
+            break
+        since = course.bounds[first - 1]
+    return course
 
 
 def _csv(told: Statistics) -> str:

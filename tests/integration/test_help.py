@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 
@@ -80,6 +81,20 @@ def test_every_help_has_examples_that_can_be_typed(name: str, command: click.Com
     options = {option for each in command.params for option in each.opts}
     typed = {word for line in examples for word in line.partition(" -- ")[0].partition("|")[0].split()}
     assert {word for word in typed if re.fullmatch(r"--?[a-z][\w-]*", word)} <= options | {"-s"}
+
+
+@pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
+def test_every_example_is_understood(name: str, command: click.Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line is read as a shell and the command would read it: every value is one, and nothing is missing."""
+    monkeypatch.chdir("/")
+    text = command.get_help(click.Context(command, info_name=f"gpuqueue {name}"))
+    lines = text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+
+    for line in lines:
+        typed = line[line.index(f"gpuqueue {name}") :].removeprefix(f"gpuqueue {name}")
+        words = re.split(r"   |[|>)&;]", typed)[0]  # what stands behind is a remark, or of the shell
+        if not isinstance(command, click.Group):
+            command.make_context(name, shlex.split(words))  # it says so where it cannot be
 
 
 def test_every_command_stands_in_one_section_and_is_a_read_or_an_act() -> None:

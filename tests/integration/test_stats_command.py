@@ -8,17 +8,20 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 from factories import ADA, BOB, make_spec
-from outbox import Outbox, facts
+from outbox import T0, Outbox, facts
 from site_of_one import Site
 
+from gpuqueue.cli.stats import course_of
 from gpuqueue.codec import encode_ended
 from gpuqueue.device import Peak, PeakSource, Timeline
 from gpuqueue.event import Act
+from gpuqueue.figures import By
 from gpuqueue.job import JobState
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB
@@ -75,6 +78,17 @@ def test_a_day_on_which_nothing_ran_is_not_a_row(recorded: Site) -> None:
     with_runs = [group["label"] for group in plain["groups"] if group["runs"]]
     assert 0 < len(with_runs) < len(plain["groups"])
     assert ["DAY", *with_runs] == [line.split()[0] for line in table if not line.startswith("all")]
+
+
+def test_a_chart_over_time_begins_shortly_before_the_first_run(recorded: Site) -> None:
+    """The first charts of a new site showed thirty days, and all that there was in the last half of one."""
+    runs = recorded.client.stats(By.USER, since=T0 - timedelta(days=30), until=T0 + timedelta(hours=1))
+
+    course = course_of(recorded.client, runs, None)
+
+    assert course.bounds[0] > T0 - timedelta(hours=2)
+    assert course.bounds[-1] == runs.until
+    assert runs.total.runs == sum(step.waits for step in course.steps)
 
 
 @pytest.mark.parametrize("words", [("stats", *PERIOD), ("show", "1")])
