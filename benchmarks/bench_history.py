@@ -82,6 +82,11 @@ def questions(count: int) -> dict[str, HistoryQuery]:
         "by peak, of a model": {**peak, "model": "H200"},
         "by peak, out of memory": {**peak, "endings": (EndingKind.OUT_OF_MEMORY,)},
         "by duration, min peak": {"sort": Sort.DURATION, "min_peak_bytes": 40 * GIB},
+        "by peak, succeeded": {**peak, "states": (JobState.SUCCEEDED,)},
+        "by ended, succeeded": {"sort": Sort.ENDED, "states": (JobState.SUCCEEDED,)},
+        "by duration, exit code 1": {"sort": Sort.DURATION, "exit_code": 1},
+        "until 11 months ago": {"until": NOW - SPAN + timedelta(days=30)},
+        "since 90d, reversed": {"since": NOW - timedelta(days=90), "reverse": True},
         "page in the middle": {"after_id": count // 2},
     }
     for sort in Sort:
