@@ -12,7 +12,7 @@
     │   │   ├── StoreNotOpen   it knows nothing: never opened, or its data is lost
     │   │   └── StoreLoading   Redis still reads its data and will be there soon
     │   └── BookUnreachable    the SQL database
-    ├── Refused             understood, but not allowed in this state     exit 5
+    ├── Refused             understood, but not allowed now, or by a limit exit 5
     ├── Unreadable          what is kept somewhere makes no sense         exit 1
     ├── DryRunFailed        an estimate could not be made                 exit 1
     ├── DryRunTimeout       a dry run made no step in the time given      exit 124
@@ -83,7 +83,7 @@ class BookUnreachable(Unreachable):
 
 
 class Refused(GpuQueueError):
-    """The request is clear, but the job's state does not allow it."""
+    """The request is clear, but the job's state, or a limit, does not allow it."""
 
     exit_code = 5
 

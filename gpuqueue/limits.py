@@ -27,7 +27,7 @@ class Measure(str, Enum):
     RUNNING_GPUS = "running_gpus"
     #: What these runs were promised on all their devices together, in bytes.
     RUNNING_MEM = "running_mem"
-    #: Jobs that wait; what is held does not count.
+    #: Jobs that wait, for whatever reason; each member of an array is one.
     QUEUED_JOBS = "queued_jobs"
 
     def __str__(self) -> str:

@@ -146,10 +146,22 @@ def faults(store: Dump) -> list[str]:
     found += _compare("reasons", dependent, {job_id for _, job_id in awaits} & set(queued))
     timers = {each for each in _members(store, "timers") if not each.startswith("d:")}
     found += _compare("timers", timers, {each for each in aside - dependent if queued[each]["why"] != "array_limit"})
+    found += _compare("who waits and stands in no queue", *_out_of_sight(store, jobs, aside | set(held)))
     keyed = set(store.get(keys.PREFIX + "keys", {}).values())
     found += [f"the dedupe key of job {job_id} is left" for job_id in keyed - set(jobs)]
     found += _array_faults(store, jobs)
     return found + _queue_faults(store, {job_id: job for job_id, job in queued.items() if job_id not in aside})
+
+
+def _out_of_sight(store: Dump, jobs: dict[str, dict[str, str]], aside: set[str]) -> tuple[set[Any], set[Any]]:
+    """Return whom the store counts as waiting beside its queues, and whom it should: see limits.lua."""
+    there = {
+        (key.partition(":aside:")[2], *each) for key, listed in store.items() if ":aside:" in key for each in listed
+    }
+    there |= {(user,) for user in store.get(keys.PREFIX + "asiders", ())}
+    arrays = {job_id for job_id, job in jobs.items() if "rm" in job and JobState(job["st"]) not in ENDS}
+    wanted: set[Any] = {(jobs[each].get("u"), each, float(each in arrays)) for each in aside | arrays}
+    return there, wanted | {(user,) for user, *_ in wanted}
 
 
 def _array_faults(store: Dump, jobs: dict[str, dict[str, str]]) -> list[str]:

@@ -116,9 +116,8 @@ class Submitting(Looking, Noticing):
 
         Raises:
             BadRequest: something is malformed, or there is no such script.
-            Impossible: no known device could ever run it, a job that it is to come after ended otherwise, or a limit
-                never lets it.
-            Refused: a limit leaves no room for it now, or the site takes no URLs.
+            Impossible: no known device could ever run it, or a job that it is to come after ended otherwise.
+            Refused: a limit leaves no room for it, now or ever, or the site takes no URLs.
 
         """
         directory = working_directory(checks.path_or_none("cwd", cwd))

@@ -22,6 +22,9 @@ us:<lv>:<user>         zset    shape -> place of its first job: one user's shape
 ul:<lv>                zset    user -> usage: the users who wait on this level, least served first
 sh:<lv>                zset    shape -> memory: the shapes that wait on this level
 su:<lv>:<shape>        set     users who wait with this shape
+aside:<user>           zset    job id -> 0: one user's jobs that wait and stand in no queue, held or not yet to start;
+                               array -> 1, as long as it has not ended
+asiders                set     the users that have such jobs
 fair                   zset    user -> decayed device-seconds used, divided by their share
 shares                 hash    user -> share in thousandths, where that is not 1000
 limits                 hash    who or what is limited -> the figures (see ``lua/limits.lua``); absent where nothing is

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuqueue.device import DeviceWish
-from gpuqueue.errors import BadRequest, Impossible, Refused
+from gpuqueue.errors import Refused
 from gpuqueue.job import JobSpec
 from gpuqueue.limits import Measure, Use
 from gpuqueue.units import format_apart, format_duration
@@ -17,15 +17,16 @@ def use_of(spec: JobSpec) -> Use:
 
 #: What a pool's maximum is of, and the option that says it.
 _OF_POOL = {"max_mem": ("on a device", "--mem"), "max_time": ("of time", "--time"), "max_gpus": ("devices", "--gpus")}
+#: What is counted: one of it, and several.
 _OF_USER = {
-    Measure.RUNNING_JOBS: "jobs",
-    Measure.RUNNING_GPUS: "GPUs",
-    Measure.RUNNING_MEM: "of device memory",
-    Measure.QUEUED_JOBS: "jobs",
+    Measure.RUNNING_JOBS: ("job", "jobs"),
+    Measure.RUNNING_GPUS: ("GPU", "GPUs"),
+    Measure.RUNNING_MEM: ("of device memory", "of device memory"),
+    Measure.QUEUED_JOBS: ("job", "jobs"),
 }
 
 
-def beyond_limit(spec: JobSpec, whose: str, name: str, figures: tuple[int, int, int]) -> BadRequest | Refused:
+def beyond_limit(spec: JobSpec, whose: str, name: str, figures: tuple[int, int, int]) -> Refused:
     """Return what to raise for a job that a limit keeps out, with what it allows; the words are ``submit.lua``'s.
 
     The *figures* are what is used, the most of it, and what the job asks for.
@@ -34,23 +35,30 @@ def beyond_limit(spec: JobSpec, whose: str, name: str, figures: tuple[int, int, 
     if whose == "pool":
         return _beyond_pool(spec, name, most, asked)
     measure = Measure(name)
-    noun, allowed = _OF_USER[measure], measure.shown(most)
+    allowed, words = measure.shown(most), _words(measure, most)
     if measure is Measure.QUEUED_JOBS:
-        return Refused(
-            f"{whose} has {used} jobs waiting, and at most {allowed} may (limit {name}): submit when some have started"
-        )
+        waiting = f"{whose} has {used} {_words(measure, used)} waiting, and at most {allowed} may (limit {name})"
+        if asked > max(1, most):
+            return Refused(f"{waiting}: this array alone has {asked} members, submit it in smaller ones")
+        these = f", and this array has {asked} members" if asked > 1 else ""
+        return Refused(f"{waiting}{these}: submit when some have started")
     if asked > most:
-        return Impossible(
-            f"{whose} may have {allowed} {noun} running at a time (limit {name}), and this job alone asks for "
+        return Refused(
+            f"{whose} may have {allowed} {words} running at a time (limit {name}), and this job alone asks for "
             f"{measure.shown(asked)}"
         )
     return Refused(
-        f"{whose} has {measure.shown(used)} of {allowed} {noun} running (limit {name}), and what is beyond is refused "
+        f"{whose} has {measure.shown(used)} of {allowed} {words} running (limit {name}), and what is beyond is refused "
         "here: submit when a run has ended"
     )
 
 
-def _beyond_pool(spec: JobSpec, name: str, most: int, asked: int) -> Impossible:
+def _words(measure: Measure, amount: int) -> str:
+    one, several = _OF_USER[measure]
+    return one if amount == 1 else several
+
+
+def _beyond_pool(spec: JobSpec, name: str, most: int, asked: int) -> Refused:
     if name == "max_mem":
         said, allowed = format_apart(asked, most)
     elif name == "max_time":
@@ -59,6 +67,6 @@ def _beyond_pool(spec: JobSpec, name: str, most: int, asked: int) -> Impossible:
         said, allowed = str(asked), str(most)
     where = f"pool {spec.pool}" if spec.pool else "a job without a pool"
     noun, option = _OF_POOL[name]
-    return Impossible(
+    return Refused(
         f"{said} {noun} asked for, and {where} may have {allowed} (limit {name}): ask for less with {option}"
     )

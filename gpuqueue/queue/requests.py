@@ -48,9 +48,8 @@ class Requests(Looks):
         One that does not say how long it takes gets its pool's time limit.
 
         Raises:
-            Impossible: no known device could ever run it, a job that it is to come after ended otherwise, or a limit
-                never lets it.
-            Refused: a limit leaves no room for it now.
+            Impossible: no known device could ever run it, or a job that it is to come after ended otherwise.
+            Refused: a limit leaves no room for it, now or ever.
             Unknown: jobs that it is to come after are not here.
             Found: a job of this user with its dedupe key waits or runs.
 
@@ -99,7 +98,7 @@ class Requests(Looks):
         is the account that asks, empty for a part of the queue itself.
 
         Raises:
-            Refused: it runs or has ended, or is somebody else's.
+            Refused: it runs or has ended, is somebody else's, or a limit does not allow it.
             Unreadable: its request cannot be read.
             BadRequest: it would wait for itself.
             Impossible, Unknown: see :meth:`submit`; nothing was changed.

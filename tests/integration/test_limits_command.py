@@ -62,7 +62,7 @@ def test_a_pool_gives_a_job_its_memory(site: Site) -> None:
 
     assert 2 * GIB == json.loads(site.cli("queue", "--json").stdout)[0]["mem_bytes"]
     assert "1" == job_id
-    assert 2 == refused.returncode
+    assert 5 == refused.returncode
     assert "8G on a device asked for, and a job without a pool may have 4G (limit max_mem)" in refused.stderr
     site.queue.set_limits(Limits())
     assert "say how much device memory the job needs" in site.cli("submit", "--", "true", check=False).stderr

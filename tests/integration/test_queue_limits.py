@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timezone
 
 import pytest
 import redis
 from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+from store_dump import dump, faults
 
+from gpuqueue.array import Array, Indexes
 from gpuqueue.clock import SystemClock
 from gpuqueue.device import DeviceKind, DeviceWish
-from gpuqueue.errors import Impossible, Refused
+from gpuqueue.errors import Refused
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.limits import Limits, Measure, Use
 from gpuqueue.queue import keys
@@ -22,6 +25,7 @@ from gpuqueue.queue.requests import new_nonce
 from gpuqueue.run import Ending
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
+from gpuqueue.waits import Dependency, Waits
 from workers.reaper import Reaper
 
 
@@ -138,11 +142,9 @@ def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> Non
     early = queue.submit(make_spec(gpus=2)).id
     limit(queue, "*: running_gpus=1; bob: running_mem=3G")
 
-    with pytest.raises(
-        Impossible, match=r"ada may have 1 GPUs running at a time \(limit running_gpus\), .* asks for 2"
-    ):
+    with pytest.raises(Refused, match=r"ada may have 1 GPU running at a time \(limit running_gpus\), .* asks for 2"):
         queue.submit(make_spec(gpus=2))
-    with pytest.raises(Impossible, match=r"bob may have 3G of device memory running .* asks for 4G"):
+    with pytest.raises(Refused, match=r"bob may have 3G of device memory running .* asks for 4G"):
         queue.submit(make_spec(account=BOB, mem_bytes=4 * GIB))
     assert claim(queue) is None
     assert WaitReason.LIMIT is queue.get(early).reason  # type: ignore[union-attr]
@@ -159,14 +161,14 @@ def test_whichever_the_limit_says_beyond_it_a_job_waits_or_is_refused(queue: Job
 
     assert WaitReason.LIMIT is queue.submit(make_spec()).reason
     with pytest.raises(
-        Refused, match=r"bob has 1 of 1 jobs running \(limit running_jobs\), and what is beyond is refused"
+        Refused, match=r"bob has 1 of 1 job running \(limit running_jobs\), and what is beyond is refused"
     ):
         queue.submit(make_spec(account=BOB))
 
 
 @pytest.mark.parametrize("limits", ["ada: queued_jobs=2", "@lab: queued_jobs=2"])
 def test_more_than_so_many_may_not_wait(queue: JobQueue, limits: str) -> None:
-    """Of all shapes and levels together; what was held or has started makes room. A submit sent twice is one."""
+    """Of all shapes and levels together; what has started makes room. A submit sent twice is one."""
     serve(queue)
     limit(queue, limits)
     queue.submit(make_spec())
@@ -177,6 +179,54 @@ def test_more_than_so_many_may_not_wait(queue: JobQueue, limits: str) -> None:
     assert last == queue.submit(make_spec(mem_bytes=2 * GIB), nonce="again").id
     must_claim(queue)
     queue.submit(make_spec())
+
+
+def test_what_is_held_or_stands_aside_waits_as_well(queue: JobQueue, store: redis.Redis) -> None:
+    """Else hold, submit and release would take anybody past the limit."""
+    serve(queue)
+    limit(queue, "ada: queued_jobs=3")
+    held = queue.submit(make_spec()).id
+    queue.hold(held)
+    queue.submit(make_spec(waits=Waits(after=(Dependency(held),))))
+    queue.submit(make_spec(waits=Waits(begin_at=datetime(2035, 1, 1, tzinfo=timezone.utc))))
+
+    for waits in (Waits(), Waits(hold=True)):
+        with pytest.raises(Refused, match=r"ada has 3 jobs waiting, and at most 3 may \(limit queued_jobs\)"):
+            queue.submit(make_spec(waits=waits))
+    assert Use(queued_jobs=3) == queue.uses()["ada"]
+    assert [] == faults(dump(store))
+
+    assert JobState.QUEUED is queue.release(held)
+    assert held == must_claim(queue).job_id
+    queue.submit(make_spec())
+    for job in queue.live():
+        queue.cancel(job.id)
+    assert [] == faults(dump(store))
+
+
+def test_each_member_of_an_array_waits(queue: JobQueue, store: redis.Redis) -> None:
+    """An array is let in whole or not at all; its places become free as its members start."""
+    serve(queue)
+    limit(queue, "*: queued_jobs=5")
+    with pytest.raises(Refused, match="this array alone has 6 members, submit it in smaller ones"):
+        queue.submit(make_spec(array=Array.parse("0-5")))
+    queue.submit(make_spec())
+    array = queue.submit(make_spec(array=Array.parse("1-7:2"))).id
+    assert Use(queued_jobs=5) == queue.uses()["ada"]
+
+    queue.part(array, "hold", Indexes.parse("3,5"))
+    assert Use(queued_jobs=5) == queue.uses()["ada"], "held or not, they wait"
+    assert [] == faults(dump(store))
+    for _ in range(2):
+        must_claim(queue)
+    assert 3 == queue.uses()["ada"].queued_jobs
+    with pytest.raises(Refused, match=r"has 3 jobs waiting, and at most 5 may .*, and this array has 3 members"):
+        queue.submit(make_spec(array=Array.parse("0-2")))
+    queue.submit(make_spec(array=Array.parse("0-1")))
+
+    queue.part(array, "cancel")
+    assert 2 == queue.uses()["ada"].queued_jobs
+    assert [] == faults(dump(store))
 
 
 def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
@@ -254,7 +304,7 @@ def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQu
         ({"gpus": 2}, r"2 devices asked for, and pool big may have 1 \(limit max_gpus\)"),
         ({"pool": "", "time_limit_s": 91.0}, r"a job without a pool may have 1:30 \(limit max_time\)"),
     ):
-        with pytest.raises(Impossible, match=words):
+        with pytest.raises(Refused, match=words):
             queue.submit(make_spec(**{"pool": "big", **changes}))
     assert 3 == store.zcard(keys.LIVE)
 

@@ -13,6 +13,7 @@ if owner then return 'of ' .. owner end
 if job.rm then return 'array' end
 if job.st ~= 'queued' then return job.st end
 leave(id, job)
+out_of_sight(id, job)
 call('HSET', job_key(id), 'st', 'held', 'why', 'held')
 tell('hold', id, 'held', now_ms(), job.at, job.ls, 'held')
 return 'held'

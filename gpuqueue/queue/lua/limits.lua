@@ -47,12 +47,28 @@ function held_by(users, surely)
   return held, ids
 end
 
-function waiting_of(user) -- how many jobs of a user wait
+local function members_in(text) -- how many indexes an array names so, see members.lua
   local count = 0
+  for first, last, step in string.gmatch(text or '', '(%d+)%-?(%d*):?(%d*)') do
+    count = count + math.floor(((tonumber(last) or first) - first) / (tonumber(step) or 1)) + 1
+  end
+  return count
+end
+
+-- How many jobs of a user wait, held ones and each member of an array as well. The queue tells of most: that costs a call
+-- for each shape. An array stands there as one while it may be taken from.
+function waiting_of(user)
+  local count, aside = 0, key2('aside', user)
   for _, lv in ipairs(LEVELS) do
     for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
       count = count + call('ZCARD', queue_key(lv, user, shape))
     end
+  end
+  count = count + call('ZCOUNT', aside, 0, 0)
+  for _, array in ipairs(call('ZRANGE', aside, 1, 1, 'BYSCORE')) do
+    local left, held, lv, shape = unpack(call('HMGET', job_key(array), 'rm', 'hd', 'lv', 'sh'))
+    count = count + members_in(left) + members_in(held)
+    if lv and shape and call('ZSCORE', queue_key(lv, user, shape), array) then count = count - 1 end
   end
   return count
 end
@@ -103,8 +119,8 @@ function time_of(spec)
 end
 
 -- May a job be submitted? nil if so | {whose, measure or figure, used, most, asked}. One that `waits` already takes no
--- place anew.
-local function refused_by_limit(user, shape, mem, time_ms, waits)
+-- place anew; an array takes one for each of its `members`.
+local function refused_by_limit(user, shape, mem, time_ms, waits, members)
   if not limits_set() then return nil end
   local _, _, n, pool = parse_shape(shape)
   local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
@@ -119,8 +135,8 @@ local function refused_by_limit(user, shape, mem, time_ms, waits)
   for _, bound in ipairs(bounds_of(user)) do
     local limit, waiting = not waits and bound.figures.queued_jobs, 0
     for _, name in ipairs(limit and bound.users or {}) do waiting = waiting + waiting_of(name) end
-    if limit and waiting >= limit.most then
-      return {whose = bound.whose, measure = 'queued_jobs', used = waiting, most = limit.most, asked = 1}
+    if limit and waiting + members > limit.most then
+      return {whose = bound.whose, measure = 'queued_jobs', used = waiting, most = limit.most, asked = members}
     end
   end
   local found = limit_in_the_way(user, shape)
@@ -128,8 +144,8 @@ local function refused_by_limit(user, shape, mem, time_ms, waits)
 end
 
 -- The answer to a request that a limit refuses; nil where none does.
-function beyond_a_limit(user, shape, mem, time_ms, waits)
-  local beyond = refused_by_limit(user, shape, mem, time_ms or math.huge, waits)
+function beyond_a_limit(user, shape, mem, time_ms, waits, members)
+  local beyond = refused_by_limit(user, shape, mem, time_ms or math.huge, waits, members or 1)
   if not beyond then return nil end
   local figures = {beyond.used, beyond.most, beyond.asked == math.huge and 0 or beyond.asked}
   for i = 1, 3 do figures[i] = string.format('%.0f', figures[i]) end

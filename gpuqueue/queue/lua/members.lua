@@ -142,12 +142,14 @@ function array_of(spec)
 end
 
 -- A new array: its members' ids are its own from now on.
-function begin_array(id, spec, held)
+function begin_array(id, spec, held, job)
   local text, ranges, cap = array_of(spec)
   if not text then return end
   call('INCRBY', P .. 'seq', ranges[#ranges][2] + 1)
   call('HSET', job_key(id), 'rm', held and '' or text, 'hd', held and text or '', 'n', count_of(ranges))
   if cap then call('HSET', job_key(id), 'cap', cap) end
+  job.rm = text
+  out_of_sight(id, job)
 end
 
 local ARRAY = {'st', 'u', 'lv', 'sh', 'rm', 'hd', 'cap', 'cx', 'why', 'es', 'ef', 'ec', 'el', 'af', 'nb', 'nw'}
@@ -182,7 +184,10 @@ function reckon(id, now, act, ...)
   if state ~= array.st or why ~= array.why then call('HSET', job_key(id), 'st', state, 'why', why) end
   if act or state ~= array.st then
     local event = tell(act or 'array', id, state, now, 0, 0, state == 'held' and why or '', ...)
-    if COUNTERS[state] then close(id, state, now, event) end
+    if COUNTERS[state] then
+      into_sight(id, array)
+      close(id, state, now, event)
+    end
   end
   return state
 end
@@ -272,12 +277,14 @@ function rejoin(id, spec, now)
 end
 
 -- A job of the book is back: it is a member of an array, an array, or neither.
-function bring_back(id, spec, now)
+function bring_back(id, spec, now, job)
   if owner_in(spec) then return rejoin(id, spec, now) end
   local text, ranges, cap = array_of(spec)
   if not text then return end
   -- Held, until gather.lua says how far it had come: what has run must not run again.
   call('HSET', job_key(id), 'rm', '', 'hd', text, 'n', count_of(ranges))
   if cap then call('HSET', job_key(id), 'cap', cap) end
+  job.rm = ''
+  out_of_sight(id, job)
 end
 end

@@ -28,12 +28,14 @@ call('SET', key2('s', id), spec)
 call('ZADD', P .. 'live', id, id)
 local job = {u = user, lv = lv, sh = shape}
 keep_waits(id, job, waits)
-bring_back(id, spec, now)
+bring_back(id, spec, now, job)
 if #ARGV == 15 then
   depend(id, job, dependencies(waits.after))
   if state == 'queued' then
     reason = stand(id, job, now)
     call('HSET', job_key(id), 'why', reason)
+  else
+    out_of_sight(id, job)
   end
   tell('restore', id, state, now, at, ls, reason)
   return 1

@@ -31,7 +31,8 @@ if known_id then return {'queued', known_id, known_ts, verdict == 'queued' and w
 local twin = waits.key and same_key(user, waits.key)
 if twin then return {'found', twin} end
 if verdict == 'impossible' then return {verdict, why, figure} end
-local beyond = beyond_a_limit(user, shape, mem, time_ms)
+local _, members = array_of(spec)
+local beyond = beyond_a_limit(user, shape, mem, time_ms, false, members and count_of(members))
 if beyond then return beyond end
 local wanted, trouble = ends_of(waits.after)
 if trouble then return trouble end
@@ -48,11 +49,12 @@ local state = waits.hold and 'held' or 'queued'
 call('HSET', job_key(id), 'st', state, 'u', user, 'lv', lv, 'sh', shape, 'mem', mem, 'rq', requeue,
   'at', 0, 'ls', 0, 'ts', stamp)
 call('SET', key2('s', id), spec)
-begin_array(id, spec, waits.hold)
-call('ZADD', P .. 'live', id, id)
 local job = {u = user, lv = lv, sh = shape}
+begin_array(id, spec, waits.hold, job)
+call('ZADD', P .. 'live', id, id)
 keep_waits(id, job, waits)
 depend(id, job, wanted)
+if waits.hold then out_of_sight(id, job) end
 local aside = waits.hold and 'held' or stand(id, job, now)
 if aside ~= '' then call('HSET', job_key(id), 'why', aside) end
 tell('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))

@@ -10,6 +10,7 @@ end
 for _, lv in ipairs(LEVELS) do
   for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do users[user] = true end
 end
+for _, user in ipairs(call('SMEMBERS', P .. 'asiders')) do users[user] = true end
 local names, out = {}, {}
 for user in pairs(users) do names[#names + 1] = user end
 table.sort(names)

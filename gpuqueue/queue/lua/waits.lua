@@ -7,7 +7,7 @@
 --   rt retries that it may have, ro after which endings, rn retries so far     qn how often its runs asked to be requeued
 --   pt, pe token of the run that ended last and whose job was queued again, and the outbox id of that event
 local whole, waits_of, dependencies, keep_waits, same_key, ends_of, depend, depend_no_more, stand, leave, let_in,
-  let_in_if_due, queue_again, after_failure, lose, moment
+  let_in_if_due, queue_again, after_failure, lose, moment, out_of_sight, into_sight
 do
 local LET_IN = 25 -- jobs that one script lets into the queue or ends: the rest is for the next one
 local REQUEUES, REQUEUE_MS, EX_TEMPFAIL = 5, 5000, 75 -- sysexits.h
@@ -108,26 +108,45 @@ function depend_no_more(id, job)
   job.af = nil
 end
 
+-- A job waits, and the queue of its user does not tell: it is held, or stands aside, or is an array, which stands there
+-- as one however many of it wait. Limits count those as well (waiting_of in limits.lua).
+function out_of_sight(id, job)
+  if not job.u then return end
+  call('ZADD', key2('aside', job.u), job.rm and 1 or 0, id)
+  call('SADD', P .. 'asiders', job.u)
+end
+
+-- It waits no more, or the queue tells of it again. An array is told apart until it ends.
+function into_sight(id, job)
+  if not job.u or call('ZREM', key2('aside', job.u), id) == 0 then return end
+  if call('EXISTS', key2('aside', job.u)) == 0 then call('SREM', P .. 'asiders', job.u) end
+end
+
 -- Queue a job where it may stand now. -> its reason: '' in the queue, else why it stands aside
 function stand(id, job, now)
+  local must_wait = moment(job.nb) > now
+  if (job.af or '') ~= '' or must_wait then out_of_sight(id, job) end
   if (job.af or '') ~= '' then return 'dependency' end
-  if moment(job.nb) > now then
+  if must_wait then
     call('ZADD', P .. 'timers', job.nb, id)
     return string.match(job.nw or '', '^[%l_]+$') or 'begin'
   end
   if job.nb then call('HDEL', job_key(id), 'nb', 'nw') end
-  if job.nb or (job.why or '') ~= '' then -- its place is its id's, but it has waited for a device only from now on
+  if job.nb or (job.why or '') ~= '' or job.st == 'held' then -- its place is its id's, but it has waited for a device only from now on
     call('HSET', job_key(id), 'since', whole(now))
+    if not job.rm then into_sight(id, job) end
   end
   enqueue(id, job.lv, job.u, job.sh)
   return ''
 end
 
--- Take a waiting job from wherever it stands. For good: it waits for nothing and nobody any more.
-function leave(id, job, for_good)
+-- Take a waiting job from wherever it stands. For good: it waits for nothing and nobody any more. Where it `stays` it
+-- will stand there again at once, and what is kept for it is its own meanwhile.
+function leave(id, job, for_good, stays)
   if job.nb then call('ZREM', P .. 'timers', id) end
-  dequeue(id, job.lv, job.u, job.sh)
+  dequeue(id, job.lv, job.u, job.sh, stays)
   if not for_good then return end
+  into_sight(id, job)
   depend_no_more(id, job)
   call('HDEL', job_key(id), 'nb', 'nw')
 end
@@ -211,6 +230,8 @@ function queue_again(id, job, now, state, reason, later_ms, ended)
   if state == 'queued' then
     call('HSET', job_key(id), 'since', whole(now)) -- it ran: that was no waiting
     why = stand(id, job, now)
+  else
+    out_of_sight(id, job)
   end
   local event = tell('finish', id, state, now, job.at, job.ls, why, 'token', job.tok, 'ended', ended, 'again', reason,
     'begin', job.nb or '', 'retries', counted(job.rn), 'requeues', counted(job.qn))
@@ -257,7 +278,7 @@ function lose(id, job, now, loss_limit, detail)
     job.nb, job.nw = whole(now + later_ms), 'retry'
     call('HSET', job_key(id), 'nb', job.nb, 'nw', job.nw, 'rn', job.rn)
   end
-  if state == 'queued' then reason = stand(id, job, now) end
+  if state == 'queued' then reason = stand(id, job, now) elseif state == 'held' then out_of_sight(id, job) end
   local event = tell('lose', id, state, now, job.at, losses, reason, 'token', job.tok, 'detail', detail,
     'begin', job.nb or '', 'retries', counted(job.rn))
   call('HSET', job_key(id), 'st', state, 'ls', losses, 'why', reason, 'tok', '', 'devs', '', 'host', '', 'w', '')
