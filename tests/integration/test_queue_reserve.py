@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import datetime, timezone
+
 import pytest
 from factories import BOB, claim, make_offer, make_spec, must_claim, serve
+from store_dump import dump, faults
 
-from gpuqueue.job import JobState, WaitReason
+from gpuqueue.job import JobState, Level, WaitReason
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
+from gpuqueue.retries import Retries
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB
+from gpuqueue.waits import Waits
 
 
 def end(queue: JobQueue, run: Claim) -> None:
@@ -215,6 +221,51 @@ def test_nothing_is_kept_where_strangers_are_in_the_way(queue: JobQueue) -> None
     queue.submit(make_spec(mem_bytes=23 * GIB))
 
     assert {} == reserve(queue)
+
+
+@pytest.mark.parametrize("way", ["name", "level", "retries", "lifted"])
+def test_what_was_kept_stays_kept_where_the_job_asks_for_the_same(queue: JobQueue, way: str) -> None:
+    """A new name, another level: until the next tick small jobs would take the room that it has waited for."""
+    serve(queue)
+    small(queue)
+    must_claim(queue)
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    small(queue)
+    assert {large: ("GPU-0",)} == reserve(queue)
+
+    if way == "lifted":
+        assert 2 == queue.age(after_s=0)
+    else:
+        changes = {"name": "other", "level": Level.LOW, "retries": Retries(times=2)}
+        queue.edit(large, lambda spec: replace(spec, **{way: changes[way]}), level=way == "level")
+
+    assert claim(queue) is None, "it is still kept"
+    client = connect(queue.url)
+    assert [] == faults(dump(client))
+    client.close()
+    assert {large: ("GPU-0",)} == reserve(queue)
+
+
+@pytest.mark.parametrize("way", ["smaller", "later"])
+def test_an_edit_by_which_it_waits_for_something_else_keeps_nothing(queue: JobQueue, way: str) -> None:
+    """Another size is another place; and for a time that is to come no device stands empty."""
+    serve(queue)
+    small(queue)
+    must_claim(queue)
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    passed = small(queue)
+    assert {large: ("GPU-0",)} == reserve(queue)
+
+    if way == "smaller":
+        queue.edit(large, lambda spec: replace(spec, mem_bytes=22 * GIB))
+    else:
+        begin = Waits(begin_at=datetime(2035, 1, 1, tzinfo=timezone.utc))
+        queue.edit(large, lambda spec: replace(spec, waits=begin), begin=True)
+
+    assert passed == must_claim(queue).job_id
+    client = connect(queue.url)
+    assert [] == faults(dump(client))
+    client.close()
 
 
 @pytest.mark.parametrize("way", ["cancel", "hold", "start"])

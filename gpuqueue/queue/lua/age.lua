@@ -14,7 +14,7 @@ local function lift(id, lv, user, shape)
   local lifts, submitted = counted(j[3]), tonumber(j[7] or j[6] or j[2] or '')
   if j[1] ~= 'queued' or not submitted or now - submitted < after_ms * (lifts + 1) then return false end
   local above = tostring(tonumber(lv) + 1)
-  dequeue(id, lv, user, shape)
+  leave_line(id, lv, user, shape) -- what is kept for it stays
   call('HSET', job_key(id), 'lv', above, 'lf', lifts + 1)
   enqueue(id, above, user, shape)
   tell('lift', id, 'queued', now, counted(j[4]), counted(j[5]), '', 'level', above)

@@ -76,7 +76,8 @@ end
 local for_the_book
 shape, for_the_book = meant(shape, wish)
 local now = now_ms()
-leave(id, job)
+local same = shape == job.sh
+leave(id, job, false, same)
 job.sh = shape
 call('HSET', job_key(id), 'sh', shape, 'mem', mem)
 if lv ~= '' then
@@ -102,6 +103,7 @@ if job.st == 'queued' then
   reason = stand(id, job, now)
   call('HSET', job_key(id), 'why', reason)
 end
+if same and reason ~= '' then unreserve(id) end -- it stands aside now: the device is not kept for that
 tell('edit', id, job.st, now, job.at, job.ls, reason, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))
 ring('work')
 return {job.st}
