@@ -7,7 +7,9 @@ first has named, and may travel with whatever else is asked then.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.codec import device_from_plain
@@ -58,6 +60,30 @@ def is_paused(claims: str | None, ticked: str | None, *, now_ms: int) -> bool:
     return int(claims or 0) > min(now_ms, int(ticked or 0))
 
 
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What a device can promise now, how many more runs it may have, and how many it has. As ``promise`` in lib.lua."""
+
+    free_bytes: int
+    slots: int
+    runs: int
+
+    @classmethod
+    def of(cls, record: str, leases: Mapping[str, str]) -> _Room:
+        """Return what a device's record and its leases say; damaged ones say that there is none."""
+        try:
+            total, headroom, foreign, _, slots = map(int, record.split(":")[:5])
+            free_bytes = total - headroom - foreign
+            for lease in leases.values():
+                promised, observed, *more = lease.split(":")
+                free_bytes -= max(int(promised), int(observed))
+                if "x" in more:
+                    free_bytes = min(free_bytes, 0)
+        except ValueError:
+            return cls(0, 0, len(leases))
+        return cls(free_bytes, slots - len(leases), len(leases))
+
+
 class Surroundings:
     """What was answered. ``now_ms`` is the store's clock, ``held_bytes`` what each run was last seen to hold."""
 
@@ -70,6 +96,8 @@ class Surroundings:
         self.held_bytes: dict[int, int] = {}
         self._announced = announced(facts)
         self._records: list[tuple[Device, str]] = []
+        #: By UUID: the host, and what a job may have there now.
+        self._room: dict[str, tuple[str, _Room]] = {}
         self._drained = set(drained)
         #: By UUID for which job a device is kept that is kept for one.
         self._kept = {device: reservation.partition(":")[0] for device, reservation in kept.items()}
@@ -83,9 +111,10 @@ class Surroundings:
 
     def take_devices(self, answers: Sequence[Any]) -> None:
         """Take the answers to :meth:`ask_devices`."""
-        for (_, device), record, leases in zip(self._announced, answers[::2], answers[1::2], strict=True):
+        for (host, device), record, leases in zip(self._announced, answers[::2], answers[1::2], strict=True):
             if record:
                 self._records.append((device, record))
+                self._room[device.uuid] = host, _Room.of(record, leases)
             self._add_held(leases)
 
     def _add_held(self, leases: Mapping[str, str]) -> None:
@@ -109,9 +138,21 @@ class Surroundings:
         if self._limits and self._is_over_a_limit(job, uses):
             return WaitReason.LIMIT
         for_others = {device for device, job_id in self._kept.items() if job_id != str(job.id)}
-        if self._drained.union(for_others).issuperset(found):
+        has_room = {each for each in found if each not in self._drained and self._has_room(job, each)}
+        if self._are_enough(job, has_room) and not self._are_enough(job, has_room - for_others):
             return WaitReason.RESERVATION
         return WaitReason.MEMORY
+
+    def _has_room(self, job: Job, device: str) -> bool:
+        """Return whether *job* could start on a device now, were that kept for nobody."""
+        _, room = self._room[device]
+        is_alone = not room.runs or not job.spec.placement.exclusive
+        return is_alone and room.slots > 0 and room.free_bytes >= job.spec.shape.mem_bytes
+
+    def _are_enough(self, job: Job, devices: Iterable[str]) -> bool:
+        """Return whether a host has as many of *devices* as *job* needs."""
+        by_host = Counter(self._room[each][0] for each in devices)
+        return max(by_host.values(), default=0) >= job.spec.gpus
 
     def _is_over_a_limit(self, job: Job, uses: Callable[[], Mapping[str, Use]]) -> bool:
         limits = limiting.Limits.from_fields(self._limits)

@@ -10,6 +10,7 @@ from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
 from gpuqueue.job import JobState, Level, WaitReason
+from gpuqueue.placement import Placement
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
@@ -78,6 +79,25 @@ def test_who_waits_for_a_reservation_is_told_so(queue: JobQueue) -> None:
     assert [WaitReason.MEMORY, WaitReason.MEMORY] == reasons()
     reserve(queue)
     assert [WaitReason.MEMORY, WaitReason.RESERVATION] == reasons()
+
+
+def test_who_would_have_no_room_anyway_waits_for_memory(queue: JobQueue) -> None:
+    """Was nothing kept, it would not start either: the reservation is not what holds it."""
+    serve(queue)
+    small(queue)
+    must_claim(queue)
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    assert {large: ("GPU-0",)} == reserve(queue)
+
+    asked = {20: WaitReason.RESERVATION, 21: WaitReason.MEMORY, 23: WaitReason.MEMORY}
+
+    for gib, reason in asked.items():
+        job = queue.get(queue.submit(make_spec(mem_bytes=gib * GIB)).id)
+        assert job is not None
+        assert reason is job.reason, f"{gib} GiB, and 20 are free"
+    alone = queue.get(queue.submit(make_spec(placement=Placement(exclusive=True))).id)
+    assert alone is not None
+    assert WaitReason.MEMORY is alone.reason, "a run is there"
 
 
 def test_without_a_reservation_it_is_passed_each_time(queue: JobQueue) -> None:
