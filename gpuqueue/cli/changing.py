@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
+from gpuqueue.array import Indexes
 from gpuqueue.cli.acting import Selection, act_on, chosen, ids, on_each
 from gpuqueue.client import Client
 from gpuqueue.client.choosing import Stand
-from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.job import JobState
+from gpuqueue.jobname import JobName
 
 
 @click.command()
@@ -29,7 +31,7 @@ def cancel(**words: Any) -> None:
       gpuqueue cancel --name 'sweep*' --state waiting
       gpuqueue cancel --all --yes
     """  # noqa: D301 - \b is click's mark for lines to keep
-    act_on("cancel", Selection(**words), lambda client, each: _line(each, client.cancel(each)))
+    act_on("cancel", Selection(**words), _cancel)
 
 
 @click.command()
@@ -83,13 +85,19 @@ def move(ids: tuple[str, ...], *, front: bool, undo: bool) -> None:
         sys.exit(on_each(client, ids, act, last_first=True))
 
 
+def _cancel(client: Client, name: str) -> str:
+    missed = _Missed()
+    return missed.line("cancel", name, client.cancel(name, missed=missed))
+
+
 def _hold(client: Client, name: str) -> str:
-    return _line(name, client.hold(name))
+    missed = _Missed()
+    return missed.line("hold", name, client.hold(name, missed=missed))
 
 
 def _release(client: Client, name: str) -> str:
-    waited = _waits(client, name)
-    return _line(name, client.release(name)) + (" (it was not held)" if waited else "")
+    waited, missed = _waits(client, name), _Missed()
+    return missed.line("release", name, client.release(name, missed=missed)) + (" (it was not held)" if waited else "")
 
 
 def _waits(client: Client, name: str) -> bool:
@@ -99,6 +107,37 @@ def _waits(client: Client, name: str) -> bool:
     except GpuQueueError:
         return False
     return job.state is JobState.QUEUED and job.tally is None
+
+
+class _Missed:
+    """Which members of an array a change of mind did not reach, and where they stand."""
+
+    def __init__(self) -> None:
+        self._found: list[tuple[Indexes, str]] = []
+
+    def __call__(self, indexes: Indexes, stands: str) -> None:
+        self._found.append((indexes, stands))
+
+    def line(self, verb: str, word: str, state: JobState) -> str:
+        """Return what to say of what was done; what was named and could not be done is told as what went wrong.
+
+        Raises:
+            Refused: of a part, something could not be done; what was is said by then.
+
+        """
+        name = JobName.parse(word)
+        others = [
+            f"{JobName(name.id, indexes)} {'is' if len(indexes) == 1 else 'are'} {stands}"
+            for indexes, stands in self._found
+        ]
+        if not others:
+            return _line(word, state)
+        if name.part is None:  # all of it means what is there
+            return _line(word, state) + (f", but {', '.join(others)}" if verb == "hold" else "")
+        not_these = {index for indexes, _ in self._found for index in indexes}
+        done = Indexes.of(index for index in name.part if index not in not_these)
+        click.echo(_line(str(JobName(name.id, done)), state))
+        raise Refused(f"{', '.join(others)}: there is nothing to {verb}")
 
 
 def _line(name: str, state: object) -> str:

@@ -84,7 +84,10 @@ def elapsed_s(job: Job, listing: Listing) -> float | None:
 
 def _time(line: Line, _width: int) -> str:
     """Return for how long it has been running, and how long it may; of one that waits, for how long it has."""
-    ran_s, limit_s = elapsed_s(line.job, line.listing), line.job.spec.time_limit_s
+    ran_s = (
+        elapsed_s(line.job, line.listing) if line.stands.is_active else None
+    )  # of an array it is the others that run
+    limit_s = line.job.spec.time_limit_s
     if ran_s is None:
         return format_duration(max(0.0, (line.listing.at - line.job.submitted_at).total_seconds()))
     return f"{format_duration(ran_s)}/{format_duration(limit_s)}" if limit_s else format_duration(ran_s)
@@ -101,10 +104,12 @@ def _note(line: Line, width: int) -> str:
     """Return how far it is, or why it waits, and its level where that is not everybody's."""
     if line.progress is not None:
         return fitted(line.progress, width)
-    if line.stands is not line.job.state or line.job.state.is_active:
+    if line.stands.is_active:
         return ""
     level = line.job.spec.level
-    words = (render.waits_for(line.job, line.listing.at), "" if level is Level.NORMAL else f"level {level}")
+    stands_so = line.stands is line.job.state  # else it is what is held of an array, whose others go on
+    why = render.waits_for(line.job, line.listing.at) if stands_so else str(line.stands)
+    words = (why, "" if level is Level.NORMAL else f"level {level}")
     return ", ".join(word for word in words if word)
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuqueue import checks
+from gpuqueue.array import Indexes
 from gpuqueue.client.choosing import Choosing
 from gpuqueue.errors import (
     BadRequest,
     Refused,
 )
 from gpuqueue.job import Job, JobState
+from gpuqueue.jobname import JobName
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from gpuqueue.retries import RetryOn
     from gpuqueue.waits import Dependency
 
+#: Called with members of an array, and where they stand: a state, ``over``, or ``no member``.
+Missed = Callable[[Indexes, str], None]
 #: Longest reason for a drain, in characters: it is shown in one line.
 MAX_REASON = 200
 
@@ -35,42 +39,43 @@ MAX_REASON = 200
 class Changing(Choosing):
     """Cancels, holds, releases and edits jobs; drains and resumes devices."""
 
-    def cancel(self, job: int | str) -> JobState:
+    def cancel(self, job: int | str, *, missed: Missed | None = None) -> JobState:
         """End the job and return its state after: CANCELLED at once, or CANCELLING until its processes are gone.
 
-        Of an array (``17``) all of it, of a member (``"17_2"``) or a part (``"17_5-9"``) that.
+        Of an array (``17``) all of it, of a member (``"17_2"``) or a part (``"17_5-9"``) that. *missed* is called with
+        the members that this does not concern, each time with those that stand at the same, and with where that is.
 
         Raises:
             JobNotFound: nobody knows it.
             Refused: it has ended already, or is somebody else's.
 
         """
-        done = self._changed("cancel", job)
+        done = self._changed("cancel", job, missed)
         if done.state.is_end and done.state is not JobState.CANCELLED:
             raise Refused(f"job {job} has {done.state} already: see gpuqueue show {job}")
         if done.moved == 0 and not done.state.is_end and done.state is not JobState.CANCELLING:
             raise Refused(f"nothing of {job} waits or runs: there is nothing to cancel, see gpuqueue show {job}")
         return done.state
 
-    def hold(self, job: int | str) -> JobState:
-        """Keep a waiting job, or what waits of an array or a part of it, from being started.
+    def hold(self, job: int | str, *, missed: Missed | None = None) -> JobState:
+        """Keep a waiting job, or what waits of an array or a part of it, from being started. *missed*: as for cancel.
 
         Raises:
             JobNotFound: nobody knows it.
             Refused: it does not wait (any more), or is somebody else's.
 
         """
-        return self._moved(job, self._changed("hold", job), JobState.HELD, "hold")
+        return self._moved(job, self._changed("hold", job, missed), JobState.HELD, "hold")
 
-    def release(self, job: int | str) -> JobState:
-        """Let a held job, or what is held of an array or a part of it, be started again.
+    def release(self, job: int | str, *, missed: Missed | None = None) -> JobState:
+        """Let a held job, or what is held of an array or a part of it, be started again. *missed*: as for cancel.
 
         Raises:
             JobNotFound: nobody knows it.
             Refused: it is not held, or is somebody else's.
 
         """
-        return self._moved(job, self._changed("release", job), JobState.QUEUED, "release")
+        return self._moved(job, self._changed("release", job, missed), JobState.QUEUED, "release")
 
     def move(self, job: int | str, *, front: bool = True) -> JobState:
         """Put a job that waits before all others of its own user, or back to its place by arrival; return its state.
@@ -181,7 +186,7 @@ class Changing(Choosing):
             raise Refused(f"job {job_id} is {self.show(job_id).job.state}: only a job that waits can be edited")
         return self.get(job_id)
 
-    def _changed(self, act: str, job: int | str) -> Changed:
+    def _changed(self, act: str, job: int | str, missed: Missed | None) -> Changed:
         """Change the mind about *job*; of a part, say where its members stand, not where the array does."""
         name = checks.job_name(job)
         if name.part is None:
@@ -193,17 +198,41 @@ class Changing(Choosing):
             elif act == "cancel":
                 done = replace(done, state=JobState.CANCELLING if done.ending else JobState.CANCELLED)
         if done is not None:
+            if missed is not None and done.moved:
+                self._tell_missed(name, done, missed)
             return done
         from gpuqueue.queue.changes import Changed  # noqa: PLC0415 - as in queue
 
         return Changed(state=self.show(name.id).job.state)
 
+    def _tell_missed(self, name: JobName, done: Changed, missed: Missed) -> None:
+        """Tell where the members of *name* stand that were not reached.
+
+        Of those that are no jobs of their own any more only what was named one by one: a range means what is there.
+        """
+        stands: dict[str, list[int]] = {}
+        for index, state in done.others.items():
+            stands.setdefault(str(state), []).append(index)
+        singles = {each[0] for each in name.part.ranges if len(each) == 1} if name.part is not None else set()
+        unknown = singles - set(done.others) - (done.reached or set())
+        array = self._array(name.id) if unknown else None
+        if array is not None and array.spec.array is not None:
+            waits = {*array.tally.left, *array.tally.held} if array.tally is not None else set()
+            for index in sorted(unknown - waits):
+                word = "over" if index in array.spec.array.indexes else "no member"
+                stands.setdefault(word, []).append(index)
+        for word, indexes in stands.items():
+            missed(Indexes.of(indexes), word)
+
     def _moved(self, job: int | str, done: Changed, wanted: JobState, verb: str) -> JobState:
         if done.moved:
             return wanted
         if done.moved == 0 or done.state is not wanted:
-            one = checks.job_name(job).member is not None
-            state = self.get(job).state if one else done.state
+            name = checks.job_name(job)
+            if name.part is not None and name.member is None:
+                what = "is held" if verb == "release" else "waits"
+                raise Refused(f"nothing of {name} {what}: there is nothing to {verb}, see gpuqueue show {name.id}")
+            state = self.get(job).state if name.member else done.state
             raise Refused(f"job {job} is {state}: there is nothing to {verb}, see gpuqueue show {job}")
         return done.state
 

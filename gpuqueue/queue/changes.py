@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from gpuqueue.array import Indexes
 from gpuqueue.errors import BadRequest, Refused, Unreadable
@@ -21,12 +22,19 @@ _AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("
 class Changed:
     """What a change of mind came to: where the job or the array stands now.
 
-    Of an array, how many members it moved (None: it is none), and whether one of them still has to end.
+    Of an array, which members it ``reached`` (None: it is none), where those ``others`` stand that it could not, of
+    those that are jobs of their own, and whether one that it reached still has to end.
     """
 
     state: JobState
-    moved: int | None = None
+    reached: frozenset[int] | None = None
+    others: Mapping[int, JobState] = field(default_factory=dict)
     ending: bool = False
+
+    @property
+    def moved(self) -> int | None:
+        """Return how many members it reached, None where there is no array."""
+        return None if self.reached is None else len(self.reached)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,9 +102,15 @@ class Changes(Store):
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        reached = sum(answer in _AIMS[act] for answer in answers)
+        stands = {int(each) - array_id - 1: answer for each, answer in zip(others, answers, strict=True)}
+        reached = {index for index, answer in stands.items() if answer in _AIMS[act]}
         after = self._redis.hget(keys.job(array_id), "st") if others else state
-        return Changed(state=JobState(after or state), moved=int(moved) + reached, ending="cancelling" in answers)
+        return Changed(
+            state=JobState(after or state),
+            reached=frozenset(reached.union(Indexes.parse(moved))),
+            others={index: JobState(answer) for index, answer in stands.items() if answer and index not in reached},
+            ending="cancelling" in answers,
+        )
 
     @answering
     def move(self, job_id: int, *, front: bool, by: str = "") -> JobState | None:

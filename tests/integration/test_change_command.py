@@ -80,6 +80,33 @@ def test_the_worst_code_is_the_end(here: JobQueue) -> None:
     assert 2 == speak(["hold", "xyz"]).code
 
 
+def test_of_a_part_it_says_what_was_held_and_what_was_not(here: JobQueue) -> None:
+    """What runs, what is over and what never was: each is told, and the rest is held."""
+    array = here.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
+    over, _, _ = (must_claim(here) for _ in range(3))
+    here.lose(over.job_id, over.token, loss_limit=1, detail="gone")
+    here.cancel(over.job_id)
+
+    said = speak(["hold", f"{array}_0,1-4,77"])
+
+    assert (5, f"job {array}_3-4: held\n") == (said.code, said.stdout.decode())
+    assert (
+        f"gpuqueue: {array}_1-2 are starting, {array}_0 is over, {array}_77 is no member: there is nothing to hold\n"
+        == said.stderr
+    )
+    said = speak(["hold", f"{array}_1-2"])
+    assert (5, "") == (said.code, said.stdout.decode())
+    assert f"nothing of {array}_1-2 waits: there is nothing to hold" in said.stderr
+    assert (0, f"job {array}: held, but {array}_1-2 are starting\n") == (
+        (said := speak(["hold", str(array)])).code,
+        said.stdout.decode(),
+    )
+    assert (5, f"job {array}_5: queued\n") == (
+        (said := speak(["release", f"{array}_1,5"])).code,
+        said.stdout.decode(),
+    )
+
+
 def test_a_filter_without_a_terminal_wants_a_yes(here: JobQueue) -> None:
     """Nothing is done, and the one line says what to add."""
     put(here, "a", "b")

@@ -11,6 +11,7 @@ import click
 import pytest
 from factories import make_spec
 
+from gpuqueue.array import Array, Indexes, Tally
 from gpuqueue.cli.progress_words import fitted
 from gpuqueue.cli.queue_json import listing_to_plain
 from gpuqueue.cli.queue_table import COLUMNS, queue_table
@@ -94,6 +95,18 @@ def test_a_pipe_gets_every_column_always() -> None:
     assert [column.head for column in COLUMNS] == re.split(r"\s{2,}", head.strip())
     assert ["7", "a-long-name-of-a-training-run", "ada", "running", "3.1G/6G", "12:05/4:00:00"] == runs.split()[:6]
     assert waits.split()[6:] == ["-", "gpu", "memory"]
+
+
+def test_what_is_held_of_an_array_does_not_run() -> None:
+    """Others of it do: neither their time nor an empty reason is its own."""
+    here = Tally(left=Indexes(), held=Indexes.parse("3,5"), ended={})
+    spec = make_spec(array=Array.parse("0-5"))
+    array = replace(RUNS, spec=spec, tally=here)
+    listing = replace(LISTING, jobs=(array,), held_bytes={}, devices={})
+
+    (_, held) = click.unstyle(queue_table(listing, {}, 140)).splitlines()
+
+    assert ["7_[3,5]", "job", "ada", "held", "1G", "1:00:00", "held"] == held.split()
 
 
 def test_progress_says_less_where_there_is_less_room() -> None:

@@ -187,10 +187,6 @@ local function leave_line(id, lv, user, shape)
   if call('EXISTS', shapes) == 0 then call('ZREM', key2('ul', lv), user) end
 end
 
-local function dequeue(id, lv, user, shape)
-  unreserve(id)
-  leave_line(id, lv, user, shape)
-end
 
 -- What a device may promise now: total - headroom - foreign - sum(max(lease, observed)).
 -- Derived from the live leases each time; there is no counter that could drift.

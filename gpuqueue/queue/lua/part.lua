@@ -2,7 +2,7 @@
 -- The members that are jobs of their own are named in the reply: whoever asked goes on with those.
 -- The arrows are those of arrays, see members.lua.
 -- ARGV: id  what (cancel|hold|release)  indexes (ranges without steps; '': all)  who asks ('': the queue itself)
--- returns {} if unknown | {'of', the owner}: it is not for them to do (see owner.lua) | {the array's state after, how many members were moved, id of each other one in the part, ...}
+-- returns {} if unknown | {'of', the owner}: it is not for them to do (see owner.lua) | {the array's state after, the indexes that were moved, id of each other one in the part, ...}
 local wrong = expect {'id', 'word', 'indexes', 'by'}
 local VERBS = {cancel = true, hold = true, release = true}
 if not wrong and not VERBS[ARGV[2]] then wrong = redis.error_reply('BADARGS argument 2 is nothing to do with a part') end
@@ -12,7 +12,7 @@ local array = read_array(id)
 if not array.st then return {} end
 local owner = theirs(by, array.u)
 if owner then return {'of', owner} end
-if not array.rm or COUNTERS[array.st] then return {array.st, 0} end
+if not array.rm or COUNTERS[array.st] then return {array.st, ''} end
 local now = now_ms()
 local parts = part == '' and {{0, MOST_INDEX, 1}} or parse_ranges(part)
 local moved
@@ -45,4 +45,4 @@ end
 local told = (#moved > 0 or (verb == 'cancel' and part == '')) and verb or nil
 local state = reckon(id, now, told, 'part', part, 'left', array.rm, 'held', array.hd)
 ring('work')
-return {state, count_of(moved), unpack(others)}
+return {state, join('', moved), unpack(others)}

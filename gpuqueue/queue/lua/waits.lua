@@ -144,7 +144,8 @@ end
 -- will stand there again at once, and what is kept for it is its own meanwhile.
 function leave(id, job, for_good, stays)
   if job.nb then call('ZREM', P .. 'timers', id) end
-  dequeue(id, job.lv, job.u, job.sh, stays)
+  if not stays then unreserve(id) end
+  leave_line(id, job.lv, job.u, job.sh)
   if not for_good then return end
   into_sight(id, job)
   depend_no_more(id, job)
