@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from gpuqueue.book import durations, notices, queries, rebase, statistics, writer
+from gpuqueue.book import durations, members, notices, queries, rebase, statistics, writer
 from gpuqueue.book.connect import check_revision, open_engine, reading, writing
 from gpuqueue.errors import BookUnreachable
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
+    from gpuqueue.array import Indexes
     from gpuqueue.book.notices import Due
     from gpuqueue.event import Cursor, Event
     from gpuqueue.figures import By, Course, Statistics
@@ -180,6 +181,17 @@ class Book:
         """
         with self._reading() as connection:
             return queries.states(connection, job_ids)
+
+    def never_began(self, array_id: int) -> Indexes:
+        """Return which members of an array were cancelled before any device took them: they are in no history.
+
+        Raises:
+            BookUnreachable: see the class.
+            Unreadable: what the array asked for makes no sense.
+
+        """
+        with self._reading() as connection:
+            return members.never_began(connection, array_id)
 
     def durations_s(self, *, user: str, name: str) -> list[float]:
         """Return how long *user*'s newest runs of jobs called *name* took, in seconds.

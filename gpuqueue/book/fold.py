@@ -120,6 +120,10 @@ def event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
     }
 
 
+#: What leaves a job, or an array that has begun, where it was.
+_WHERE_IT_STOOD = frozenset({Act.EDIT, Act.MOVE, Act.LIFT, Act.RESTORE})
+
+
 def move_job(batch: Batch, event: Event) -> None:
     """Set what every event tells: where the job stands after it. What somebody says of it does not move it."""
     if event.act is Act.MARK:
@@ -137,7 +141,9 @@ def move_job(batch: Batch, event: Event) -> None:
         row["started_at"] = event.at
     elif event.act is Act.ARRAY or "left" in event.fields:
         _move_array(row, event)
-    elif event.act is Act.GIVEBACK or event.state in {JobState.QUEUED, JobState.HELD}:
+    elif event.act is Act.GIVEBACK or (
+        event.state in {JobState.QUEUED, JobState.HELD} and event.act not in _WHERE_IT_STOOD
+    ):
         row.update(host=None, claimed_at=None, started_at=None)
 
 

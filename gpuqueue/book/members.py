@@ -96,6 +96,25 @@ def _tally(row: sa.RowMapping, counts: Mapping[str, int]) -> Tally:
     return Tally(left=left, held=held, ended=ended)
 
 
+def never_began(connection: sa.Connection, array_id: int) -> Indexes:
+    """Return which members of an array were cancelled before any device took them; none where there is no such array.
+
+    Nothing but the array itself tells of them.
+
+    Raises:
+        Unreadable: its request cannot be read.
+
+    """
+    columns = jobs.c.spec, jobs.c.array_left, jobs.c.array_held
+    row = connection.execute(sa.select(*columns).where(jobs.c.id == array_id)).first()
+    array = decode_spec(row.spec).array if row is not None and row.array_left is not None else None
+    if row is None or array is None:
+        return Indexes()
+    began = connection.execute(sa.select(jobs.c.array_index).where(jobs.c.array_id == array_id)).scalars()
+    waits = (index for text in (row.array_left, row.array_held) for index in Indexes.parse(text or ""))
+    return Indexes.of(set(array.indexes).difference(began, waits))
+
+
 def last_id_of(connection: sa.Connection, job_id: int) -> int:
     """Return the highest id that belongs to the job *job_id*, or to the array whose member it is."""
     columns = jobs.c.array_id, jobs.c.array_left, jobs.c.spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
@@ -22,9 +22,10 @@ from gpuqueue.codec import record_to_plain
 from gpuqueue.errors import BadRequest
 from gpuqueue.history import Sort
 from gpuqueue.job import JobState
+from gpuqueue.jobname import JobName
 from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_bytes, parse_duration
-from gpuqueue.words import plain
+from gpuqueue.words import plain, short
 
 #: The columns of ``--csv``; docs/reference/json.md explains them. New ones are only ever added at the end.
 CSV_COLUMNS = tuple(COLUMNS)
@@ -62,6 +63,10 @@ _WHICH = (
     click.option("--max-duration", metavar="TIME", help="That took no longer than this."),
     click.option("-c", "--command", "text", metavar="TEXT", help="With this in the command or the note, in any case."),
 )
+
+
+#: What of the options says nothing of which jobs.
+_NO_FILTER = frozenset({"array", "sort", "reverse"})
 
 
 def _which(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,14 +134,30 @@ def history(  # noqa: PLR0913 - each is one option
             **bounds,
             **asked,
         )
+        cancelled = JobState.CANCELLED.value
+        narrowed = (
+            endings or set(states) - {cancelled} or any(each is not None for each in (since, until, *bounds.values()))
+        )
+        never_began = None if as_json or as_csv or narrowed else _never_began(client, asked)
     if as_json:
         click.echo(json.dumps([record_to_plain(record) for record in records], indent=2))
     elif as_csv:
         click.echo(_csv(records, names or CSV_COLUMNS), nl=False)
     elif records:
         _show(records, names, limit)
-    else:
+    elif not never_began:
         click.echo("no job in the history matches", err=True)
+    if never_began:
+        click.echo(f"and never began: {short(str(never_began), 200)}, cancelled before a device took them", err=True)
+
+
+def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:
+    """Return the members of the array that was asked for, and nothing else, of which no history tells."""
+    array, others = asked["array"], {name: value for name, value in asked.items() if name not in _NO_FILTER}
+    if array is None or any(value not in (None, ()) for value in others.values()):
+        return None
+    indexes = client.never_began(array)
+    return JobName(array, indexes) if indexes else None
 
 
 def _bounds(min_peak: str | None, min_duration: str | None, max_duration: str | None) -> dict[str, Any]:

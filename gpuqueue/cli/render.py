@@ -144,7 +144,8 @@ def waits_for(job: Job, now: datetime) -> str:
 def story(record: Record) -> str:
     """Return all about one job."""
     job, spec = record.job, record.job.spec
-    why = job.because or waits_for(job, datetime.now(timezone.utc))
+    never_began = job.state is JobState.CANCELLED and not job.attempt and job.spec.array is None
+    why = job.because or waits_for(job, datetime.now(timezone.utc)) or ("before it started" if never_began else "")
     lines = [
         f"job {job.label}  {plain(spec.name)}",
         f"  state      {state(job)}" + (f" ({why})" if why and why != str(job.state) else ""),

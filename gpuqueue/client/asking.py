@@ -17,6 +17,7 @@ from gpuqueue.tags import tags_of
 
 if TYPE_CHECKING:
     from gpuqueue import run as runs
+    from gpuqueue.array import Indexes
     from gpuqueue.figures import By, Course, Statistics
     from gpuqueue.history import Sort
     from gpuqueue.run import EndingKind, Record
@@ -111,6 +112,15 @@ class Asking(Connection):
             after_id=None if after_id is None else checks.job_id(after_id),
         )
         return self.book.history(query)
+
+    def never_began(self, array: int) -> Indexes:
+        """Return which members of an array were cancelled before any device took them: no history has a line of them.
+
+        Raises:
+            BadRequest: *array* is no id.
+
+        """
+        return self.book.never_began(checks.job_id(array))
 
     def stats(
         self,

@@ -212,7 +212,7 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             losses=int(fields["ls"]),
             submitted_at=from_epoch_ms(int(fields["ts"])),
             claimed_at=None if waits else moment("tc"),
-            started_at=None if waits else moment("tr"),
+            started_at=None if waits and "rm" not in fields else moment("tr"),  # an array began with its first member
             ended_at=moment("te"),
             host=fields.get("host") or None,
             devices=tuple(fields["devs"].split(",")) if fields.get("devs") else (),

@@ -54,7 +54,8 @@ def gathered(survivor: Survivor) -> list[str | int] | None:
     if job.tally is None:
         return None
     ended = [job.tally.ended[state.value] for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.LOST)]
-    return [job.id, str(job.tally.left), str(job.tally.held), int(job.state is JobState.CANCELLING), *ended]
+    began_ms = to_epoch_ms(job.started_at) if job.started_at else 0
+    return [job.id, str(job.tally.left), str(job.tally.held), int(job.state is JobState.CANCELLING), *ended, began_ms]
 
 
 def made_place(survivor: Survivor) -> tuple[int, ...]:

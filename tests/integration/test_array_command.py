@@ -15,6 +15,7 @@ from gpuqueue.array import Array
 from gpuqueue.errors import BadRequest, JobNotFound, Refused
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.run import Ending
+from workers.recorder import Recorder
 
 
 def quiet(site: Site) -> Client:
@@ -95,6 +96,24 @@ def test_members_are_known_before_and_after(site: Site) -> None:
         client.log_path(array)
     with pytest.raises(Refused, match="has no log yet"):
         client.log_path(f"{array}_1")
+
+
+def test_members_that_never_began_are_named(site: Site) -> None:
+    """They have no line in the history: without a word they would be missing."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-9").id
+    client.cancel(f"{array}_5-6")
+    must_claim(site.queue)
+    recorder = Recorder(site.settings, site.queue, client.book)
+    while recorder.record(0):
+        pass
+
+    asked = site.cli("history", "--array", str(array))
+
+    assert [f"{array}_0"] == [line.split()[0] for line in asked.stdout.splitlines()[1:]]
+    assert f"and never began: {array}_5-6, cancelled before a device took them\n" == asked.stderr
+    assert "never began" not in site.cli("history", "--array", str(array), "--state", "failed").stderr
+    assert "state      cancelled (before it started)" in site.cli("show", f"{array}_5").stdout
 
 
 def test_parts_are_cancelled_held_and_released(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from factories import claim, make_offer, make_spec, must_claim, serve
@@ -265,3 +266,40 @@ def test_an_array_that_was_born_held_is_held_after_a_loss(
     assert (JobState.HELD, WaitReason.HELD) == (after.state, after.reason)
     assert after.tally is not None
     assert ("", "0-1") == (str(after.tally.left), str(after.tally.held))
+
+
+def test_an_array_began_with_its_first_member(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """Whatever waits or is held of it, and whatever is changed of it then."""
+    assert None is stand(queue, first).started_at
+    run = must_claim(queue)
+    began = stand(queue, first).started_at
+    assert began is not None
+
+    queue.edit(first, lambda spec: replace(spec, array=replace(spec.array, at_once=2) if spec.array else None))
+    queue.move(first, front=True)
+    end(queue, run)
+    queue.hold(first)
+    record()
+
+    kept = book.get(first)
+    assert kept is not None
+    assert (JobState.HELD, began, began) == (kept.job.state, kept.job.started_at, stand(queue, first).started_at)
+
+
+def test_the_book_tells_which_members_never_began(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """They have no row of their own: neither what runs, nor what waits, nor what was cancelled on a device."""
+    one, _ = must_claim(queue), must_claim(queue)
+    record()
+    assert Indexes() == book.never_began(first)
+
+    queue.part(first, "cancel", Indexes.parse("0,3-4,7"))
+    queue.part(first, "hold", Indexes.parse("9"))
+    record()
+
+    assert "3-4,7" == str(book.never_began(first))
+    assert Indexes() == book.never_began(one.job_id)
+    assert Indexes() == book.never_began(999)

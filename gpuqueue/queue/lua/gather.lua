@@ -1,12 +1,13 @@
 -- Tell an array that is back in a store being rebuilt how far it had come; its members are back before.
 -- ARGV: epoch to come  id  left  held (indexes)  cancelled (1 if all of it was)
 --       members that succeeded, failed, were lost; all others that are not there were cancelled
+--       when its first member was taken (ms; 0: that is not known)
 -- returns 1 done | 0 no such array is back | -1 this rebuild is over
-local wrong = expect {'nonce', 'id', 'ranges', 'ranges', 'flag', 'count', 'count', 'count'}
+local wrong = expect {'nonce', 'id', 'ranges', 'ranges', 'flag', 'count', 'count', 'count', 'ms'}
 local left, held = judged(ARGV[3]), judged(ARGV[4])
 if not wrong and not (left and held) then wrong = redis.error_reply('BADARGS arguments 3 and 4 are no indexes') end
 if wrong then return wrong end
-local epoch, id, _, _, cancelled, es, ef, el = unpack(ARGV)
+local epoch, id, _, _, cancelled, es, ef, el, began = unpack(ARGV)
 if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return -1 end
 local total = call('HGET', job_key(id), 'n')
 if not total then return 0 end
@@ -16,6 +17,8 @@ if ec < 0 then return redis.error_reply('BADARGS the array has fewer members') e
 local now = now_ms()
 call('HSET', job_key(id), 'rm', ARGV[3], 'hd', ARGV[4], 'es', es, 'ef', ef, 'ec', ec, 'el', el)
 if cancelled == '1' then call('HSET', job_key(id), 'cx', 1) end
-if begun > 0 then call('HSET', job_key(id), 'tw', whole(now), 'tr', call('HGET', job_key(id), 'ts') or '0') end
+if begun > 0 then
+  call('HSET', job_key(id), 'tw', whole(now), 'tr', began ~= '0' and began or call('HGET', job_key(id), 'ts') or '0')
+end
 reckon(id, now, 'array', 'left', ARGV[3], 'held', ARGV[4])
 return 1
