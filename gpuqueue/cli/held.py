@@ -27,3 +27,8 @@ def tell_again(run: Run) -> None:
 def tell_away(error: Unreachable) -> None:
     """Say that we stay all the same: the jobs go on while the store is away."""
     say("gpuqueue", f"{error}. Waiting for it; the jobs go on")
+
+
+def tell_the_book(error: Unreachable) -> None:
+    """Say that what follows is what the history has: it may be behind."""
+    say("gpuqueue", f"{error}. What the history has of it follows")

@@ -13,7 +13,7 @@ from gpuqueue.cli import picture, render
 from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.cli.fitting import terminal_width
-from gpuqueue.cli.held import tell_again, tell_away, tell_held
+from gpuqueue.cli.held import tell_again, tell_away, tell_held, tell_the_book
 from gpuqueue.cli.log_end import log_end
 from gpuqueue.cli.period import EXAMPLES, moment
 from gpuqueue.cli.queue_json import listing_to_plain
@@ -87,7 +87,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
     if plot is not None:
         picture.check()
     with Client() as client:
-        record = client.show(job_id)
+        record = client.show(job_id, away=tell_the_book)
         log = None if as_json or plot is not None else client.log_of(record)
     if plot is not None:
         _plot(record, plot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from gpuqueue.errors import (
     BadRequest,
     BookUnreachable,
     JobNotFound,
+    Unreachable,
     Unreadable,
 )
 from gpuqueue.job import Job, JobState, WaitReason
@@ -56,16 +57,42 @@ class Looking(Connection):
             return found
         return self.show(job).job
 
-    def show(self, job: int | str) -> Record:
+    def show(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Record:
         """Return the job with all its runs: the newest state from the queue, the runs from the book.
 
-        The queue is asked first: it forgets a job only when the book has it, so that none is missed between.
+        The queue is asked first: it forgets a job only when the book has it, so that none is missed between. Where it
+        cannot be asked, and the book has the job, *away* is called with why, and the job is what the book says.
 
         Raises:
             JobNotFound: nobody knows it.
 
         """
         name = checks.one_job(job)
+        try:
+            return self._show(name)
+        except BookUnreachable:
+            raise
+        except Unreachable as error:
+            record = None if away is None else self._in_the_book(name)
+            if away is None or record is None:
+                raise
+            away(error)
+            return record
+
+    def _in_the_book(self, name: JobName) -> Record | None:
+        """Return what the book alone says of a job; None where it does not have it, or cannot be asked either."""
+        try:
+            if name.member is None:
+                return self.book.get(name.id)
+            found = self.book.get(name.member.id)
+            if found is not None and found.job.member == name.member:
+                return found
+            array = self.book.get(name.member.array_id)
+            return None if array is None else self._untaken(name.member, array.job)
+        except BookUnreachable:
+            return None
+
+    def _show(self, name: JobName) -> Record:
         if name.member is not None:
             return self._member(name.member)
         record = self._known(name.id)
@@ -89,11 +116,17 @@ class Looking(Connection):
         if array.spec.array is None or member.index not in array.spec.array.indexes:
             raise JobNotFound(f"there is no job {member}: see gpuqueue show {member.array_id}")
         here = array.tally
+        waits = here is not None and (member.index in here.left or member.index in here.held)
+        return (None if waits else self._known(member.id)) or self._untaken(member, array)
+
+    @staticmethod
+    def _untaken(member: Member, array: Job) -> Record:
+        """Return a member that no device has taken, as its array tells of it."""
+        if array.spec.array is None or member.index not in array.spec.array.indexes:
+            raise JobNotFound(f"there is no job {member}: see gpuqueue show {member.array_id}")
+        here = array.tally
         waits = here is not None and member.index in here.left
         is_held = here is not None and member.index in here.held
-        found = None if waits or is_held else self._known(member.id)
-        if found is not None:
-            return found
         state = JobState.QUEUED if waits else JobState.HELD if is_held else JobState.CANCELLED
         reason = array.reason if waits else WaitReason.HELD if is_held else None
         spec = array.spec.of_member(member)

@@ -70,3 +70,25 @@ def test_the_end_of_standard_error_is_shown_where_it_is_kept_apart(site: Site) -
 
     assert [f"the end of its standard error (gpuqueue logs --stderr {job_id}):", "  the reason"] == lines[-2:]
     assert "  out" in lines
+
+
+def test_without_the_store_the_history_tells(site: Site) -> None:
+    """What it has not is not there for that: then the store is what is missing."""
+    site.start_recorder()
+    site.start_worker()
+    job_id = site.cli("submit", "--mem", "1M", "--", "true").stdout.strip()
+    array = site.cli("submit", "--mem", "1M", "--array", "0-1", "--", "true").stdout.strip()
+    site.cli("wait", job_id, array)
+    site.until_recorded(int(array))
+    site.environ["GPUQUEUE_REDIS_URL"] = "unix:///nowhere/store.sock"
+
+    for name in (job_id, array, f"{array}_1"):
+        shown = site.cli("show", name)
+        assert "state      succeeded" in shown.stdout
+        assert "does not answer" in shown.stderr
+        assert shown.stderr.endswith(". What the history has of it follows\n")
+    assert "succeeded" == json.loads(site.cli("show", "--json", f"{array}_0").stdout)["state"]
+    for unknown in ("99", f"{array}_7"):
+        missing = site.cli("show", unknown, check=False)
+        assert (missing.returncode, missing.stdout) in ((4, ""), (3, ""))
+        assert 1 == missing.stderr.count("\n")
