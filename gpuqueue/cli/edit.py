@@ -20,7 +20,8 @@ from gpuqueue.job import Level
 @click.option("-g", "--gpus", type=int, help="Devices, all on one host.")
 @placement_options.device
 @placement_options.device_type
-@click.option("--exclusive/--shared", default=None, help="Alone on each device, or beside others.")
+@placement_options.alone
+@placement_options.shared
 @placement_options.spread
 @placement_options.pack
 @placement_options.no_preference
@@ -47,4 +48,5 @@ def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
         level = None if priority is None else Level[priority.upper()]
         given = {name: value for name, value in changes.items() if value not in (None, ())}
         job = client.edit(checks.whole_job(job_id), level=level, **given)
-    click.echo(f"job {job.id}: {job.state}")
+        click.echo(f"job {job.id}: {job.state}")
+        placement_options.warn_if_alone(client, job)

@@ -1,15 +1,29 @@
-"""The options of ``submit`` and ``run`` that say on which device a job is put, and how."""
+"""The options of ``submit``, ``run`` and ``edit`` that say on which device a job is put, and how."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from gpuqueue.cli.completing import models, placements
+from gpuqueue.client import Client
+from gpuqueue.device import DeviceWish
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.job import Job, WaitReason
 
 Option = Callable[[Any], Any]
+
+
+def _alone(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
+    """Keep the one of these flags that is said as ``exclusive``: not both, of which one would win unseen."""
+    before = ctx.params.setdefault("exclusive", None)
+    if chosen and before is not None:
+        raise click.UsageError("--exclusive and --shared contradict each other: say one of them", ctx)
+    if chosen:
+        ctx.params["exclusive"] = param.name == "alone"
 
 
 def _prefer(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
@@ -44,6 +58,10 @@ device_type = click.option(
 spread = _preference("spread", "On the device with the most free memory.")
 pack = _preference("pack", "On the device with the least that is enough.")
 #: Only of ``edit``.
+alone = click.option(
+    "--exclusive", "alone", is_flag=True, expose_value=False, callback=_alone, help="Alone on each device."
+)
+shared = click.option("--shared", is_flag=True, expose_value=False, callback=_alone, help="Beside others.")
 no_preference = click.option(
     "--no-preference", "none", is_flag=True, expose_value=False, callback=_prefer, help="On which, the site says."
 )
@@ -55,3 +73,19 @@ OPTIONS = (
     spread,
     pack,
 )
+
+
+def warn_if_alone(client: Client, job: Job) -> None:
+    """Say so when nobody is there to run the job. It is queued all the same: nothing may go wrong any more."""
+    if job.reason is not WaitReason.DEVICE:
+        return
+    where = f" in pool {job.spec.pool}" if job.spec.pool else ""
+    missing = (
+        f"no CPU is served{where}: the job waits. Serve one with gpuqueue up --devices auto,cpu, or say --device any"
+        if job.spec.device is DeviceWish.CPU
+        else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or say --device any"
+    )
+    with contextlib.suppress(GpuQueueError):
+        if not client.queue.anybody():
+            missing = "no worker has announced a device: the job waits. Start one with gpuqueue up"
+    click.echo(f"gpuqueue: {missing}", err=True)

@@ -120,9 +120,8 @@ def places_of(spec: JobSpec) -> str:
     if spec.device is DeviceWish.CPU:
         return "the CPU"
     noun = "GPU" if spec.device is DeviceWish.GPU else "device"
-    return f"{spec.gpus} {noun}{'s' if spec.gpus > 1 else ''}" + (
-        ", GPU or CPU" if spec.device is DeviceWish.ANY else ""
-    )
+    either = spec.device is DeviceWish.ANY and not spec.placement.devices  # one that is named is of one kind
+    return f"{spec.gpus} {noun}{'s' if spec.gpus > 1 else ''}" + (", GPU or CPU" if either else "")
 
 
 def peak_of(run: Run | None) -> str:

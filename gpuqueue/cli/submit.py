@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,12 +14,12 @@ from gpuqueue.cli.arrays import array_options, tell_unknown
 from gpuqueue.cli.attend import Attendance
 from gpuqueue.cli.completing import directories, files, pools, tags
 from gpuqueue.cli.notice_options import NOTICE_OPTIONS, warn_if_nobody_sends
+from gpuqueue.cli.placement_options import warn_if_alone
 from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found, tell_if_past
 from gpuqueue.client import Client
 from gpuqueue.command import sentence
-from gpuqueue.device import DeviceWish
-from gpuqueue.errors import BadRequest, GpuQueueError
-from gpuqueue.job import Job, Level, WaitReason
+from gpuqueue.errors import BadRequest
+from gpuqueue.job import Job, Level
 from gpuqueue.window import Window
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -142,22 +141,6 @@ def _submit(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any
     )
 
 
-def _warn_if_alone(client: Client, job: Job) -> None:
-    """Say so when nobody is there to run the job. It is queued all the same: nothing may go wrong any more."""
-    if job.reason is not WaitReason.DEVICE:
-        return
-    where = f" in pool {job.spec.pool}" if job.spec.pool else ""
-    missing = (
-        f"no CPU is served{where}: the job waits. Serve one with gpuqueue up --devices auto,cpu, or say --device any"
-        if job.spec.device is DeviceWish.CPU
-        else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or say --device any"
-    )
-    with contextlib.suppress(GpuQueueError):
-        if not client.queue.anybody():
-            missing = "no worker has announced a device: the job waits. Start one with gpuqueue up"
-    click.echo(f"gpuqueue: {missing}", err=True)
-
-
 @click.command(cls=WithRest)
 @job_options
 @array_options
@@ -186,7 +169,7 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
             raise
         tell_unknown(job)
         tell_if_past(begin, job)
-        _warn_if_alone(client, job)
+        warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
 
 
@@ -223,6 +206,6 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         job = _submit(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
         tell_if_past(begin, job)
-        _warn_if_alone(client, job)
+        warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
         sys.exit(Attendance(client, job.id, ours=True).to_the_end())

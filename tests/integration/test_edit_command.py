@@ -186,4 +186,39 @@ def test_who_does_not_ask_for_time_is_not_refused_for_it(site: Site, client: Cli
     site.cli("edit", str(job), "--name", "other")
 
     assert "other" == client.get(job).spec.name
-    assert 2 == site.cli("edit", str(job), "--time", "1h", check=False).returncode
+    assert 5 == site.cli("edit", str(job), "--time", "1h", check=False).returncode
+
+
+def test_alone_and_beside_others_is_not_both(site: Site, client: Client) -> None:
+    """The last word would win unseen."""
+    job = submit(site, "--mem", "64M")
+
+    for words in (["--exclusive", "--shared"], ["--shared", "--exclusive"]):
+        done = site.cli("edit", str(job), *words, check=False)
+        assert (2, "") == (done.returncode, done.stdout)
+        assert "--exclusive and --shared contradict each other: say one of them" in done.stderr
+    assert not client.get(job).spec.placement.exclusive
+
+
+def test_who_is_sent_where_nobody_serves_is_told(site: Site, client: Client) -> None:
+    """As at submit: the job waits for a device that may never come."""
+    job = submit(site, "--mem", "64M")
+
+    done = site.cli("edit", str(job), "--device", "cpu")
+
+    assert f"job {job}: queued\n" == done.stdout
+    assert "no CPU is served: the job waits. Serve one with gpuqueue up --devices auto,cpu" in done.stderr
+    assert WaitReason.DEVICE is client.get(job).reason
+    assert "" == site.cli("edit", str(job), "--device", "gpu").stderr
+
+
+def test_who_names_a_device_is_not_said_to_want_either_kind(site: Site, client: Client) -> None:
+    """A device that is named is a GPU, or it is none."""
+    uuid = make_offer().device.uuid
+    job = submit(site, "--mem", "64M", "--device", uuid)
+    either = submit(site, "--mem", "64M", "--device", "any")
+
+    assert f"64M on 1 device, only {uuid}" in site.cli("show", str(job)).stdout
+    assert f"64M on 1 device, only {uuid}" in site.cli("why", str(job)).stdout
+    assert "64M on 1 device, GPU or CPU" in site.cli("show", str(either)).stdout
+    assert DeviceWish.ANY is client.get(job).spec.device

@@ -69,7 +69,7 @@ def test_jobs_run_where_they_were_put(cards: Site) -> None:
     }
     assert [f"sim-{host}-0"] == wanted["placement"]["devices"]
     story = cards.cli("show", str(alone)).stdout
-    assert f"all on 1 device, GPU or CPU, alone there, only sim-{host}-0" in story
+    assert f"all on 1 device, alone there, only sim-{host}-0" in story
     assert "lease 4G" in story
     (first, *_) = json.loads(cards.cli("gpus", "--json").stdout)
     assert (True, 0) == (first["exclusive"], first["free_bytes"])
