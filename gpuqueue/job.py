@@ -65,6 +65,13 @@ class JobState(str, Enum):
         """Return whether a job in this state holds a device."""
         return self in {JobState.STARTING, JobState.RUNNING, JobState.CANCELLING}
 
+    @property
+    def said(self) -> str:
+        """Return it as one says it of a job: ``is running``, ``has succeeded``, ``was lost``."""
+        if self in {JobState.SUCCEEDED, JobState.FAILED}:
+            return f"has {self}"
+        return f"was {self}" if self.is_end else f"is {self}"
+
 
 ENDS = frozenset({JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.LOST})
 

@@ -248,12 +248,15 @@ def _limit(measure: Measure, value: str) -> Limit | None:
     if amount == "none":
         return None
     refuses = beyond == "refuse" or measure is Measure.QUEUED_JOBS
-    return Limit(_size(amount) if measure is Measure.RUNNING_MEM else _count(amount), refuses)
+    try:
+        return Limit(_size(amount) if measure is Measure.RUNNING_MEM else _count(amount), refuses)
+    except BadRequest as error:
+        raise BadRequest(f"{measure}: {error}, or none for no limit") from None
 
 
 def _count(text: str) -> int:
     if not _COUNT.fullmatch(text):
-        raise BadRequest(f"{brief(text)} is no whole number")
+        raise BadRequest(f"{brief(text)} is no number of them: write one from 0 to 999999999")
     return int(text)
 
 

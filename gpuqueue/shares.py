@@ -34,9 +34,9 @@ class Shares:
         users: dict[str, float] = {}
         weights: dict[str, float] = {}
         for each in filter(None, map(str.strip, shares.split(","))):
-            name, _, weight = each.partition("=")
+            name, equals, weight = each.partition("=")
             whose, name = (weights, name[1:]) if name.startswith("@") else (users, name)
-            if not _NAME.fullmatch(name.strip()):
+            if not equals or not _NAME.fullmatch(name.strip()):
                 raise BadRequest(f"{brief(each)} is no share: write ann=2 for a user, @vision=3 for a group")
             whose[name.strip()] = _weight(weight)
         unknown = weights.keys() - members.keys()

@@ -41,6 +41,8 @@ def up(devices: str | None, *, foreground: bool) -> None:
       gpuqueue up --devices sim:2x24G              to try things out without a GPU
       gpuqueue up --foreground                     for systemd and containers
     """  # noqa: D301 - \b is click's mark for lines to keep
+    if devices is not None and not devices.strip():
+        raise BadRequest("--devices is empty: write auto, gpu, cpu or simulated ones like sim:4x24G, or leave it out")
     machine = Machine(Settings.load())
     if not foreground:
         _start(machine, devices)

@@ -74,10 +74,10 @@ def simulate(
             raise BadRequest("--example and --make print a trace and take none: choose one")
         click.echo(made.EXAMPLE if count is None else "\n".join(trace.write(made.made(count, seed))), nl=bool(count))
         return
-    if file is None or devices is None:
-        raise BadRequest(
-            "name a trace and the devices: gpuqueue simulate trace.csv --devices 4x24G (--example prints a trace)"
-        )
+    if file is None:
+        raise BadRequest("name a trace: gpuqueue simulate trace.csv --devices 4x24G (--example prints a trace)")
+    if devices is None:
+        raise BadRequest(f"say on which devices: gpuqueue simulate {short(file, 60)} --devices 4x24G")
     if as_json and plot is not None:
         raise BadRequest("--json and --plot exclude each other: choose one")
     if plot is not None:
@@ -137,9 +137,8 @@ def _read(file: str) -> Trace:
         with open(file, encoding="utf-8", newline="") as lines:  # noqa: PTH123 - brief() below names it as it was given
             return trace.read(lines, short(file, 60))
     except OSError as error:
-        raise GpuQueueError(
-            f"cannot read {brief(file)}: {error.strerror}: gpuqueue simulate --example prints a trace"
-        ) from error
+        remedy = "name a trace that is there; gpuqueue simulate --example prints one"
+        raise GpuQueueError(f"cannot read {brief(file)}: {error.strerror}: {remedy}") from error
 
 
 def _left_out(jobs: Trace, told: Comparison) -> list[str]:

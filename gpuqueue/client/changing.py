@@ -94,7 +94,7 @@ class Changing(Choosing):
             return state
         known = self.show(job).job
         if known.state.is_end:
-            raise Refused(f"job {name} is {known.state}: only a job that waits can be moved")
+            raise Refused(f"job {name} {known.state.said}: only a job that waits can be moved")
         raise BadRequest(f"{name} waits with its array, which goes in its own order: move all of {name.id}")
 
     def edit(  # noqa: PLR0913 - each is one thing that a person may change, as for submit
@@ -183,7 +183,7 @@ class Changing(Choosing):
         except Unknown as unknown:
             state = edit(ends=self._ends(unknown.job_ids))
         if state is None:
-            raise Refused(f"job {job_id} is {self.show(job_id).job.state}: only a job that waits can be edited")
+            raise Refused(f"job {job_id} {self.show(job_id).job.state.said}: only a job that waits can be edited")
         return self.get(job_id)
 
     def _changed(self, act: str, job: int | str, missed: Missed | None) -> Changed:
@@ -233,7 +233,7 @@ class Changing(Choosing):
                 what = "is held" if verb == "release" else "waits"
                 raise Refused(f"nothing of {name} {what}: there is nothing to {verb}, see gpuqueue show {name.id}")
             state = self.get(job).state if name.member else done.state
-            raise Refused(f"job {job} is {state}: there is nothing to {verb}, see gpuqueue show {job}")
+            raise Refused(f"job {job} {state.said}: there is nothing to {verb}, see gpuqueue show {job}")
         return done.state
 
     def drain(self, *devices: str, reason: str = "", all_here: bool = False) -> list[DeviceStatus]:

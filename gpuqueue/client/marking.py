@@ -59,5 +59,5 @@ class Marking(Looking):
             raise BadRequest(f"{name} has no story of its own yet: say it of all of {name.id}")
         if not self.queue.mark(job_id, mark, by=self._by, ended=recorded.job):
             raise Refused(
-                f"job {name} is {known.state} in the history, and the queue does not know it: try again later"
+                f"job {name} {known.state.said} in the history, and the queue does not know it: try again later"
             )

@@ -122,7 +122,15 @@ def _shown(name: str, value: object) -> str:
         return format_bytes(value) if value else "0"
     if name.endswith("_s") and isinstance(value, float):
         return format_duration(value)
-    return without_password(str(value)) if name.endswith("_url") else str(value)
+    text = _in_one_line(str(value)) if name in _BY_LINES else str(value)
+    return without_password(text) if name.endswith("_url") else text
 
+
+def _in_one_line(entries: str) -> str:
+    return "; ".join(filter(None, map(str.strip, entries.splitlines())))
+
+
+#: Settings in which a line end and a semicolon mean the same.
+_BY_LINES = frozenset({"limits", "pool_limits"})
 
 CHECKS = (file, reading, variables, targets, values)

@@ -128,7 +128,7 @@ class Changes(Store):
         if reply[0] == "of":
             raise not_yours(job_id, reply[1])
         if reply[0] == "stands":
-            raise Refused(f"job {job_id} is {reply[1]}: only a job that waits can be moved")
+            raise Refused(f"job {job_id} {JobState(reply[1]).said}: only a job that waits can be moved")
         return state_in(reply[0])
 
     @answering

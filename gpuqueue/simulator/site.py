@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.simulator.trace import Request
-from gpuqueue.units import parse_bytes
+from gpuqueue.units import format_bytes, parse_bytes
 from gpuqueue.words import brief
 
 _CARDS = re.compile(r"(?:(\d{1,4})x)?(\S+)", re.ASCII)
@@ -38,17 +38,20 @@ class Site:
     def parse(cls, text: str, *, slots: int, headroom_bytes: int = 0) -> Site:
         """Return the site that ``4x24G,2x80G/8x24G`` describes: kinds of cards by commas, hosts by slashes.
 
+        A ``sim:`` before it is taken as read: ``gpuqueue up`` wants one there.
+
         Raises:
             BadRequest: it describes none, or no card has memory beyond the headroom.
 
         """
         cards: list[Card] = []
-        for number, words in enumerate(text.split("/")):
+        for number, words in enumerate(text.strip().removeprefix("sim:").split("/")):
             host = f"host{number}"
             sizes = [size for word in words.split(",") for size in _sizes(word)]
             for index, total_bytes in enumerate(sizes):
                 if total_bytes <= headroom_bytes:
-                    raise BadRequest(f"{brief(text)}: a headroom of {headroom_bytes} bytes leaves nothing of a card")
+                    headroom, total = format_bytes(headroom_bytes), format_bytes(total_bytes)
+                    raise BadRequest(f"a headroom of {headroom} leaves nothing of a card with {total}: see --headroom")
                 cards.append(
                     Card(
                         uuid=f"sim-{host}-{index}",
@@ -85,6 +88,6 @@ class Site:
 
 def _sizes(word: str) -> list[int]:
     match = _CARDS.fullmatch(word.strip())
-    if match is None or not int(match[1] or 1):
+    if match is None or not int(match[1] or 1) or not match[2][0].isdigit():
         raise BadRequest(f"{brief(word)} names no devices: write 4x24G, with commas between kinds, / between hosts")
     return [parse_bytes(match[2])] * int(match[1] or 1)

@@ -388,8 +388,12 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "name a trace and the devices"),
-        (("t.csv",), "name a trace and the devices"),
+        ((), "name a trace: gpuqueue simulate trace.csv"),
+        (("t.csv",), "say on which devices: gpuqueue simulate t.csv --devices 4x24G"),
+        (("-", "--devices", "foo"), "'foo' names no devices: write 4x24G"),
+        (("-", "--devices", "2x1G", "--headroom", "2G"), "a headroom of 2G leaves nothing of a card with 1G"),
+        (("-", "--devices", "24G", "--shares", "foo"), "--shares: 'foo' is no share: write ann=2"),
+        (("-", "--devices", "sim:1x1G"), "no job of the trace fits these devices"),
         (("--example", "--make", "5"), "choose one"),
         (("t.csv", "--devices", "24G"), "cannot read 't.csv': No such file"),
         (("-", "--devices", "24"), "say the unit: 24M or 24G"),

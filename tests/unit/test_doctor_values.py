@@ -32,6 +32,14 @@ def test_every_value_is_told_with_its_origin() -> None:
     assert "empty (default)" == told["pool"]
 
 
+def test_a_list_on_several_lines_is_told_on_one() -> None:
+    """A line end would be shown as what no terminal obeys."""
+    limits = "\n*: running_jobs=4\n  ann: running_gpus=2\n"
+    told = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LIMITS": limits})}
+
+    assert "*: running_jobs=4; ann: running_gpus=2 (environment GPUQUEUE_LIMITS)" == told["limits"]
+
+
 @pytest.mark.parametrize("apprise", [True, False])
 def test_targets_are_told_by_their_names_alone(monkeypatch: pytest.MonkeyPatch, *, apprise: bool) -> None:
     """Their addresses are secret; and without Apprise here nothing is sent to them from here."""

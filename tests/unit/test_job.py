@@ -105,3 +105,20 @@ def test_a_limit_beyond_the_last_step_counts_as_none_in_matching() -> None:
 def test_the_environment_stays_out_of_repr() -> None:
     """People paste logs, and environments hold secrets."""
     assert "hunter2" not in repr(make_spec(env={"SECRET": "hunter2"}))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (JobState.RUNNING, "is running"),
+        (JobState.HELD, "is held"),
+        (JobState.CANCELLING, "is cancelling"),
+        (JobState.SUCCEEDED, "has succeeded"),
+        (JobState.FAILED, "has failed"),
+        (JobState.CANCELLED, "was cancelled"),
+        (JobState.LOST, "was lost"),
+    ],
+)
+def test_a_state_is_said_as_people_say_it(state: JobState, words: str) -> None:
+    """No job is succeeded."""
+    assert words == state.said

@@ -22,7 +22,7 @@ def test_nothing_said_is_nothing_special() -> None:
 @pytest.mark.parametrize(
     ("shares", "groups", "words"),
     [
-        ("ann", "", "'' is no share: a number"),
+        ("ann", "", "'ann' is no share: write ann=2"),
         ("ann=0", "", "'0' is no share: a number"),
         ("ann=-1", "", "'-1' is no share: a number"),
         ("ann=1e9", "", "'1e9' is no share: a number"),
