@@ -175,8 +175,10 @@ class Limits:
             yield from self._own(user, uses)
         for group in sorted(self.groups):
             yield from self._group(group, uses)
-        for measure, limit in self.users.get(EVERYBODY, {}).items():
-            yield Bound(whose=EVERYBODY, measure=measure, limit=limit, used=None)
+        everybody = self.users.get(EVERYBODY, {})
+        for measure in Measure:
+            if measure in everybody:
+                yield Bound(whose=EVERYBODY, measure=measure, limit=everybody[measure], used=None)
 
     def _of_user(self, user: str, uses: Mapping[str, Use]) -> Iterator[Bound]:
         yield from self._own(user, uses)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from gpuqueue.later import later
 if TYPE_CHECKING:
     from gpuqueue import limits as limiting
     from gpuqueue import run as runs
+    from gpuqueue import standing
     from gpuqueue import why as whys
     from gpuqueue.event import Event
     from gpuqueue.limits import LimitsInUse
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 else:
     limiting = later("gpuqueue.limits")
     runs = later("gpuqueue.run")
+    standing = later("gpuqueue.standing")
     whys = later("gpuqueue.why")
 
 #: Most jobs that are asked for at once: one that serves others must not stop for a whole queue.
@@ -102,6 +104,8 @@ class Looking(Connection):
 
     def _known(self, job_id: int) -> Record | None:
         job = self.queue.get(job_id)
+        if job is not None and job.tally is not None and job.state is JobState.RUNNING:
+            job = standing.standing(job, self.queue.members(job_id))
         record = self.book.get(job_id)
         if job is not None:
             return self._with_current_run(replace(record or runs.Record(job=job), job=job))
@@ -207,7 +211,7 @@ class Looking(Connection):
                 logs={**first.logs, **each.logs},
                 devices={**first.devices, **each.devices},
             )
-        return replace(first, jobs=tuple(found[:most]), after=None)
+        return replace(first, jobs=tuple(_standing(found[:most])), after=None)
 
     @staticmethod
     def _wanted(page: Listing, user: str | None) -> list[Job]:
@@ -299,3 +303,19 @@ class Looking(Connection):
 
         meant = named(self.devices(), names, host=self.settings.host, all_here=all_here)
         return [each.device.uuid for each in meant]
+
+
+def _standing(jobs: Sequence[Job]) -> Iterator[Job]:
+    """Yield *jobs*, arrays as their members stand; one of which not every member is there stays as it is."""
+    members: dict[int, list[JobState]] = {}
+    for job in jobs:
+        if job.member is not None:
+            members.setdefault(job.member.array_id, []).append(job.state)
+    for job in jobs:
+        array, here = job.spec.array, job.tally
+        if job.state is not JobState.RUNNING or array is None or here is None:
+            yield job
+            continue
+        taken = len(array) - len(here.left) - len(here.held) - sum(here.ended.values())
+        found = members.get(job.id, [])
+        yield standing.standing(job, found) if len(found) == taken else job

@@ -97,6 +97,11 @@ def job(job_id: int | str) -> str:
     return f"{PREFIX}j:{job_id}"
 
 
+def members(array_id: int | str) -> str:
+    """Return the key of the members of an array that are jobs of their own."""
+    return f"{PREFIX}am:{array_id}"
+
+
 def spec(job_id: int | str) -> str:
     """Return the key of a job's spec."""
     return f"{PREFIX}s:{job_id}"

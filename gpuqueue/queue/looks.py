@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_started
 from gpuqueue.errors import Unreadable
-from gpuqueue.job import Job, WaitReason
+from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.later import later
 from gpuqueue.listing import Listing
 from gpuqueue.queue import keys, surroundings
@@ -58,6 +58,14 @@ class Looks(Recovery, Fleet, Ticks):
         found.ask_devices(pipe)
         found.take_devices(pipe.execute())
         return self._with_reasons([job], found)[0]
+
+    @answering
+    def members(self, array_id: int) -> list[JobState]:
+        """Return where each member of an array stands that was taken and has not ended; of no array nothing."""
+        pipe = self._redis.pipeline(transaction=False)
+        for member_id in self._redis.smembers(keys.members(array_id)):
+            pipe.hget(keys.job(member_id), "st")
+        return [JobState(state) for state in pipe.execute() if state]
 
     @answering
     def record(self, job_id: int) -> Record | None:

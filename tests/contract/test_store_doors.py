@@ -186,6 +186,7 @@ def test_each_command_gives_what_the_library_gives(start_store: StartStore) -> N
     url = start_store()
     admin = connect(url)
     admin.hset("h", mapping={"a": "1", "b": "ü\udcfe"})
+    admin.sadd("m", "p", "q")
     admin.zadd("z", {"x": 1, "y": 2, "w": 3})
     admin.xadd("s", {"f": "v", "g": ""}, id="1-1")
     admin.set("k", "")
@@ -199,6 +200,7 @@ def test_each_command_gives_what_the_library_gives(start_store: StartStore) -> N
         "hkeys": lambda door: door.hkeys("h"),
         "hlen": lambda door: door.hlen("h"),
         "hset": lambda door: (door.hset("new", "f", 1.5), door.hset("new", "f", "x"), door.hdel("new", "f", "g")),
+        "smembers": lambda door: (door.smembers("m"), door.smembers("none")),
         "zcard": lambda door: door.zcard("z"),
         "zrange": lambda door: (door.zrange("z", 0, -1), door.zrange("z", "(1", "+inf", byscore=True, offset=0, num=1)),
         "xlen": lambda door: door.xlen("s"),

@@ -116,6 +116,28 @@ def test_members_that_never_began_are_named(site: Site) -> None:
     assert "state      cancelled (before it started)" in site.cli("show", f"{array}_5").stdout
 
 
+def test_an_array_stands_as_the_last_of_its_members_do(site: Site) -> None:
+    """It does not run where what is left of it is held, or waits to run again."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-1", retries=1).id
+    runs = [must_claim(site.queue) for _ in range(2)]
+    assert ["starting"] * 2 == [str(each.state) for each in client.jobs() if each.member is not None]
+    assert JobState.RUNNING is client.show(array).job.state
+
+    for run, code in zip(runs, (0, 1), strict=True):
+        state = JobState.FAILED if code else JobState.SUCCEEDED
+        ending = Ending.from_status(code << 8)
+        site.queue.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1, devices=())
+
+    assert "state      queued (retry)" in site.cli("show", str(array)).stdout
+    assert ["queued", "queued"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)]
+    client.hold(f"{array}_1")
+    assert "state      held" in site.cli("show", str(array)).stdout
+    assert ["held", "held"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)]
+    client.release(array)
+    assert JobState.QUEUED is client.show(array).job.state
+
+
 def test_parts_are_cancelled_held_and_released(site: Site) -> None:
     """What there is nothing to do about says so, with the documented code."""
     client = quiet(site)

@@ -69,6 +69,10 @@ class Commands:
         """Delete fields; return how many there were."""
         return self._do(("HDEL", key, *fields), _same)
 
+    def smembers(self, key: str) -> Any:
+        """Return the members of a set."""
+        return self._do(("SMEMBERS", key), set)
+
     def zcard(self, key: str) -> Any:
         """Return how many members a sorted set has."""
         return self._do(("ZCARD", key), _same)
