@@ -43,7 +43,9 @@ class LogTail:
             self.path, self._offset = path, 0
 
     def rest(self) -> Iterator[bytes]:
-        """Yield what was written since the last time. What is gone by now is told in a line of our own.
+        """Yield what was written since the last time, up to the end as it is now: a job may write faster than we read.
+
+        What is gone by now is told in a line of our own.
 
         Raises:
             Refused: the log belongs to somebody else, or is none.
@@ -95,7 +97,7 @@ class LogTail:
         if size < came_from:  # cut back, where the file system knows no holes
             self._offset = size
             yield b"\ngpuqueue: the log was cut here, and goes on below\n"
-        while chunk := os.pread(log, CHUNK_BYTES, self._offset):
+        while chunk := os.pread(log, max(0, min(CHUNK_BYTES, size - self._offset)), self._offset):
             kept = chunk[: _hole(log, self._offset) - self._offset]
             if kept:
                 self._offset += len(kept)

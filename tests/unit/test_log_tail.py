@@ -104,3 +104,22 @@ def test_standard_error_is_read_beside_the_log(tmp_path: Path) -> None:
     (tmp_path / "stderr").write_bytes(b"err\nend\n")
     (tmp_path / "stderr.times").write_text("100.0 4\n102.0 8\n")
     assert (True, b"end\n") == since(tmp_path / "log", 101.0, STDERR)
+
+
+def test_a_job_that_writes_faster_than_one_reads_keeps_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look ends where the log ended when it began; ``logs --tail 5`` went on for as long as the job wrote."""
+    monkeypatch.setattr(logs, "CHUNK_BYTES", 8)
+    log = tmp_path / "log"
+    log.write_bytes(b"line 1\nline 2\n")
+    tail = LogTail()
+    tail.turn_to(log)
+
+    seen = b""
+    for chunk in tail.rest():
+        seen += chunk
+        assert len(seen) < MIB, "it never ends"
+        with log.open("ab") as file:
+            file.write(b"more\n" * 2)
+
+    assert b"line 1\nline 2\n" == seen
+    assert b"more\n" * 4 == b"".join(tail.rest()), "the next look goes on there"
