@@ -212,8 +212,17 @@ class Runner:
         shim = self._shim_of(run, spec, env, run.lock_fd)
         run.since_s = self._clock.monotonic_s()
         self._runs.wake()  # for the sampler: a short run is over before its next turn
+        self._keep_begin(run)
         log.info("started %s: %s", run, spec.name)
         return shim
+
+    @staticmethod
+    def _keep_begin(run: LiveRun) -> None:
+        """Keep when the run began. Who adopts it before the first beat would count its time from the adoption."""
+        try:
+            run.directory.keep_meters(run.figures())
+        except OSError as error:  # the next beat keeps it
+            log.warning("%s: its run directory cannot be written: %s", run, error)
 
     def _shim_of(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim:
         """Start the shim of *run*. It alone holds the run's lock from then on: free means gone.

@@ -234,7 +234,8 @@ def _run_lines(run: Run) -> list[str]:
         label = device_label(device) if device.name else "?"
         promised = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
         lines.append(f"  device     {promised}, peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})")
-        lines += [f"             {words}" for words in (_activity(device.activity), _memory(device)) if words]
+        seen = (_activity(device.activity), memory_line(device, run.duration_s))
+        lines += [f"             {words}" for words in seen if words]
     return lines
 
 
@@ -270,16 +271,21 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 LINE_WIDTH = 48
 
 
-def _memory(device: RunDevice) -> str:
-    """Return how the run's memory went as a line of blocks, full height for its largest; empty without a timeline."""
+def memory_line(device: RunDevice, duration_s: float | None = None) -> str:
+    """Return how the run's memory went as a line of blocks, full height for its largest; empty without a timeline.
+
+    It is as long as the run was: blank where nobody looked, also at the end.
+    """
     line = device.timeline
     if line is None or not any(line.bytes):
         return ""
-    width = min(LINE_WIDTH, len(line.bytes))
+    steps = [*line.bytes, *[None] * (int((duration_s or 0.0) / line.step_s) - len(line.bytes))]
+    width = min(LINE_WIDTH, len(steps))
     largest = max(each for each in line.bytes if each is not None)
     cells = []
     for cell in range(width):
-        part = line.bytes[cell * len(line.bytes) // width : (cell + 1) * len(line.bytes) // width]
-        known = [each for each in part if each is not None]
+        known = [
+            each for each in steps[cell * len(steps) // width : (cell + 1) * len(steps) // width] if each is not None
+        ]
         cells.append(BLOCKS[max(known) * (len(BLOCKS) - 1) // largest] if known else " ")
-    return f"memory {''.join(cells)} over {format_duration(len(line.bytes) * line.step_s)}"
+    return f"memory {''.join(cells)} over {format_duration(len(steps) * line.step_s)}"

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,38 @@ def test_a_job_that_ignores_sigterm_is_gone_before_anybody_else_may_have_it(stor
         assert ProcessIdentity.of(int(pid)) is None
     finally:
         site.stop()
+
+
+def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) -> None:
+    """A worker killed before its first beat left no word of it: the line of memory began anew at the adoption.
+
+    Drawn from the run's start it seemed to stop in the middle of the run.
+    """
+    site.start_recorder()
+    site.environ["GPUQUEUE_BEAT"] = "4s"  # none before it is killed
+    worker = site.start_worker()
+    gate = tmp_path / "gate"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done"), mem_bytes=MIB))
+    until(lambda: "started job" in site.log(), what="the start")
+    began_s = time.monotonic()
+    site.end(worker, signal.SIGKILL)
+    until(lambda: time.monotonic() - began_s > 2.0, what="a while without a worker")
+
+    site.environ["GPUQUEUE_BEAT"] = "0.2s"
+    site.start_worker()
+    until(lambda: looks_at(site) > 1, what="looks of the next worker")
+    adopted_s = time.monotonic() - began_s
+    gate.touch()
+
+    site.until_recorded(job.id)
+    timeline = site.client.show(job.id).runs[-1].devices[0].timeline
+    assert timeline is not None
+    assert len(timeline.bytes) * timeline.step_s > adopted_s - 0.5
+
+
+def looks_at(site: Site) -> int:
+    """Return how many looks at the one run its worker has kept."""
+    (directory,) = site.settings.runs_dir.glob("[0-9]*/*")
+    kept = directory / "meters"
+    devices = json.loads(kept.read_text())["devices"] if kept.exists() else {}
+    return sum(each["samples"] for each in devices.values())

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from gpuqueue.cli.render import table
+from gpuqueue.cli.render import memory_line, table
+from gpuqueue.device import Timeline
+from gpuqueue.run import RunDevice
 from gpuqueue.words import plain, short
 
 
@@ -15,3 +17,12 @@ def test_columns_are_aligned_and_long_names_cut() -> None:
     """A table is read by its columns."""
     assert "A    B\nxx   1\ny   22" == table(("A", "B"), [("xx", "1"), ("y", "22")], right=(1,))
     assert "abcdefg…" == short("abcdefghij", 8)
+
+
+def test_a_line_of_memory_is_as_long_as_the_run() -> None:
+    """Where nobody looked it is blank: one that ended before the run did looked like a run that ended there."""
+    device = RunDevice(uuid="GPU-1", lease_bytes=8, timeline=Timeline(step_s=1.0, bytes=(4, 8, None, 4)))
+
+    assert "memory ▄█ ▄ over 4.0s" == memory_line(device)
+    assert "memory ▄█ ▄   over 6.0s" == memory_line(device, 6.2)
+    assert "" == memory_line(RunDevice(uuid="GPU-1", lease_bytes=8), 6.2)
