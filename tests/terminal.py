@@ -54,6 +54,7 @@ class Terminal:
         columns: int = 80,
         rows: int = 24,
         directory: Path | None = None,
+        term: str = "xterm-256color",
     ) -> None:
         self._screen = Screen(columns, rows)
         self._stream = pyte.ByteStream(self._screen)
@@ -61,7 +62,7 @@ class Terminal:
         self.written = b""
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-        wanted = {**environ, "TERM": "xterm-256color", "COLUMNS": str(columns), "LINES": str(rows)}
+        wanted = {**environ, "TERM": term, "COLUMNS": str(columns), "LINES": str(rows)}
         self.process = subprocess.Popen(
             command,
             stdin=theirs,

@@ -85,11 +85,6 @@ def labels(job: Job) -> list[tuple[str, JobState]]:
     return [(f"{job.id}_[{short(text, SHOWN)}{most}]", state) for text, state in rows if text]
 
 
-def label(job: Job) -> str:
-    """Return what a list of one line a job calls *job*; of an array, what waits or is held of it."""
-    return next((name for name, _ in labels(job)), job.label)
-
-
 def story(job: Job) -> list[str]:
     """Return what ``show`` says of an array beside what it says of any job, or whose member a job is."""
     if job.member is not None:

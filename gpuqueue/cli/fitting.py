@@ -34,6 +34,11 @@ def terminal_width() -> int | None:
         return 80
 
 
+def is_dumb() -> bool:
+    """Return whether the terminal knows nothing but lines: one in an editor, or on paper."""
+    return os.environ.get("TERM") in {"dumb", "unknown"}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Column(Generic[L]):
     """One column. ``cell`` returns what it holds in so many characters; it is never made narrower than ``least``.

@@ -8,11 +8,13 @@ import sys
 import click
 
 from gpuqueue.cli.completing import users
+from gpuqueue.cli.fitting import is_dumb
 from gpuqueue.cli.queue_json import progress_to_plain
 from gpuqueue.cli.screen import lines
 from gpuqueue.cli.screen.snapshot import Snapshot, take
 from gpuqueue.client import Client
 from gpuqueue.codec import job_to_plain
+from gpuqueue.errors import BadRequest
 
 
 @click.command()
@@ -42,10 +44,14 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
         if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
             click.echo(lines.as_text(take(client, user=user), client.settings.beat_s, user))
             return
+        if is_dumb():
+            raise BadRequest("this terminal can show nothing but lines (TERM): gpuqueue top --once prints one picture")
         client.queue.now_ms()  # what does not answer is told before the screen is taken
         from gpuqueue.cli.screen.app import Top  # noqa: PLC0415 - Textual takes a while, and a pipe needs none of it
 
-        Top(client, user=user, interval_s=interval).run()
+        screen = Top(client, user=user, interval_s=interval)
+        screen.run()
+        sys.exit(screen.return_code or 0)
 
 
 def snapshot_to_plain(seen: Snapshot) -> dict[str, object]:

@@ -8,6 +8,7 @@ import sys
 import time
 from datetime import datetime, timezone
 
+from gpuqueue.cli.fitting import is_dumb
 from gpuqueue.client import Client
 from gpuqueue.command import say
 from gpuqueue.errors import GpuQueueError
@@ -39,7 +40,7 @@ class WaitLine:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._is_terminal = sys.stderr.isatty()
+        self._is_terminal = sys.stderr.isatty() and not is_dumb()
         self._began_s = time.monotonic()
         self._asked_s = self._wrote_s = float("-inf")
         self._why = self._told = ""

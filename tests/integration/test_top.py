@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
+import pytest
 from factories import BOB, make_offer, make_spec, must_claim, serve
 from own_store import OwnStore
 from site_of_one import BIN, Site
 from terminal import Terminal
 
+from gpuqueue.array import Array
 from gpuqueue.job import JobState, Level
 from gpuqueue.queue.lease import Alive
 from gpuqueue.units import GIB
@@ -145,3 +149,49 @@ def test_without_a_store_one_line_says_so(site: Site) -> None:
     with Terminal(TOP, environ) as terminal:
         assert 4 == terminal.ended()
         assert "does not answer" in terminal.picture()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_gives_the_terminal_back(site: Site, number: signal.Signals) -> None:
+    """The shell's own screen is there again, and the mouse is its own: neither was after a kill."""
+    site.cli("db", "upgrade")
+    with Terminal(
+        ["/bin/sh", "-c", f"echo before; {' '.join(TOP)}; echo left with $?; read line"], site.environ
+    ) as shell:
+        shell.shows("0 running")
+        (top,) = children(shell.process.pid)
+        os.kill(top, number)
+        shell.shows(f"left with {128 + number}")
+        assert "before" in shell.lines()
+        for mode in (b"1049", b"1000", b"1003"):
+            assert shell.written.rfind(b"?" + mode + b"l") > shell.written.rfind(b"?" + mode + b"h")
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that *pid* has started."""
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def test_a_terminal_that_knows_lines_alone_is_told_what_does(site: Site) -> None:
+    """It was covered with the marks of a screen that it does not have."""
+    with Terminal(TOP, site.environ, columns=120, term="dumb") as terminal:
+        assert 2 == terminal.ended()
+        terminal.shows("gpuqueue top --once prints one picture")
+        assert b"\x1b" not in terminal.written
+
+
+def test_what_is_held_of_an_array_has_its_own_line_and_key(site: Site) -> None:
+    """Beside what waits of it; on that line the key releases."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer(host=site.settings.host))
+    array = site.queue.submit(make_spec(name="sweep", array=Array.parse("0-9"))).id
+    site.cli("hold", f"{array}_0-3")
+
+    with Terminal(TOP, site.environ, columns=100) as terminal:
+        terminal.shows(f"{array}_[4-9]")
+        assert "held" in terminal.shows(f"{array}_[0-3]")
+        terminal.press("\x1b[B")  # down
+        terminal.press("h")
+        terminal.shows(f"{array}_[0-9]")
+        terminal.press("c")
+        terminal.shows(f"Cancel job {array} with all its members")

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
 from factories import BOB, make_device, make_spec
 
+from gpuqueue.array import Array, Indexes, Tally
 from gpuqueue.cli.log_end import log_lines
 from gpuqueue.cli.queue_table import COLUMNS
 from gpuqueue.cli.screen.lines import (
@@ -14,6 +16,7 @@ from gpuqueue.cli.screen.lines import (
     STRANGERS,
     Order,
     bar,
+    head_line,
     job_lines,
     level_beside,
     memory_parts,
@@ -123,6 +126,19 @@ def test_a_jobs_row_tells_what_it_holds_and_how_far_it_is() -> None:
     assert ("1G/8G", "2:00/1:00:00") == (row["MEMORY"], row["TIME"])
     assert row["PROGRESS / REASON"].startswith("████····  50 % 5/10")
     assert "\x1b" not in "".join(row.values())
+
+
+def test_an_array_has_a_line_for_what_waits_and_one_for_what_is_held() -> None:
+    """What was held was not to be seen while another part waited. One that is all taken has none, as in queue."""
+    spec = {"array": Array.parse("0-99")}
+    parted = replace(job(1, **spec), tally=Tally(left=Indexes.parse("4-99"), held=Indexes.parse("0-1"), ended={}))
+    taken = replace(job(2, **spec), tally=Tally(left=Indexes(()), held=Indexes(()), ended={}))
+    site = Snapshot(at=NOW, devices=(), jobs=(parted, taken, job(3)))
+
+    shown = [(line.label, line.stands) for line in job_lines(site, Order.ID)]
+
+    assert [("1_[4-99]", JobState.QUEUED), ("1_[0-1]", JobState.HELD), ("3", JobState.QUEUED)] == shown
+    assert head_line(site, Order.ID, None).startswith("0 running, 99 waiting ")
 
 
 def test_a_level_has_neighbours_up_to_the_ends() -> None:

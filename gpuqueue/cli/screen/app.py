@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
@@ -35,6 +37,8 @@ COLOURS = {
 }
 
 
+#: What ends us from outside.
+ENDS = (signal.SIGTERM, signal.SIGHUP)
 #: Columns of the screen that are not the table's: the edges of its outer cells, and a scroll bar.
 BESIDE = 4
 
@@ -85,6 +89,15 @@ class Top(App[None]):
         self._pane = Static("", id="pane", markup=False)
         self._said = Static("", id="said", markup=False)
 
+    def on_load(self) -> None:
+        """Leave at a signal as at a key: a shell on a screen that is not its own can hardly be used any more."""
+        loop = asyncio.get_running_loop()
+        for number in ENDS:
+            loop.add_signal_handler(number, self._end, 128 + number)
+
+    def _end(self, code: int) -> None:
+        self.exit(return_code=code)
+
     def compose(self) -> ComposeResult:
         """Lay out the screen."""
         yield self._head
@@ -131,13 +144,13 @@ class Top(App[None]):
     def _show_jobs(self, snapshot: Snapshot) -> None:
         """Write the jobs anew; the cursor stays on its job, or in its place if that has gone."""
         table = self._jobs
-        chosen, place = self._chosen_id(), table.cursor_row
+        chosen, place = self._chosen_key(), table.cursor_row
         jobs = lines.job_lines(snapshot, self._order)
         columns, widths = fit(COLUMNS, jobs, self.size.width - BESIDE)
         self._name_columns(columns, widths)
         for line in jobs:
-            table.add_row(*(_cell(column, line, widths[column.head]) for column in columns), key=str(line.job.id))
-        places = {line.job.id: i for i, line in enumerate(jobs)}
+            table.add_row(*(_cell(column, line, widths[column.head]) for column in columns), key=_key(line))
+        places = {_key(line): i for i, line in enumerate(jobs)}
         if jobs:
             table.move_cursor(row=places.get(chosen, min(place, len(jobs) - 1)) if chosen is not None else 0)
 
@@ -155,16 +168,16 @@ class Top(App[None]):
         if self._snapshot is not None:
             self._show(self._snapshot)
 
-    def _chosen_id(self) -> int | None:
+    def _chosen_key(self) -> str | None:
         table = self._jobs
         if not table.row_count:
             return None
-        return int(table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value or 0) or None
+        return table.coordinate_to_cell_key(table.cursor_coordinate).row_key.value
 
-    def _chosen(self) -> Job | None:
-        chosen = self._chosen_id()
-        jobs = self._snapshot.jobs if self._snapshot is not None else ()
-        return next((job for job in jobs if job.id == chosen), None)
+    def _chosen(self) -> Line | None:
+        chosen = self._chosen_key()
+        shown = lines.job_lines(self._snapshot, self._order) if self._snapshot is not None else []
+        return next((line for line in shown if _key(line) == chosen), None)
 
     def _tell_away(self, why: str) -> None:
         self._away = True
@@ -200,9 +213,9 @@ class Top(App[None]):
         self.action_pane(About.STORY.value)
 
     def _fill(self) -> None:
-        chosen = self._chosen_id()
+        chosen = self._chosen()
         if self._about is not None and chosen is not None:
-            self._read(chosen, self._about)
+            self._read(chosen.job.id, self._about)
 
     @work(thread=True, exclusive=True, group="pane")
     def _read(self, job_id: int, about: About) -> None:
@@ -218,29 +231,29 @@ class Top(App[None]):
         pane.update("\n".join(written[-rows:] if about is About.LOG else written[:rows]))
 
     def action_cancel(self) -> None:
-        """Ask, and cancel the job under the cursor."""
-        job = self._chosen()
-        if job is None:
+        """Ask, and cancel the job under the cursor; of an array all that has not ended, whatever its line tells of."""
+        line = self._chosen()
+        if line is None:
             return
+        job = line.job
+        which = job.label if job.spec.array is None else f"{job.label} with all its members"
+        who = f"{plain(job.spec.name)}, {plain(job.spec.account.name)}, {job.state}"
 
         def answered(yes: bool | None) -> None:  # noqa: FBT001 - as Textual calls it
             if yes:
                 self._change(job, self._client.cancel)
 
-        self.push_screen(
-            Ask(f"Cancel job {job.label} ({plain(job.spec.name)}, {plain(job.spec.account.name)}, {job.state})?"),
-            answered,
-        )
+        self.push_screen(Ask(f"Cancel job {which} ({who})?"), answered)
 
     def action_hold(self) -> None:
         """Hold a job that waits, release one that is held."""
-        job = self._chosen()
-        if job is not None:
-            self._change(job, self._client.release if job.state is JobState.HELD else self._client.hold)
+        line = self._chosen()
+        if line is not None:
+            self._change(line.job, self._client.release if line.stands is JobState.HELD else self._client.hold)
 
     def action_level(self, by: int) -> None:
         """Let a job that waits stand on the next higher level, or the next lower one. Who may is the store's to say."""
-        job = self._chosen()
+        line = self._chosen()
 
         def edited(job_id: int) -> str:
             now = self._client.get(job_id)  # the key may have been pressed before: the screen has not seen that yet
@@ -249,8 +262,8 @@ class Top(App[None]):
                 return f"level {now.spec.level}, and there is none {'above' if by > 0 else 'below'}"
             return f"level {self._client.edit(job_id, level=level).spec.level}"
 
-        if job is not None:
-            self._change(job, edited)
+        if line is not None:
+            self._change(line.job, edited)
 
     @work(thread=True, group="change")
     def _change(self, job: Job, act: Callable[[int], JobState | str]) -> None:
@@ -262,6 +275,11 @@ class Top(App[None]):
             words = str(error)
         self.call_from_thread(self._say, words)
         self.call_from_thread(self._look)
+
+
+def _key(line: Line) -> str:
+    """Return what tells a line from every other: of an array both what waits and what is held have one."""
+    return f"{line.job.id} {line.stands}" if line.job.tally is not None else str(line.job.id)
 
 
 def _text(words: str, column: Column, style: str = "") -> Text:

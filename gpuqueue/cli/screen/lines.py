@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import Enum
 
 from gpuqueue.cli import render
-from gpuqueue.cli.arrays import label
+from gpuqueue.cli.arrays import labels
 from gpuqueue.cli.drain import condition
 from gpuqueue.cli.queue_table import Line, table_of
 from gpuqueue.cli.screen.snapshot import Snapshot
@@ -97,10 +97,12 @@ def ordered(snapshot: Snapshot, order: Order) -> list[Job]:
 
 
 def job_lines(snapshot: Snapshot, order: Order) -> list[Line]:
-    """Return the jobs in *order*, each as a line of :mod:`gpuqueue.cli.queue_table`."""
+    """Return the jobs in *order*, each as a line of :mod:`gpuqueue.cli.queue_table`; of an array one for each part."""
     listing = snapshot.listing
     return [
-        Line(job, label(job), job.state, listing, snapshot.progress.get(job.id)) for job in ordered(snapshot, order)
+        Line(job, label, stands, listing, snapshot.progress.get(job.id))
+        for job in ordered(snapshot, order)
+        for label, stands in labels(job)
     ]
 
 
@@ -113,7 +115,7 @@ def level_beside(job: Job, by: int) -> Level | None:
 def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
     """Return the line above all: who runs, who waits, how much is promised."""
     running = sum(job.state.is_active for job in snapshot.jobs)
-    waiting = f"{len(snapshot.jobs) - running}{'+' if snapshot.more else ''}"
+    waiting = f"{sum(map(_waiting, snapshot.jobs))}{'+' if snapshot.more else ''}"
     promised = format_bytes(sum(each.promised_bytes for each in snapshot.devices))
     total = format_bytes(sum(each.device.total_bytes for each in snapshot.devices))
     whose = f" of {plain(user)}" if user else ""
@@ -131,6 +133,13 @@ def as_text(snapshot: Snapshot, beat_s: float, user: str | None) -> str:
     if snapshot.jobs:
         parts += ["", table_of(job_lines(snapshot, Order.ID))]
     return "\n".join(parts)
+
+
+def _waiting(job: Job) -> int:
+    """Return how many jobs wait in *job*: of an array its members that no device has taken."""
+    if job.tally is not None:
+        return len(job.tally.left) + len(job.tally.held)
+    return 0 if job.state.is_active else 1
 
 
 def _since_s(job: Job, now: datetime) -> float:
