@@ -14,15 +14,14 @@ from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.ctrl_c import CtrlC
 from gpuqueue.cli.held import tell_again, tell_away, tell_held
 from gpuqueue.cli.leaving import leaving
+from gpuqueue.cli.question import Choice, ask, can_ask
 from gpuqueue.cli.wait_line import WaitLine
 from gpuqueue.client import Client
 from gpuqueue.command import INTERRUPTED, put, say
-from gpuqueue.errors import Refused, Unreachable
+from gpuqueue.errors import GpuQueueError, Refused, Unreachable
 from gpuqueue.job import Job, JobState
 from gpuqueue.logs import STDERR, TTY, LogTail
 from gpuqueue.run import Run
-
-CANCEL, DETACH, GO_ON = "cancel", "detach", "go on"
 
 
 @click.command()
@@ -38,9 +37,9 @@ def attach(job_id: str) -> None:
       gpuqueue attach 12
       gpuqueue attach 12 && echo done
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
+    with Client() as client, CtrlC() as ctrl_c:
         client.get(job_id)  # what is not there is told before anything else
-        sys.exit(Attendance(client, job_id, ours=False).to_the_end())
+        sys.exit(Attendance(client, job_id, ctrl_c, ours=False).to_the_end())
 
 
 def _is_at_a_terminal() -> bool:
@@ -53,34 +52,44 @@ def _may_sit_at(log: Path | None) -> bool:
 
 
 class TerminalThere(Exception):
-    """The job that is attended has a terminal that can be typed on now."""
+    """The job that is attended has a terminal that can be typed on now. *unshown* of its output was not shown yet."""
+
+    def __init__(self, unshown: bytes) -> None:
+        self.unshown = unshown
 
 
 class Attendance:
-    """Somebody who stays with a job until its end. *ours*: they have just submitted it, and it goes where they go."""
+    """Somebody who stays with a job until its end. *ours*: they have just submitted it, and it goes where they go.
 
-    def __init__(self, client: Client, job_id: int | str, *, ours: bool) -> None:
+    A Ctrl-C is noted by *ctrl_c*, which is entered already: one that comes before we begin is meant for the job too.
+    """
+
+    def __init__(self, client: Client, job_id: int | str, ctrl_c: CtrlC, *, ours: bool) -> None:
         self._client = client
         self._job_id = job_id
         self._ours = ours
         self._tail = LogTail()
         self._errors = LogTail(STDERR)
         self._line = WaitLine(client)
-        self._ctrl_c = CtrlC()
+        self._ctrl_c = ctrl_c
         self._cancelled = self._unreadable = self._apart = self._is_typed = self._may_sit = self._is_told = False
+        self._job: Job | None = None
+        #: Output that is to be shown where one sits down; None while there is nothing to sit at.
+        self._at_seat: bytes | None = None
         #: The log of the run at whose terminal we have sat, or could not.
         self._sat: Path | None = None
 
     def to_the_end(self) -> int:
         """Show what the job writes, and return its exit code."""
-        with self._ctrl_c, leaving(self._tell_it_runs_on):
+        with leaving(self._tell_it_runs_on):
             while True:
                 try:
+                    self._sit()
                     return self._attend()
                 except KeyboardInterrupt:
                     self._interrupted()
-                except TerminalThere:
-                    self._sit()
+                except TerminalThere as there:
+                    self._at_seat = there.unshown
                 finally:
                     self._line.clear()
 
@@ -98,17 +107,19 @@ class Attendance:
                     whole=self._ours,
                 ):
                     self._line.clear()
+                    self._look_for_terminal(chunk)
                     put(chunk)
                     self._ctrl_c.check()
-                    self._look_for_terminal()
                 self._put_errors()
             except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
                 self._unreadable = True
-                say("gpuqueue", str(refused))
-                if self._is_typed:
-                    say("gpuqueue", f"nobody can type to it from here: gpuqueue attach {job_id} on its own host")
+                self._tell_unreadable(refused)
+        told = None
         for job in client.watch(job_id, away=self._away):
             self._seen(job)
+            if self._unreadable and not job.state.is_end and job.state is not told:
+                told = job.state
+                self._tell_state(job)
         record = client.wait(job_id, away=self._away)
         last = record.last_run
         why = record.job.because or (last.ending if last else None)
@@ -116,37 +127,82 @@ class Attendance:
         say("gpuqueue", f"job {job_id} {record.job.state}{how}")
         return worst_code(client, record)
 
+    def _tell_unreadable(self, refused: Refused) -> None:
+        """Say why no output is shown, and what is; of a job that never ran its end says all."""
+        job = self._job
+        has_ended = job is not None and job.state.is_end
+        if job is not None and has_ended and not job.attempt and job.spec.array is None:
+            return
+        self._line.clear()
+        instead = "" if has_ended else ". What becomes of it is told here, and its exit code comes back"
+        say("gpuqueue", f"{refused}{instead}")
+        if self._is_typed and not has_ended:
+            say("gpuqueue", f"nobody can type to it from here: gpuqueue attach {self._job_id} on its own host")
+
+    def _tell_state(self, job: Job) -> None:
+        self._line.clear()
+        if job.state is JobState.HELD:
+            tell_held(job)
+        else:
+            where = f" on {job.host}" if job.host else ""
+            say("gpuqueue", f"job {self._job_id} {job.state}{where}")
+
     def _seen(self, job: Job) -> None:
+        self._job = job
         self._apart = job.spec.separate_stderr
         self._put_errors()
         self._line.seen(job)
         self._ctrl_c.check()
         self._is_typed = job.spec.pty is not None and job.spec.pty.typed
         self._may_sit = self._is_typed and job.state is JobState.RUNNING
-        if self._may_sit and job.host == self._client.settings.host and _is_at_a_terminal() and not self._is_told:
-            self._is_told = True  # before it shows anything: a prompt must stay the last that stands there
-            self._line.clear()
-            say("gpuqueue", f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on")
         self._look_for_terminal()
 
-    def _look_for_terminal(self) -> None:
+    def _look_for_terminal(self, unshown: bytes = b"") -> None:
         """Raise TerminalThere as soon as there is one at which nobody of us has sat yet."""
         log = self._tail.path
         if self._may_sit and log not in {None, self._sat} and _may_sit_at(log):
-            raise TerminalThere
+            raise TerminalThere(unshown)
 
     def _sit(self) -> None:
-        """Type on the job's terminal, until it ends or one leaves it."""
+        """Type on the job's terminal, where there is one now, until it ends or one leaves it.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed before the keys went there: it is for us.
+
+        """
         from gpuqueue.cli.seat import Seat  # noqa: PLC0415 - only for a terminal that is typed on
 
-        self._sat = self._tail.path
+        unshown, self._at_seat = self._at_seat, None
+        if unshown is None:
+            return
+        path = self._tail.path or Path()
         self._line.clear()
         try:
-            seat = Seat(self._sat or Path())
+            seat = Seat(path)
         except OSError as error:
-            say("gpuqueue", f"nobody can type to job {self._job_id} from here: {error.strerror}")
+            self._sat = path
+            if not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):  # else it has just ended
+                say("gpuqueue", f"nobody can type to job {self._job_id} from here: {error.strerror}")
+            put(unshown)
             return
-        if seat.sit(self._tail, put):
+
+        def begin() -> None:
+            nonlocal unshown
+            self._ctrl_c.check()
+            if not self._is_told:  # before it shows anything: a prompt must stay the last that stands there
+                self._is_told = True
+                words = f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on"
+                click.echo(f"gpuqueue: {words}\r", err=True)  # which goes back to the line's begin by itself no more
+            put(unshown or b"")
+            unshown = b""
+
+        try:
+            is_left = seat.sit(self._tail, put, begin)
+        except KeyboardInterrupt:
+            put(unshown)
+            raise
+        self._sat = path
+        if is_left:
             click.echo("", err=True)
             self._leave(f"it runs on: gpuqueue attach {self._job_id}")
 
@@ -177,29 +233,24 @@ class Attendance:
             self._leave("it is being cancelled")
         choice = self._choice()
         self._ctrl_c.forget()
-        if choice == DETACH:
+        if choice is Choice.DETACH:
             self._leave(f"it runs on: gpuqueue attach {self._job_id}")
-        if choice == GO_ON:
+        if choice is Choice.GO_ON:
             say("gpuqueue", f"job {self._job_id} goes on")
-        if choice == CANCEL:
+        if choice is Choice.CANCEL:
             self._cancelled = True
             with contextlib.suppress(Refused):  # it has just ended by itself
                 self._client.cancel(self._job_id)
 
-    def _choice(self) -> str:
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            return CANCEL if self._ours else DETACH
-        question = f"job {self._job_id}: [c]ancel it, [d]etach and let it run, or [g]o on? (Ctrl-C cancels it) "
-        try:
-            click.echo(f"\n{question}", err=True, nl=False)
-            answer = sys.stdin.readline()
-        except KeyboardInterrupt:
-            click.echo("", err=True)
-            return CANCEL
-        if not answer:  # Ctrl-D, or the terminal is gone
-            click.echo("", err=True)
-            return DETACH
-        return {"c": CANCEL, "d": DETACH}.get(answer.strip()[:1].lower(), GO_ON)
+    def _choice(self) -> Choice:
+        if not can_ask():
+            return Choice.CANCEL if self._ours else Choice.DETACH
+        return ask(self._job_id, self._has_ended)
+
+    def _has_ended(self) -> bool:
+        with contextlib.suppress(GpuQueueError):  # the store may be away while somebody thinks
+            return self._client.get(self._job_id).state.is_end
+        return False
 
     def _tell_it_runs_on(self) -> None:
         say("gpuqueue", f"job {self._job_id}: it runs on: gpuqueue attach {self._job_id}")

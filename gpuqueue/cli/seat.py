@@ -24,8 +24,6 @@ from gpuqueue.window import Window
 CHUNK_BYTES = 16384
 #: Longest time between two looks at the log, in milliseconds: the socket says when there is more.
 LOOK_MS = 1000
-#: What ends us from outside; the terminal must be given back before.
-_ENDS = (signal.SIGTERM, signal.SIGHUP)
 STDIN = 0
 
 
@@ -73,13 +71,17 @@ class Seat:
         finally:
             os.close(folder)
 
-    def sit(self, tail: LogTail, show: Callable[[bytes], None]) -> bool:
-        """Type on it, and *show* what *tail* has of it, until the job's end; return whether one left before."""
+    def sit(self, tail: LogTail, show: Callable[[bytes], None], begin: Callable[[], None]) -> bool:
+        """Type on it, and *show* what *tail* has of it, until the job's end; return whether one left before.
+
+        *begin* is called when every key goes there, and before anything is shown: what it raises gives the seat up.
+        """
         resized, wake = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(resized, False)
         try:
             with _raw(), _told(signal.SIGWINCH, wake):
+                begin()
                 return self._sit(tail, show, resized)
         finally:
             os.close(resized)
@@ -122,20 +124,16 @@ class Seat:
 
 @contextlib.contextmanager
 def _raw() -> Iterator[None]:
-    """Let our terminal pass on every key as it is; give it back as it was, also where a signal ends us."""
+    """Let our terminal pass on every key as it is; give it back as it was, also where a signal ends us.
+
+    (What :mod:`gpuqueue.cli.leaving` makes of one comes by here.)
+    """
     before = termios.tcgetattr(STDIN)
-
-    def end(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    handlers = {number: signal.signal(number, end) for number in _ENDS}
     try:
         tty.setraw(STDIN, termios.TCSADRAIN)
         yield
     finally:
         termios.tcsetattr(STDIN, termios.TCSADRAIN, before)
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from gpuqueue.cli import placement_options
 from gpuqueue.cli.arrays import array_options, tell_unknown
 from gpuqueue.cli.attend import Attendance
 from gpuqueue.cli.completing import directories, files, pools, tags
+from gpuqueue.cli.ctrl_c import CtrlC
 from gpuqueue.cli.notice_options import NOTICE_OPTIONS, warn_if_nobody_sends
 from gpuqueue.cli.placement_options import warn_if_alone
 from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found, tell_if_past
@@ -202,10 +203,10 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     if options["pty"] and sys.stdin.isatty() and sys.stdout.isatty():
         options["pty"] = Window.ours(typed=True)
     begin = options["begin"]
-    with Client() as client:
+    with Client() as client, CtrlC() as ctrl_c:  # from here on a Ctrl-C must not leave a job of which nobody knows
         job = _submit(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
         tell_if_past(begin, job)
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)
-        sys.exit(Attendance(client, job.id, ours=True).to_the_end())
+        sys.exit(Attendance(client, job.id, ctrl_c, ours=True).to_the_end())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from site_of_one import BIN, Site
 from terminal import Terminal
 
 from gpuqueue.job import JobState
+from gpuqueue.run import Ending
 from gpuqueue.units import GIB
 
 GPUQUEUE = str(BIN / "gpuqueue")
@@ -132,6 +134,48 @@ def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> 
         assert f"job {job_id} cancelled" in terminal.picture()
 
 
+def test_the_question_is_taken_back_when_the_job_ends(working: Site, tmp_path: Path) -> None:
+    """Nobody has to answer for a job that is over: its exit code comes back, with the rest of its output."""
+    job_id = looper(working, tmp_path / "done")
+    with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
+        terminal.shows("begun")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        (tmp_path / "done").touch()
+        assert 3 == terminal.ended()
+        assert "over" in terminal.lines()
+        assert f"gpuqueue: job {job_id} failed (exit 3)" in terminal.lines()
+
+
+def test_a_ctrl_c_between_the_submit_and_the_first_look_leaves_no_job_behind(working: Site) -> None:
+    """It said no more than "interrupted", and the job ran."""
+    early = (
+        "import os, signal; from gpuqueue.cli import main, submit\n"
+        "submit.warn_if_nobody_sends = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "main.main()"
+    )
+    command = [sys.executable, "-c", early, "run", "--mem", "1M", "--", "sleep", "600"]
+    done = subprocess.run(
+        command, env=working.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert 130 == done.returncode, done.stderr
+    assert JobState.CANCELLED is working.until_state(1, JobState.CANCELLED).state
+
+
+def test_who_cancels_what_waits_is_told_in_one_line(full: Site) -> None:
+    """That it has no log, because it has not run, is no news to them."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
+        terminal.shows("waits for memory")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press("c\r")
+        assert 130 == terminal.ended()
+        said = [line for line in terminal.lines() if line]
+        assert "gpuqueue: job 2 cancelled" == said[-1]
+        assert QUESTION in said[-2]
+
+
 def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:
     """As everybody tries."""
     job_id = looper(working, tmp_path / "done")
@@ -236,6 +280,26 @@ def test_a_second_run_is_told_and_shown_from_its_beginning(working: Site, tmp_pa
 
     assert (5, "one\ntwo\n") == (done.returncode, done.stdout)
     assert 1 == done.stderr.count("job 1 runs again, attempt 2: what follows is of that run")
+
+
+def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_path: Path) -> None:
+    """Its log lies on another host, or is somebody else's: nothing more was said up to the end."""
+    site.start_recorder()
+    serve(site.queue, make_offer(host="elsewhere"))
+    job_id = site.queue.submit(make_spec()).id
+    claim = must_claim(site.queue, host="elsewhere")
+    site.queue.started(job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    process = piped(site, tmp_path, "attach", str(job_id))
+    err = tmp_path / "err"
+    until(lambda: f"job {job_id} running on elsewhere\n" in err.read_text(), what="its state")
+
+    ending = Ending.from_status(3)
+    site.queue.finish(job_id, claim.token, state=JobState.FAILED, ending=ending, duration_s=1.0, devices=())
+
+    assert 3 == process.wait(60)
+    first, *others = err.read_text().splitlines()
+    assert first.startswith(f"gpuqueue: the log of job {job_id} lies on host elsewhere: /l. What becomes of it is told")
+    assert [f"gpuqueue: job {job_id} running on elsewhere", f"gpuqueue: job {job_id} failed (exit 3)"] == others
 
 
 def test_nobody_attaches_to_what_is_not_there(site: Site) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import termios
 import threading
 from pathlib import Path
@@ -86,6 +87,38 @@ def test_ctrl_c_is_the_jobs_own(working: Site) -> None:
         assert 0 == terminal.ended()
 
 
+def test_what_is_said_of_the_keys_is_true_when_it_is_said(working: Site) -> None:
+    """It was said while a Ctrl-C was still ours, and who pressed it in that moment was asked about the job."""
+    script = "trap 'echo caught' INT; while :; do read line && break; done"
+    with Terminal(run(script), working.environ, columns=100) as terminal:
+        terminal.shows("this is the terminal")
+        assert not is_cooked(terminal)
+        terminal.press("\x03")
+        terminal.shows("caught")
+        assert "[c]ancel it" not in terminal.picture()
+        terminal.press("x\r")
+        assert 0 == terminal.ended()
+
+
+def test_a_ctrl_c_right_before_is_ours_and_is_asked_about_at_once(working: Site) -> None:
+    """It was kept until the job had ended, and then asked what to do with it."""
+    early = (
+        "import os, signal, sys, tty; from gpuqueue.cli import main, seat; raw = tty.setraw\n"
+        "def slow(*words):\n"
+        "    tty.setraw = raw; os.kill(os.getpid(), signal.SIGINT); raw(*words)\n"
+        "tty.setraw = slow; main.main()"
+    )
+    with Terminal([sys.executable, "-c", early, *run(TALKS)[1:]], working.environ, columns=100) as terminal:
+        terminal.shows("[c]ancel it")
+        assert is_cooked(terminal)
+        assert "this is the terminal" not in terminal.picture()
+        terminal.press("g\r")
+        seat_at(terminal)
+        terminal.press("over\r")
+        assert 4 == terminal.ended()
+        assert 1 == terminal.picture().count("ready")
+
+
 def test_the_size_follows_ours(working: Site) -> None:
     """The job is told as any program at a resized terminal is."""
     script = "trap 'stty size' WINCH; stty size; echo ready; while :; do sleep 0.05; done"
@@ -127,6 +160,7 @@ def test_a_signal_leaves_our_terminal_as_it_was(working: Site, number: signal.Si
         os.kill(terminal.process.pid, number)
         assert 128 + number == terminal.ended()
         assert is_cooked(terminal)
+        terminal.shows("it runs on: gpuqueue attach 1")
     working.cli("cancel", "1")
 
 
