@@ -2,6 +2,9 @@
 
 What is read is what people see on their terminals: the line of tqdm (PyTorch Lightning, Hugging Face), Keras' bar, or
 a plain count such as ``epoch 3/10``. Nothing of a job has to be changed for it.
+
+A bar is drawn anew for as long as its work goes on. So one that is full is over as soon as the job writes something
+else, and one that is not was given up once much else stands below it: what the job does now, it does not tell.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ from dataclasses import dataclass
 
 #: As much of a log's end is enough: a bar is written anew many times a minute.
 TAIL_BYTES = 8192
+
+#: With more lines than this below it a bar is over that was never full: a loop that was left.
+MOST_BELOW = 20
 
 #: What a terminal obeys: colours, moves of the cursor.
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -40,27 +46,34 @@ class Progress:
 
 
 def progress_in(tail: bytes) -> Progress | None:
-    """Return the last progress that the end of a log tells, None if it tells none."""
+    """Return the last progress that the end of a log tells and that still holds, None if it tells none."""
     text = ESCAPES.sub("", tail.decode("utf-8", "replace"))
-    for line in reversed(re.split(r"[\r\n]+", text)):
-        found = _in_line(line.strip())
-        if found is not None:
-            return found
+    lines = [line for line in map(str.strip, re.split(r"[\r\n]+", text)) if line]
+    is_over = False
+    for below, line in enumerate(reversed(lines)):
+        bar = None if is_over else _bar_in(line)
+        if bar is not None and (below == 0 or (bar.share < 1 and below <= MOST_BELOW)):
+            return bar
+        is_over = is_over or bar is not None  # and so are those above it
+        counted = _counted_in(line, _WORDED)
+        if counted is not None:
+            return counted
     return None
 
 
-def _in_line(line: str) -> Progress | None:
+def _bar_in(line: str) -> Progress | None:
     bar = _TQDM.search(line)
     if bar and int(bar["percent"]) <= 100:  # noqa: PLR2004 - per cent
         counts = _COUNTS.match(bar["rest"] or "")
         share = _share(_scaled(counts, "done", "unit"), _scaled(counts, "all", "units")) if counts else None
         return Progress(share=int(bar["percent"]) / 100 if share is None else share, words=_words(counts, line))
-    for pattern in (_KERAS, _WORDED):
-        counts = pattern.search(line)
-        share = _share(float(counts["done"]), float(counts["all"])) if counts else None
-        if share is not None:
-            return Progress(share=share, words=_words(counts, line))
-    return None
+    return _counted_in(line, _KERAS)
+
+
+def _counted_in(line: str, pattern: re.Pattern[str]) -> Progress | None:
+    counts = pattern.search(line)
+    share = _share(float(counts["done"]), float(counts["all"])) if counts else None
+    return None if share is None else Progress(share=share, words=_words(counts, line))
 
 
 def _words(counts: re.Match[str] | None, line: str) -> str:

@@ -77,6 +77,29 @@ def test_what_is_no_progress_is_none(tail: bytes) -> None:
     assert progress_in(tail) is None
 
 
+BAR = " {percent}%|####      | {percent}/100 [00:12<00:15,  3.6it/s]"
+
+
+@pytest.mark.parametrize(
+    ("log", "share"),
+    [
+        (BAR.format(percent=100), 1.0),
+        (BAR.format(percent=100) + "\nsaving the model\n", None),
+        (BAR.format(percent=45) + "\nval loss 0.3\n", 0.45),
+        (BAR.format(percent=45) + "\nout of the loop\n" * 21, None),
+        (BAR.format(percent=100) + "\nvalidating\n" + BAR.format(percent=7), 0.07),
+        ("epoch 3/10\n" + BAR.format(percent=100) + "\nval loss 0.3\n", 0.3),
+        (BAR.format(percent=45) + "\n" + BAR.format(percent=100) + "\nsaving\n", None),
+        ("100/100 ━━━━━━━━━━ 3s 35ms/step\nsaving\n", None),
+        ("epoch 3/10\n" + "loss 0.1\n" * 50, 0.3),
+    ],
+)
+def test_a_bar_holds_for_as_long_as_its_work_goes_on(log: str, share: float | None) -> None:
+    """A job that saved its model for an hour stood at 100 %, and one that had left a loop at 45 %, for ever."""
+    found = progress_in(log.encode())
+    assert share == (found.share if found is not None else None)
+
+
 def test_an_endless_line_is_no_trap() -> None:
     """The end of a binary file must not take seconds."""
     assert progress_in(b"1/" * 4096) is None
