@@ -14,6 +14,7 @@ from gpuqueue.client import Client
 from gpuqueue.client.choosing import Chosen, Stand, Which
 from gpuqueue.command import say
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
+from gpuqueue.jobname import JobName
 from gpuqueue.words import short
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -148,12 +149,41 @@ def _agreed(verb: str, found: Sequence[Chosen]) -> bool:
         BadRequest: there is nobody to ask.
 
     """
-    count = f"{len(found)} job{'s' if len(found) > 1 else ''}"
+    count = _counted(found)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise BadRequest(f"this would {verb} {count}, and there is no terminal to ask on: add --yes")
     for each in found[:SHOWN]:
         job = each.job
-        click.echo(f"  {short(each.name)}  {short(job.spec.name)}  {job.spec.account.name}  {job.state}", err=True)
+        members = f", {_members(_members_in(each))}" if job.tally is not None else ""
+        line = f"  {short(each.name)}  {short(job.spec.name)}  {job.spec.account.name}  {job.state}{members}"
+        click.echo(line, err=True)
     if len(found) > SHOWN:
         click.echo(f"  and {len(found) - SHOWN} more", err=True)
     return click.confirm(f"{verb} {count}?", err=True)
+
+
+def _counted(found: Sequence[Chosen]) -> str:
+    """Return how many jobs *found* are: ``12 jobs (3 of them arrays with 1 200 members)``.
+
+    Of an array those members count that have not ended; several parts of one are one array.
+    """
+    arrays = {each.job.id: each.job for each in found if each.job.tally is not None}
+    number = len({each.job.id for each in found})
+    jobs = f"{number} job{'' if number == 1 else 's'}"
+    if not arrays:
+        return jobs
+    which = "an array" if number == 1 else f"{len(arrays)} of them {'an array' if len(arrays) == 1 else 'arrays'}"
+    return f"{jobs} ({which} with {_members(sum(map(_members_in, found)))})"
+
+
+def _members(number: int) -> str:
+    return f"{number:,}".replace(",", " ") + f" member{'' if number == 1 else 's'}"
+
+
+def _members_in(chosen: Chosen) -> int:
+    """Return how many members of an array were chosen that have not ended; 0 for what is no array."""
+    tally, array = chosen.job.tally, chosen.job.spec.array
+    if tally is None or array is None:
+        return 0
+    part = JobName.parse(chosen.name).part
+    return len(array) - sum(tally.ended.values()) if part is None else len(part)

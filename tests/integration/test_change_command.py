@@ -188,6 +188,26 @@ def test_on_a_terminal_it_shows_what_it_found_and_asks(here: JobQueue, answer: s
     assert left == len(states(here))
 
 
+def test_who_is_asked_knows_how_many_members_that_means(here: JobQueue) -> None:
+    """An array of a thousand was one job of two; what is not chosen of it does not count."""
+    put(here, "single")
+    array = here.submit(make_spec(name="sweep", array=Array.parse("0-1199"), account=ME)).id
+    gpuqueue = str(Path(sys.executable).parent / "gpuqueue")
+
+    with Terminal([gpuqueue, "cancel", "--all"], os.environ) as terminal:
+        terminal.shows("cancel 2 jobs (1 of them an array with 1 200 members)? [y/N]")
+        assert any(line.startswith(f"  {array}  sweep") and line.endswith("1 200 members") for line in terminal.lines())
+        terminal.press("n\n")
+        terminal.ended()
+    speak(["hold", "1", f"{array}_0-9"])
+    must_claim(here)  # one of its members runs, and does not wait
+    with Terminal([gpuqueue, "cancel", "--name", "sweep", "--state", "waiting"], os.environ) as terminal:
+        terminal.shows("cancel 1 job (an array with 1 199 members)? [y/N]")
+        terminal.press("n\n")
+        terminal.ended()
+    assert "this would cancel 2 jobs (1 of them an array with 1 200 members), and" in speak(["cancel", "--all"]).stderr
+
+
 def test_what_is_named_first_goes_first(here: JobQueue) -> None:
     """`move 4 2-3 --front` leads to 4, 2, 3, 1; `why` says so, and `--undo` takes it back."""
     put(here, "a", "b", "c", "d")
