@@ -41,6 +41,8 @@ class Act(str, Enum):
     EDIT = "edit"
     MOVE = "move"
     MARK = "mark"
+    #: A command at the job's end has run, or has not.
+    TOLD = "told"
     #: An act of a newer version, which this one does not know.
     OTHER = "other"
 
@@ -80,6 +82,8 @@ class Event:
     move     ``front`` (its place before its user's others: the highest number goes first; empty: by its arrival)
     mark     ``add``, ``remove`` (tags, comma-separated), ``note`` (empty: none any more), each where it was said. Of a
              job that has ended long ago as well: where it stands is not moved
+    told     ``number`` (of the notice among the job's), ``outcome`` (:class:`gpuqueue.told.Outcome`), ``trouble``; of a
+             job that has ended: where it stands is not moved
     ready    nothing (what it waited for is over: it may start from now on)
     preempt  ``token``, ``by`` (the job that its run must make place for), ``deadline`` (ms)
     lift     ``level`` (it waited long and counts as of this level from now on)

@@ -14,13 +14,17 @@ import shutil
 import stat
 import subprocess
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from gpuqueue.codec import decode_spec
-from gpuqueue.errors import Unreadable
+from gpuqueue.errors import GpuQueueError, Unreadable
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.notice import NoticeKind
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.run import Ending
+from gpuqueue.told import Outcome, Told
 from workers import tree
 from workers.environment import TOKEN, environment
 from workers.live import LiveRun
@@ -49,12 +53,15 @@ class _Command:
     cwd: str
     umask: int
     directory: RunDir
+    #: What is told of it when it is over.
+    tell: Callable[[Outcome, str], None]
 
 
 class AfterEnd:
     """The commands of a worker's ended runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, jobs: JobQueue) -> None:
+        self._jobs = jobs
         self._waiting: queue.Queue[_Command] = queue.Queue(MOST_WAITING)
         self._lanes: list[threading.Thread] = []
 
@@ -65,7 +72,12 @@ class AfterEnd:
             if spec is None:
                 return
             for number, notice in enumerate(spec.notices):
-                if notice.kind is NoticeKind.COMMAND and notice.follows(succeeded=state is JobState.SUCCEEDED):
+                if notice.kind is not NoticeKind.COMMAND:
+                    continue
+                tell = partial(self._tell, run, state, number)
+                if not notice.follows(succeeded=state is JobState.SUCCEEDED):
+                    tell(Outcome.NOT_NEEDED, "")
+                else:
                     told = {
                         MARK: f"{run.held.token}.{number}",
                         "GPUQUEUE_JOB_NAME": spec.name,
@@ -74,22 +86,39 @@ class AfterEnd:
                         "GPUQUEUE_EXIT_CODE": str(ending.shell_code),
                         "GPUQUEUE_LOG": str(run.directory.log),
                     }
-                    self._put(run, spec, notice.command, told)
+                    self._put(run, spec, notice.command, told, tell)
         except Exception:
             log.exception("%s: what is to run at its end does not", run)
 
-    def _put(self, run: LiveRun, spec: JobSpec, words: str, told: dict[str, str]) -> None:
+    def _tell(self, run: LiveRun, state: JobState, number: int, outcome: Outcome, trouble: str) -> None:
+        """Let the job's owner know what became of a command. A store that is away hears nothing of it."""
+        what = Told(number=number, outcome=outcome, trouble=trouble or None)
+        try:
+            self._jobs.told(run.held.job_id, state=state, attempt=int(run.held.token.partition(".")[0]), what=what)
+        except (GpuQueueError, ValueError) as error:
+            log.warning("%s: what became of its command at the end cannot be told: %s", run, error)
+
+    def _put(
+        self, run: LiveRun, spec: JobSpec, words: str, told: dict[str, str], tell: Callable[[Outcome, str], None]
+    ) -> None:
         held, directory = run.held, run.directory
         env = environment(held.job_id, held.token, spec, held.devices, directory.path, cap=False)
         env.pop(TOKEN)  # it is no process of the run, which is over
         env["CUDA_VISIBLE_DEVICES"] = ""  # its devices are promised to others by now
         command = _Command(
-            run=str(run), words=words, env={**env, **told}, cwd=spec.cwd, umask=spec.umask, directory=directory
+            run=str(run),
+            words=words,
+            env={**env, **told},
+            cwd=spec.cwd,
+            umask=spec.umask,
+            directory=directory,
+            tell=tell,
         )
         try:
             self._waiting.put_nowait(command)
         except queue.Full:
             log.warning("%s: too much is to be run already, left out at its end: %s", run, words)
+            tell(Outcome.GIVEN_UP, "left out: too much was to be run already")
             return
         if len(self._lanes) < LANES:
             thread = threading.Thread(target=self._lane, name="gpuqueue-after-end", daemon=True)
@@ -103,6 +132,7 @@ class AfterEnd:
                 _run(command)
             except Exception as error:  # noqa: BLE001 - whatever a person's command, directory or log can do to us
                 log.warning("%s: its command at the end could not be run: %s", command.run, error)
+                command.tell(Outcome.GIVEN_UP, f"could not be run: {getattr(error, 'strerror', None) or error}")
 
 
 def _spec_of(directory: RunDir) -> JobSpec | None:
@@ -136,9 +166,11 @@ def _run(command: _Command) -> None:
     left = tree.sweep(MARK, command.env[MARK])
     if left:
         log.warning("%s: %d processes that its command at the end left behind were ended", command.run, left)
+    how = ""
     if done.returncode:
         how = f"took longer than {LIMIT_S} s" if done.returncode == _LATE else f"failed with {done.returncode}"
         log.warning("%s: its command at the end %s: %s", command.run, how, command.words)
+    command.tell(Outcome.GIVEN_UP if done.returncode else Outcome.SENT, how)
 
 
 def _appended(directory: RunDir) -> int | None:

@@ -74,7 +74,7 @@ class Runner:
         self._runs = runs
         self._clock = clock
         self._witness = Witness(gate, clock)
-        self._after_end = AfterEnd()
+        self._after_end = AfterEnd(queue)
         self._shims = Shims()
         self._spares = Spares(settings, self._shims, clock)
         self._detached = SteadyEvent()

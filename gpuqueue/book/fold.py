@@ -20,6 +20,7 @@ from gpuqueue.event import Act, Event
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.notice import NoticeKind
 from gpuqueue.run import Ended, Ending, RunDevice, StartKind
+from gpuqueue.told import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,6 +71,8 @@ class Batch:
     moved_devices: dict[DeviceKey, Row] = field(default_factory=dict)
     timelines: dict[DeviceKey, Row] = field(default_factory=dict)
     notices: dict[tuple[int, int], Row] = field(default_factory=dict)
+    #: What became of those that are commands.
+    told: dict[tuple[int, int], Row] = field(default_factory=dict)
     events: list[Row] = field(default_factory=list)
     unwritten: list[Row] = field(default_factory=list)
 
@@ -126,7 +129,7 @@ _WHERE_IT_STOOD = frozenset({Act.EDIT, Act.MOVE, Act.LIFT, Act.RESTORE})
 
 def move_job(batch: Batch, event: Event) -> None:
     """Set what every event tells: where the job stands after it. What somebody says of it does not move it."""
-    if event.act is Act.MARK:
+    if event.act in {Act.MARK, Act.TOLD}:
         return
     row = batch.job((event.job_id,))
     row["state"] = event.state.value
@@ -195,6 +198,14 @@ def _submit(batch: Batch, event: Event) -> None:
     for number, notice in enumerate(spec.notices):
         if notice.kind is not NoticeKind.COMMAND:  # which is the worker's, where the job ran
             batch.notices[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
+
+
+def _told(batch: Batch, event: Event) -> None:
+    """Write down what became of a command at the job's end. It counts no tries: nobody begins it again."""
+    number, outcome = int(event.fields["number"]), Outcome(event.fields["outcome"])
+    trouble = event.fields.get("trouble") or None
+    row = {"job_id": event.job_id, "number": number, "tries": 0, "next_at": None, "outcome": outcome.value}
+    batch.told[event.job_id, number] = {**row, "at": event.at, "trouble": trouble}
 
 
 def _mark(batch: Batch, event: Event) -> None:
@@ -360,6 +371,7 @@ _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
     Act.SUBMIT: _submit,
     Act.EDIT: _edit,
     Act.MARK: _mark,
+    Act.TOLD: _told,
     Act.RESTORE: _restore,
     Act.CLAIM: _claim,
     Act.STARTED: _started,

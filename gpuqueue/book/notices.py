@@ -78,6 +78,7 @@ def untold(connection: sa.Connection, *, before: datetime) -> tuple[int, int | N
 def given_up(connection: sa.Connection, *, since: datetime) -> tuple[int, int | None, str | None]:
     """Return how many notices were given up *since* then, the job of the last of them, and its trouble."""
     gone = (notices.c.outcome == Outcome.GIVEN_UP.value) & (notices.c.at >= since)
+    gone &= notices.c.tries > 0  # that a command failed is its owner's affair, and counts no tries
     number = int(connection.scalar(sa.select(sa.func.count()).select_from(notices).where(gone)) or 0)
     last = sa.select(notices.c.job_id, notices.c.trouble).where(gone).order_by(notices.c.at.desc()).limit(1)
     row = connection.execute(last).first() if number else None

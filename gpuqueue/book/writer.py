@@ -131,6 +131,8 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     there = _known_devices(connection, {key[0] for key in batch.timelines})
     _insert_all(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
     _insert_all(connection, notices, batch.notices.values())
+    known = _known(connection, {job_id for job_id, _ in batch.told})
+    _put_all(connection, notices, [row for key, row in batch.told.items() if key[0] in known])
     _insert_all(connection, job_events, batch.events)
     _insert_all(connection, unwritten_events, batch.unwritten)
 

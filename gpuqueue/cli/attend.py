@@ -14,7 +14,6 @@ from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.ctrl_c import CtrlC
 from gpuqueue.cli.held import tell_again, tell_away, tell_held
 from gpuqueue.cli.leaving import leaving
-from gpuqueue.cli.question import Choice, ask, can_ask
 from gpuqueue.cli.wait_line import WaitLine
 from gpuqueue.client import Client
 from gpuqueue.command import INTERRUPTED, put, say
@@ -231,21 +230,21 @@ class Attendance:
         self._line.clear()
         if self._cancelled:
             self._leave("it is being cancelled")
-        choice = self._choice()
+        from gpuqueue.cli import question  # noqa: PLC0415 - most jobs are let run
+
+        if question.can_ask():
+            choice = question.ask(self._job_id, self._has_ended)
+        else:
+            choice = question.Choice.CANCEL if self._ours else question.Choice.DETACH
         self._ctrl_c.forget()
-        if choice is Choice.DETACH:
+        if choice is question.Choice.DETACH:
             self._leave(f"it runs on: gpuqueue attach {self._job_id}")
-        if choice is Choice.GO_ON:
+        if choice is question.Choice.GO_ON:
             say("gpuqueue", f"job {self._job_id} goes on")
-        if choice is Choice.CANCEL:
+        if choice is question.Choice.CANCEL:
             self._cancelled = True
             with contextlib.suppress(Refused):  # it has just ended by itself
                 self._client.cancel(self._job_id)
-
-    def _choice(self) -> Choice:
-        if not can_ask():
-            return Choice.CANCEL if self._ours else Choice.DETACH
-        return ask(self._job_id, self._has_ended)
 
     def _has_ended(self) -> bool:
         with contextlib.suppress(GpuQueueError):  # the store may be away while somebody thinks

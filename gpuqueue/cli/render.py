@@ -11,6 +11,7 @@ from gpuqueue.checkout import Checkout
 from gpuqueue.cli.arrays import story as array_story
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
+from gpuqueue.notice import Notice, NoticeKind
 from gpuqueue.placement import Placement
 from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.told import Outcome, Told
@@ -206,14 +207,16 @@ def _notice_lines(record: Record) -> list[str]:
     """Return who is told of the job's end, and what became of that; of a URL no more than its beginning."""
     told = {each.number: each for each in record.told}
     return [
-        f"  {f'on {notice.when}':10} {plain(notice.shown)}{_told(told.get(number))}"
+        f"  {f'on {notice.when}':10} {plain(notice.shown)}{_told(notice, told.get(number))}"
         for number, notice in enumerate(record.job.spec.notices)
     ]
 
 
-def _told(told: Told | None) -> str:
+def _told(notice: Notice, told: Told | None) -> str:
     if told is None:
         return ""
+    if notice.kind is NoticeKind.COMMAND and told.outcome is not Outcome.NOT_NEEDED:
+        return f": {plain(told.trouble or 'ran')}, {when(told.at)}"
     if told.outcome is Outcome.SENT:
         return f": sent {when(told.at)}"
     if told.outcome is Outcome.NOT_NEEDED:

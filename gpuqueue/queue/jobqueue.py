@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpuqueue.queue import limiting, replies, survivors
     from gpuqueue.queue.lease import Again, Alive, Claim, Evidence, Later, Offer, Verdicts
     from gpuqueue.run import Ending, RunDevice
+    from gpuqueue.told import Told
 else:
     logging = later("logging")
     leases = later("gpuqueue.queue.lease")
@@ -98,6 +99,13 @@ class JobQueue(Requests, Changes, Outbox, Senders):
     def note(self, job_id: int, token: str, detail: str) -> bool:
         """Keep *detail* in the story of a live run; False if it was stale."""
         return bool(self._scripts.run("note", job_id, token, in_one_line(detail)))
+
+    @answering
+    def told(self, job_id: int, *, state: JobState, attempt: int, what: Told) -> bool:
+        """Keep *what* became of a command at the end of a job; False where such a job has not ended."""
+        outcome = "" if what.outcome is None else what.outcome.value
+        words = (what.number, outcome, in_one_line(what.trouble or ""))
+        return bool(self._scripts.run("told", job_id, state.value, attempt, *words))
 
     @answering
     def giveback(self, job_id: int, token: str, detail: str) -> bool:

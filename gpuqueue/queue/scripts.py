@@ -50,6 +50,7 @@ ACTS = (
     "edit",
     "move",
     "mark",
+    "told",
     "settle",
     "drain",
     "resume",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from bounded import until
 from site_of_one import Site
+
+from gpuqueue.job import JobState
+from gpuqueue.told import Outcome
 
 WITH_CONSTANT = Path(__file__).parents[1] / "faults" / "with_constant.py"
 
@@ -49,6 +53,25 @@ def test_a_command_finds_out_what_became_of_the_job(site: Site, tmp_path: Path) 
     log = site.cli("logs", str(job)).stdout
     assert log.startswith("last words\ngpuqueue: at the end: ")
     assert f"on end     {words}" in site.cli("show", str(job)).stdout
+
+
+def test_what_became_of_a_command_stands_with_the_job(site: Site) -> None:
+    """Nothing but the log of the worker told of one that failed."""
+    site.start_recorder()
+    site.start_worker()
+
+    job = submit(site, "--on-end", "command:true", "--on-end", "command:exit 7", "--on-fail", "command:echo never")
+
+    ended_at = site.until_recorded(job).job.ended_at
+    told = until(lambda: len(found := site.client.show(job).told) == 3 and found, what=f"all three\n{site.log()}")
+    assert [Outcome.SENT, Outcome.GIVEN_UP, Outcome.NOT_NEEDED] == [each.outcome for each in told]
+    shown = site.cli("show", str(job)).stdout
+    assert re.search(r"on end     command:true: ran, \S+", shown), shown
+    assert re.search(r"on end     command:exit 7: failed with 7, \S+", shown), shown
+    assert "on fail    command:echo never: not needed" in shown
+    record = site.client.show(job)
+    assert (JobState.SUCCEEDED, ended_at) == (record.job.state, record.job.ended_at), "it moves nothing"
+    assert "given up" not in site.cli("doctor", check=False).stdout, "it is its owner's affair"
 
 
 def test_a_success_runs_only_what_is_for_any_end(site: Site, tmp_path: Path) -> None:

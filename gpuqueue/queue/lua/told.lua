@@ -1,0 +1,13 @@
+-- Keep what became of a command that was to run at the end of a job: the worker that ran it is the only one who knows.
+-- The job has ended, and the store may have forgotten it: it is told to the book alone. Nothing moves.
+-- ARGV: id  state  attempt  the notice's number among the job's  outcome (sent, given_up, not_needed)  trouble
+-- returns 1 done | 0 such a job has not ended
+local ENDED = {succeeded = true, failed = true, cancelled = true, lost = true}
+local wrong = expect {'id', 'reason', 'count', 'count', 'reason', 'text'}
+if wrong then return wrong end
+local id, state, attempt, number, outcome, trouble = unpack(ARGV)
+local job = read_job(id)
+if not ENDED[job.st or state] then return 0 end
+tell('told', id, job.st or state, now_ms(), counted(attempt), job.ls or 0, '', 'number', number, 'outcome', outcome,
+  'trouble', trouble)
+return 1
