@@ -122,7 +122,7 @@ class Attendance:
         record = client.wait(job_id, away=self._away)
         last = record.last_run
         why = record.job.because or (last.ending if last else None)
-        how = f" ({why})" if why else ""
+        how = f" ({why})" if why and str(why) != str(record.job.state) else ""
         say("gpuqueue", f"job {job_id} {record.job.state}{how}")
         return worst_code(client, record)
 

@@ -22,6 +22,8 @@ PATIENCE_S = 1.0
 ASK_S = 5.0
 #: Time between two times that the line is written anew, in seconds.
 WRITE_S = 1.0
+#: Columns that are left free behind it: for the cursor, and for the ^C that a terminal shows there.
+BESIDE = 3
 #: Back to the beginning of the line, and away with what stands there.
 CLEAR = "\r\x1b[K"
 
@@ -74,7 +76,7 @@ class WaitLine:
         if now - self._asked_s >= ASK_S:
             self._ask(job, now)
         waited_s = max(0.0, (datetime.now(timezone.utc) - job.submitted_at).total_seconds())
-        width = shutil.get_terminal_size().columns - 1
+        width = shutil.get_terminal_size().columns - BESIDE
         so_far = f"{waited_s:.0f}s" if waited_s < 60 else format_duration(waited_s)  # noqa: PLR2004 - a minute
         line = self._line(f"{reason}, {so_far} so far")
         self._put(CLEAR + in_words(line, max(1, width)))  # a line that breaks could not be taken off whole

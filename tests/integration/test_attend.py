@@ -131,7 +131,7 @@ def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> 
         terminal.shows(QUESTION)
         terminal.press("c\r")
         assert 130 == terminal.ended()
-        assert f"job {job_id} cancelled" in terminal.picture()
+        assert f"gpuqueue: job {job_id} cancelled" in terminal.lines()
 
 
 def test_the_question_is_taken_back_when_the_job_ends(working: Site, tmp_path: Path) -> None:
@@ -164,8 +164,8 @@ def test_a_ctrl_c_between_the_submit_and_the_first_look_leaves_no_job_behind(wor
 
 
 def test_who_cancels_what_waits_is_told_in_one_line(full: Site) -> None:
-    """That it has no log, because it has not run, is no news to them."""
-    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
+    """That it has no log, because it has not run, is no news to them; and the waiting line is gone, ^C and all."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=85) as terminal:
         terminal.shows("waits for memory")
         terminal.press(CTRL_C)
         terminal.shows(QUESTION)
@@ -174,6 +174,7 @@ def test_who_cancels_what_waits_is_told_in_one_line(full: Site) -> None:
         said = [line for line in terminal.lines() if line]
         assert "gpuqueue: job 2 cancelled" == said[-1]
         assert QUESTION in said[-2]
+        assert "waits for memory" not in terminal.picture()
 
 
 def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from factories import BOB, make_device, make_spec
 
-from gpuqueue.array import Array, Indexes, Tally
+from gpuqueue.array import Array, Indexes, Member, Tally
 from gpuqueue.cli.log_end import log_lines
 from gpuqueue.cli.queue_table import COLUMNS
 from gpuqueue.cli.screen.lines import (
@@ -16,6 +16,7 @@ from gpuqueue.cli.screen.lines import (
     STRANGERS,
     Order,
     bar,
+    device_rows,
     head_line,
     job_lines,
     level_beside,
@@ -139,6 +140,17 @@ def test_an_array_has_a_line_for_what_waits_and_one_for_what_is_held() -> None:
 
     assert [("1_[4-99]", JobState.QUEUED), ("1_[0-1]", JobState.HELD), ("3", JobState.QUEUED)] == shown
     assert head_line(site, Order.ID, None).startswith("0 running, 99 waiting ")
+
+
+def test_a_device_calls_a_job_as_its_own_line_does() -> None:
+    """A member of an array stood there under a number that was nowhere else on the screen."""
+    member = replace(job(8, JobState.RUNNING), member=Member(7, 2))
+    site = Snapshot(at=NOW, devices=(status(jobs=(8, 9)),), jobs=(member,))
+
+    ((*_, jobs, _),) = device_rows(site, 10.0)
+    (line,) = job_lines(site, Order.ID)
+
+    assert ("7_2,9", "7_2") == (jobs, line.label)
 
 
 def test_a_level_has_neighbours_up_to_the_ends() -> None:

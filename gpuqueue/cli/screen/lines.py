@@ -70,7 +70,8 @@ def bar(parts: Sequence[tuple[str, int]], width: int = BAR_WIDTH) -> str:
 
 
 def device_rows(snapshot: Snapshot, beat_s: float) -> list[tuple[str, ...]]:
-    """Return a row for each device, under DEVICE_HEAD."""
+    """Return a row for each device, under DEVICE_HEAD; a job is called there as in its own line."""
+    called = {job.id: job.label for job in snapshot.jobs}
     return [
         (
             plain(f"{each.host}:{render.device_label(each.device)}"),
@@ -78,7 +79,7 @@ def device_rows(snapshot: Snapshot, beat_s: float) -> list[tuple[str, ...]]:
             bar(memory_parts(each)),
             f"{format_bytes(each.promised_bytes)}/{format_bytes(each.device.total_bytes)}",
             format_bytes(each.free_bytes),
-            ",".join(map(str, each.jobs)) or "-",
+            ",".join(called.get(job_id, str(job_id)) for job_id in each.jobs) or "-",
             condition(each, beat_s),
         )
         for each in snapshot.devices
