@@ -13,10 +13,10 @@ import select
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.words import brief
 
 #: How long git may take to say whether something was changed, in seconds from when it was asked.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.units import MAX_S, format_duration, parse_duration
 from gpuqueue.words import brief
 

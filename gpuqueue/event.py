@@ -7,10 +7,11 @@ and the book writes it down. The queue and the book know this type and not each 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import Enum
 
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import JobState, WaitReason
 
 #: An event that waits for longer has a book that is behind, in seconds.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import datetime
 from enum import Enum
 from typing import Any
+
+from gpuqueue.frozen import dataclass
 
 #: Most days, and steps of time in a chart, that one question may be cut into.
 MAX_STEPS = 400

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import TypeVar
+
+from gpuqueue.frozen import dataclass
 
 T = TypeVar("T")
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import JobState
 from gpuqueue.run import EndingKind
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from enum import Enum, IntEnum
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from gpuqueue.checkout import Checkout
 from gpuqueue.device import DeviceWish
 from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.notice import MOST_NOTICES, Notice, NoticeKind
 from gpuqueue.placement import ANYWHERE, Placement
 from gpuqueue.retries import NO_RETRIES, Retries

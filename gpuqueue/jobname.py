@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gpuqueue.array import Indexes, Member
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.words import brief
 
 _SPAN = re.compile(r"([1-9][0-9]{0,15})-([1-9][0-9]{0,15})")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job
 from gpuqueue.run import RunDevice
 

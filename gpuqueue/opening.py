@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuqueue.book.book import Book
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.event import Cursor, place
+from gpuqueue.frozen import dataclass
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.run import Survivor
 

@@ -14,11 +14,11 @@ import shutil
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.frozen import dataclass
 
 
 @cache

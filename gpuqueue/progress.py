@@ -10,7 +10,8 @@ else, and one that is not was given up once much else stands below it: what the 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from gpuqueue.frozen import dataclass
 
 #: As much of a log's end is enough: a bar is written anew many times a minute.
 TAIL_BYTES = 8192

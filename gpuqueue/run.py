@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime
 from enum import Enum
 
 from gpuqueue.device import Activity, DeviceKind, DeviceWish, Peak, Timeline
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job, JobState, Shape
 from gpuqueue.told import Told
 

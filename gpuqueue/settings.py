@@ -12,13 +12,14 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.device import Device, DeviceWish
 from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.frozen import dataclass
 from gpuqueue.later import later
 from gpuqueue.notice import targets
 from gpuqueue.placement import Preference

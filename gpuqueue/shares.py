@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.words import brief
 
 _NAME = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+
+from gpuqueue.frozen import dataclass
 
 
 class Outcome(str, Enum):

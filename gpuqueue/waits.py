@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.words import brief
 
 #: Most jobs that one job may wait for.

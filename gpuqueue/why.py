@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.words import brief
 
 #: What the kernel can be told of a terminal's size.

@@ -15,11 +15,11 @@ import stat
 import subprocess
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from gpuqueue.codec import decode_spec
 from gpuqueue.errors import GpuQueueError, Unreadable
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.notice import NoticeKind
 from gpuqueue.queue.jobqueue import JobQueue

@@ -6,12 +6,13 @@ import logging
 import pwd
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 from gpuqueue.clock import Clock
 from gpuqueue.device import Device, DeviceKind, Reading, trouble_of
+from gpuqueue.frozen import dataclass
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.queue.lease import Offer, Stranger
 from gpuqueue.settings import Settings

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from pathlib import Path
 
 from gpuqueue.errors import Unreadable
 from gpuqueue.fields import Fields, loaded
+from gpuqueue.frozen import dataclass
 from gpuqueue.regular_file import read_small
 
 #: More than any device has; the files are the job's, and a job can write anything.

@@ -7,9 +7,9 @@ run alive leaves a small picture of its devices here; the ending's detail puts t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpuqueue.device import Device, Reading
+from gpuqueue.frozen import dataclass
 from gpuqueue.queue.lease import Stranger
 from gpuqueue.units import format_bytes
 from gpuqueue.words import short

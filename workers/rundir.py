@@ -20,7 +20,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any
 from gpuqueue.codec import run_device_from_plain, run_device_to_plain
 from gpuqueue.errors import Unreadable
 from gpuqueue.fields import Fields, loaded
+from gpuqueue.frozen import dataclass
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.regular_file import read_small
 from gpuqueue.run import Ending, EndingKind, RunDevice

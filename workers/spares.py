@@ -16,10 +16,11 @@ import shutil
 import socket
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from gpuqueue.clock import Clock
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Account, JobSpec
 from gpuqueue.settings import Settings
 from workers.latched import difference, for_spare, latched

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from gpuqueue.book import notices, queries
 from gpuqueue.book.connect import absent, file_of, open_engine, reading, shown, writing
 from gpuqueue.book.tables import REVISION, jobs, unwritten_events
 from gpuqueue.errors import BookUnreachable
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import JobState, WaitReason
 
 if TYPE_CHECKING:

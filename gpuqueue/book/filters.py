@@ -7,7 +7,6 @@ for the first page and for the thousandth, and jobs that come in meanwhile shift
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -17,6 +16,7 @@ from sqlalchemy.sql.operators import custom_op
 from gpuqueue.book.labels import device_labels
 from gpuqueue.book.tables import job_tags, jobs, run_devices
 from gpuqueue.errors import JobNotFound
+from gpuqueue.frozen import dataclass
 from gpuqueue.history import Sort
 from gpuqueue.run import EndingKind
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.clock import from_epoch_ms
@@ -17,6 +17,7 @@ from gpuqueue.codec import decode_ended, decode_spec, decode_started, member_not
 from gpuqueue.device import Activity, Peak, Timeline
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Event
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.notice import NoticeKind
 from gpuqueue.run import Ended, Ending, RunDevice, StartKind

@@ -6,12 +6,12 @@ does not know, and none is forgotten. docs/adr/0009.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from gpuqueue.book.tables import jobs, notices
+from gpuqueue.frozen import dataclass
 from gpuqueue.told import Outcome, Told
 
 if TYPE_CHECKING:

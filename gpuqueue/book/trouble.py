@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import exc
 
 from gpuqueue.errors import BookUnreachable
+from gpuqueue.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

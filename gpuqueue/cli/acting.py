@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
@@ -14,6 +13,7 @@ from gpuqueue.client import Client
 from gpuqueue.client.choosing import Chosen, Stand, Which
 from gpuqueue.command import say
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
+from gpuqueue.frozen import dataclass
 from gpuqueue.jobname import JobName
 from gpuqueue.words import short
 

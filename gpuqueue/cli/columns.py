@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 
 from gpuqueue.cli import fitting, render
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.run import Record, Run
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import brief, plain, short

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from gpuqueue.frozen import dataclass
 
 #: What a line of the table is about.
 L = TypeVar("L")
@@ -39,7 +40,7 @@ def is_dumb() -> bool:
     return os.environ.get("TERM") in {"dumb", "unknown"}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Column(Generic[L]):
     """One column. ``cell`` returns what it holds in so many characters; it is never made narrower than ``least``.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from gpuqueue import checks
 from gpuqueue.client.looking import Looking
 from gpuqueue.errors import JobNotFound, Refused
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName, JobSpan, meant
 from gpuqueue.later import later

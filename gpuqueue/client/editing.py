@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -13,6 +13,7 @@ from gpuqueue.client.placing import replaced
 from gpuqueue.device import DeviceWish
 from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import JobSpec, Level
 from gpuqueue.placement import Preference
 from gpuqueue.retries import RetryOn
@@ -20,7 +21,7 @@ from gpuqueue.units import parse_bytes
 from gpuqueue.waits import Dependency
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Edit:
     """What is to be changed of a job that waits; None leaves a thing as it is. Words: see ``Changing.edit``."""
 

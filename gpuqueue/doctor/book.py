@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuqueue.address import without_password
 from gpuqueue.book.facts import BookFacts, book_facts
 from gpuqueue.book.trouble import silent
 from gpuqueue.doctor.state import FULL_BYTES, LOW_BYTES, free_bytes
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.frozen import dataclass
 from gpuqueue.look import Unseen
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes

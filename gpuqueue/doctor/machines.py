@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gpuqueue.finding import Finding, from_line, problem, unknown
+from gpuqueue.frozen import dataclass
 from gpuqueue.process import installed
 
 #: How long all of it may take, in seconds; each of its own looks has a limit far below this.

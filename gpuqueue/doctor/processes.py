@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.finding import Findings, note, ok, problem, unknown, warning
+from gpuqueue.frozen import dataclass
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.queue.lease import SILENT_BEATS
 from gpuqueue.queue.queue_facts import DeviceFacts, QueueFacts

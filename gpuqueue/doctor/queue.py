@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from gpuqueue.doctor.store import SKEW_S
 from gpuqueue.event import BEHIND_S
 from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
+from gpuqueue.frozen import dataclass
 from gpuqueue.queue import keys
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import SILENT_BEATS

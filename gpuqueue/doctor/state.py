@@ -8,10 +8,10 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.finding import Check, Findings, note, ok, problem, warning
+from gpuqueue.frozen import dataclass
 from gpuqueue.logs import LOGS
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB, MIB, format_bytes

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.address import without_password
 from gpuqueue.doctor.state import FULL_BYTES, LOW_BYTES, free_bytes
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.frozen import dataclass
 from gpuqueue.look import Unseen
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.queue.safety import is_too_old, may_evict

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.address import without_password
 from gpuqueue.errors import BadRequest
 from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
+from gpuqueue.frozen import dataclass
 from gpuqueue.notice import masked
 from gpuqueue.notify import sending
 from gpuqueue.settings import PREFIX, Settings, key_of, settings_file, variable_of

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from gpuqueue.address import without_password
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, StoreUnreachable
+from gpuqueue.frozen import dataclass
 from gpuqueue.process import DetachedProcess, ProcessIdentity, installed
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue

@@ -16,12 +16,13 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from gpuqueue.errors import DryRunFailed, DryRunTimeout
 from gpuqueue.estimate.figures import DryRun, Part
+from gpuqueue.frozen import dataclass
 from gpuqueue.units import KIB, format_bytes, format_duration
 
 #: What is put in front of the script.

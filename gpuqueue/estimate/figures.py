@@ -8,10 +8,11 @@ the first tensor; 500 MiB is taken (docs/explanation/peak-memory.md counts the s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpuqueue.estimate.past import Past
+from gpuqueue.frozen import dataclass
 from gpuqueue.units import GIB, MIB
 
 ALLOWANCE = 0.10

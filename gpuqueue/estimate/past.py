@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
 from gpuqueue.device import PeakSource
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Account, Job
 from gpuqueue.run import EndingKind, Record, Run
 from gpuqueue.units import MIB

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.device import DeviceKind
 from gpuqueue.errors import Refused
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.logs import LogTail
 from gpuqueue.run import Ending, EndingKind, Record, Run

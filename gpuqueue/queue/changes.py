@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuqueue.array import Indexes
 from gpuqueue.errors import BadRequest, Refused, Unreadable
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job, JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import answering

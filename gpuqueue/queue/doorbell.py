@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import TracebackType
 
+from gpuqueue.frozen import dataclass
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import Connect, connect, translated
 

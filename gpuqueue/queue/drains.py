@@ -7,13 +7,13 @@ a person what people did and what quick deaths did. A device takes jobs again wh
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import Unreadable
 from gpuqueue.fields import Fields, loaded
+from gpuqueue.frozen import dataclass
 
 
 class DrainOrigin(str, Enum):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import JobState, Level
 from gpuqueue.limits import Measure
 

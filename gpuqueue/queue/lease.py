@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuqueue.array import Member
 from gpuqueue.device import Device
 from gpuqueue.errors import Unreadable
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import JobSpec, WaitReason
 from gpuqueue.queue.drains import Drain
 from gpuqueue.run import RunDevice

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Cursor
 from gpuqueue.fields import loaded
+from gpuqueue.frozen import dataclass
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue

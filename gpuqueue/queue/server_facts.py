@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from gpuqueue.frozen import dataclass
 from gpuqueue.later import later
 from gpuqueue.queue.connect import connect, translated
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.codec import device_from_plain
 from gpuqueue.errors import Unreadable
 from gpuqueue.fields import loaded
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job, WaitReason
 from gpuqueue.later import later
 from gpuqueue.queue import keys

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuqueue.embedded.scratch import scratch_store
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.simulator.figures import Outcome
 from gpuqueue.simulator.ours import Knobs, Ours
 from gpuqueue.simulator.replay import Placement, Policy, replay

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
+from gpuqueue.frozen import dataclass
 from gpuqueue.simulator.replay import Placement
 from gpuqueue.simulator.site import Site
 

@@ -13,10 +13,11 @@ import math
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gpuqueue.device import Device, DeviceKind
 from gpuqueue.event import Act, Cursor
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Account, JobSpec, JobState
 from gpuqueue.queue.lease import Claim, Offer
 from gpuqueue.queue.simulated import SimulatedClock, SimulatedQueue

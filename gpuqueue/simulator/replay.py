@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.frozen import dataclass
 from gpuqueue.simulator.trace import Request
 
 

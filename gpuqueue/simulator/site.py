@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.simulator.trace import Request
 from gpuqueue.units import format_bytes, parse_bytes
 from gpuqueue.words import brief

@@ -6,11 +6,12 @@ import csv
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TypeVar
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Level
 from gpuqueue.units import GIB, MAX_BYTES, MAX_S, MIB, parse_bytes, parse_duration
 from gpuqueue.words import brief

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from gpuqueue.device import Device, DeviceKind, Health, Reading
+from gpuqueue.frozen import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -6,12 +6,12 @@ The backend (:mod:`workers.devices.nvml`) tells what can run jobs; this tells wh
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import pynvml
 
+from gpuqueue.frozen import dataclass
 from workers.devices.nvml_door import Refusal, Session
 
 

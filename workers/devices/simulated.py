@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.device import Device, DeviceKind, Health, Reading
 from gpuqueue.errors import BadRequest
+from gpuqueue.frozen import dataclass
 from gpuqueue.units import format_bytes, parse_bytes
 from workers.devices.backend import DeviceTrouble
 

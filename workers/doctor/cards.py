@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 from gpuqueue.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Device, DeviceKind, Health, Reading, trouble_of
 from gpuqueue.errors import BadRequest
 from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
+from gpuqueue.frozen import dataclass
 from gpuqueue.look import Look, Unseen
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes

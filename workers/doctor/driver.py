@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuqueue.finding import Finding, Findings, note, ok, problem
+from gpuqueue.frozen import dataclass
 from gpuqueue.settings import Settings
 from workers.devices.choose import BESIDE
 from workers.devices.nvml_facts import DriverFacts, DriverState

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.finding import Finding, ok, problem
+from gpuqueue.frozen import dataclass
 from gpuqueue.process import ProcessIdentity, is_locked
 from gpuqueue.settings import Settings
 from workers.environment import TOKEN

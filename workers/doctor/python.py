@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from gpuqueue.finding import Findings, note, ok, problem, unknown, warning
+from gpuqueue.frozen import dataclass
 from gpuqueue.submission import interpreter as chosen
 from gpuqueue.submission import travelling
 from workers.devices.nvml_facts import DriverFacts

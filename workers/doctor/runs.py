@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.errors import Unreachable
 from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.frozen import dataclass
 from gpuqueue.process import is_locked
 from gpuqueue.queue.queue_facts import standings
 from gpuqueue.run import Record

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import pwd
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gpuqueue.finding import Findings, note, ok, unknown, warning
+from gpuqueue.frozen import dataclass
 from gpuqueue.process import has_own_pids
 from workers.doctor.cards import Seen
 

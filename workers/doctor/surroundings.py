@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from gpuqueue.frozen import dataclass
 
 _NVIDIA, _DISPLAY = "0x10de", "0x03"
 

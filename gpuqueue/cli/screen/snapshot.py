@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from gpuqueue.client import Client
 from gpuqueue.errors import JobNotFound
+from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job
 from gpuqueue.listing import Listing
 from gpuqueue.progress import Progress
