@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,8 @@ COMMANDS = {
     "completion": ("gpuqueue.cli.completion", "Print what makes a shell complete these words."),
 }
 
+#: How many more objects there must be before Python looks for some that nobody can reach: those that watch get there.
+COLLECT_AT = 100_000
 #: Headings of the list of commands, in the order in which one meets them. What stands under none comes last.
 SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Jobs": ("submit", "run", "attach", "queue", "show", "why", "logs", "wait"),
@@ -85,6 +87,8 @@ class Commands(click.Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
+        from difflib import get_close_matches  # noqa: PLC0415 - only where a name is mistaken
+
         meant = " or ".join(get_close_matches(name, COMMANDS, n=2))
         raise click.UsageError(f"No such command {name!r}." + (f" Did you mean {meant}?" if meant else ""), ctx)
 
@@ -134,7 +138,11 @@ def main() -> None:
         from gpuqueue.cli.completing import complete  # noqa: PLC0415 - only for a shell that asks
 
         sys.exit(complete(commands, "gpuqueue"))
-    sys.exit(run_command(commands, "gpuqueue"))
+    # What a command makes lives until its end: to look through it for what does not, a few times, took a tenth of it.
+    gc.set_threshold(COLLECT_AT)
+    code = run_command(commands, "gpuqueue")
+    gc.freeze()
+    sys.exit(code)
 
 
 if __name__ == "__main__":
