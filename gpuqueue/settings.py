@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -342,7 +341,7 @@ def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str
 
 def _own_name(faults: list[BadRequest]) -> str:
     try:
-        return _host(socket.gethostname())
+        return _host(os.uname().nodename)
     except BadRequest as error:
         faults.append(BadRequest(f"this machine's name cannot stand for it: {error}. Set GPUQUEUE_HOST"))
         return "unnamed"

@@ -9,12 +9,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 #: Where a store listens if its address does not say.
 HOST, PORT = "localhost", 6379
+#: No store has a database whose number is longer.
+MOST_DIGITS = 9
 
 #: Parameters that belong to everybody, and to TLS, of those that this door knows how to honour.
 _PLAIN = frozenset({"db", "username", "password", "client_name"})
 _TLS = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password"})
 #: A host name as it can be looked up without any further thought.
-_HOST_NAME = re.compile(r"[A-Za-z0-9_.:-]{1,253}")
+_HOST_NAME = r"[A-Za-z0-9_.:-]{1,253}"
 
 
 class Address(NamedTuple):
@@ -50,14 +52,14 @@ def parsed(url: str) -> Address | None:
         or len(words) < len(given)  # twice the same
         or not all(words.values())
         or parts.fragment
-        or re.fullmatch(r"[0-9]{1,9}", database) is None
+        or not (database.isascii() and database.isdecimal() and len(database) <= MOST_DIGITS)
     ):
         return None
     user = unquote(parts.username or "") or words.get("username", "")
     password = unquote(parts.password or "") or words.get("password", "")
     is_local = parts.scheme == "unix"
     host = "" if is_local else unquote(parts.hostname or HOST)
-    if (user and not password) or (is_local and not path) or not (is_local or _HOST_NAME.fullmatch(host)):
+    if (user and not password) or (is_local and not path) or not (is_local or re.fullmatch(_HOST_NAME, host)):
         return None
     return Address(
         path=path if is_local else "",

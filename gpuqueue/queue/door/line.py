@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import _socket  # what socket is made of, without its enumerations: as long an import as a tenth of all a submit does
 import select
-import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +23,7 @@ class Line:
     def __init__(self, address: Address, *, connect_s: float, silent_s: float) -> None:
         self._silent_s = silent_s
         self._reader = Reader(self._more)
-        self._socket: socket.socket
+        self._socket: _socket.socket
         try:
             self._socket = _connected(address, connect_s)
         except (OSError, ValueError) as error:  # ValueError: a path with a zero byte, a name that cannot be looked up
@@ -104,16 +104,18 @@ class TimedOut(Gone):
     """The store said nothing for too long."""
 
 
-def _connected(address: Address, connect_s: float) -> socket.socket:
+def _connected(address: Address, connect_s: float) -> _socket.socket:
     if address.path:
-        made = socket.socket(socket.AF_UNIX)
+        here = _socket.socket(_socket.AF_UNIX)
         try:
-            made.settimeout(connect_s)
-            made.connect(address.path)
+            here.settimeout(connect_s)
+            here.connect(address.path)
         except BaseException:
-            made.close()
+            here.close()
             raise
-        return made
+        return here
+    import socket  # noqa: PLC0415 - as above: a store on this machine needs none of it
+
     made = socket.create_connection((address.host, address.port), timeout=connect_s)
     try:
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
