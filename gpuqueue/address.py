@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from gpuqueue.later import pattern
+
 _HIDDEN = "***"
 #: Parameters that drivers take a password from.
-_SECRET_PARAMETER = re.compile(r"([?&][^&=]*(?:pass|secret|token)[^&=]*=)[^&]*", re.IGNORECASE)
+_SECRET_PARAMETER = pattern(r"([?&][^&=]*(?:pass|secret|token)[^&=]*=)[^&]*", re.IGNORECASE)
 
 
 def without_password(url: str) -> str:

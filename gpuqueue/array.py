@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
+from gpuqueue.later import pattern
 from gpuqueue.words import brief
 
 #: An index is below this, and so an array has at most so many members.
@@ -21,13 +22,13 @@ MOST_MEMBERS = 1_000_000
 #: Longest text of indexes, in characters; it travels with each claim.
 MOST_TEXT = 4000
 
-_RANGE = re.compile(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([0-9]{1,7}))?)?")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_SPAN = re.compile(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
+_RANGE = pattern(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([0-9]{1,7}))?)?")
+_NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_SPAN = pattern(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
 #: What somebody meant for one: between the dots and around them are numbers of any kind.
-_NUMBERS = re.compile(r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?", re.IGNORECASE)
+_NUMBERS = pattern(r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?", re.IGNORECASE)
 #: ``{name}``, and ``{{name}}`` for who wants the braces themselves.
-_PLACE = re.compile(r"\{\{([A-Za-z0-9_]+)\}\}|\{([A-Za-z0-9_]+)\}")
+_PLACE = pattern(r"\{\{([A-Za-z0-9_]+)\}\}|\{([A-Za-z0-9_]+)\}")
 
 #: ``{name}`` as somebody writes it who means a name of the array.
 _MEANT = re.compile(r"(?<![{$])\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})")

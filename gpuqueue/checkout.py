@@ -8,7 +8,6 @@ bound. Subprocess, with all that it imports, would cost a submit more than git d
 from __future__ import annotations
 
 import os
-import re
 import select
 import signal
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
+from gpuqueue.later import pattern
 from gpuqueue.words import brief
 
 #: How long git may take to say whether something was changed, in seconds from when it was asked.
@@ -28,7 +28,7 @@ MOST_STEPS = 5
 #: Longest name of a branch that is kept, in characters.
 MAX_BRANCH = 255
 
-_COMMIT = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_COMMIT = pattern(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _HEADS = "refs/heads/"
 #: Tracked files alone: a new file beside them is most often an output. Nothing in the repository may be run for it.
 _STATUS = (

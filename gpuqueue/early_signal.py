@@ -12,6 +12,7 @@ import signal
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
+from gpuqueue.later import pattern
 from gpuqueue.units import MAX_S, format_duration, parse_duration
 from gpuqueue.words import brief
 
@@ -19,8 +20,8 @@ from gpuqueue.words import brief
 BEFORE_S = 60.0
 #: These cannot be caught: nobody would be warned.
 _DEAF = frozenset({signal.SIGKILL, signal.SIGSTOP})
-_WRITTEN = re.compile(r"(?:B:)?(?:SIG)?(?P<which>[A-Z0-9]{1,12})(?:@(?P<before>.{1,40}))?", re.ASCII | re.IGNORECASE)
-_SECONDS = re.compile(r"\d{1,9}", re.ASCII)
+_WRITTEN = pattern(r"(?:B:)?(?:SIG)?(?P<which>[A-Z0-9]{1,12})(?:@(?P<before>.{1,40}))?", re.ASCII | re.IGNORECASE)
+_SECONDS = pattern(r"\d{1,9}", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,6 @@ its **ending**: two words, because a job can be queued again after a run that en
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -21,6 +20,7 @@ from gpuqueue.device import DeviceWish
 from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
+from gpuqueue.later import pattern
 from gpuqueue.notice import MOST_NOTICES, Notice, NoticeKind
 from gpuqueue.placement import ANYWHERE, Placement
 from gpuqueue.retries import NO_RETRIES, Retries
@@ -210,7 +210,7 @@ class Shape:
 
 
 #: Names that become part of a key in the store: no colon, no space, nothing that a terminal obeys.
-_KEY_WORD = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
+_KEY_WORD = pattern(r"[A-Za-z0-9_.@+-]{1,64}")
 #: Longest job name, in characters.
 MAX_NAME = 128
 

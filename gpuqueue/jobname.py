@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from gpuqueue.array import Indexes, Member
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
+from gpuqueue.later import pattern
 from gpuqueue.words import brief
 
-_SPAN = re.compile(r"([1-9][0-9]{0,15})-([1-9][0-9]{0,15})")
+_SPAN = pattern(r"([1-9][0-9]{0,15})-([1-9][0-9]{0,15})")
 #: Of an array, so many ranges are named at once: the scripts take 4096 characters.
 _MOST_RANGES = 200
 

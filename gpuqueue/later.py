@@ -1,4 +1,4 @@
-"""Modules that are imported when something in them is first used: a person waits for every import of a command.
+"""Modules that are imported, and patterns that are compiled, when they are first used: a person waits for each.
 
 Write it beside the import that it stands for, which type checkers and the floors go by::
 
@@ -6,12 +6,15 @@ Write it beside the import that it stands for, which type checkers and the floor
         from gpuqueue.queue import replies
     else:
         replies = later("gpuqueue.queue.replies")
+
+A pattern takes longer to compile than a module to load, and most are for words that are seldom said.
 """
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 _WAITING: list[_Later] = []
 
@@ -48,3 +51,20 @@ def import_all_now() -> None:
     """
     for each in _WAITING:
         each.load()
+
+
+class _Pattern:
+    """Stands for a pattern until it is asked for something; from then on its methods are found here."""
+
+    def __init__(self, text: str, flags: int) -> None:
+        self._text, self._flags = text, flags
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(re.compile(self._text, self._flags), name)
+        setattr(self, name, found)
+        return found
+
+
+def pattern(text: str, flags: int = 0) -> re.Pattern[str]:
+    """Return what stands for ``re.compile(text, flags)``."""
+    return cast("re.Pattern[str]", _Pattern(text, flags))

@@ -10,13 +10,14 @@ from typing import Any
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
+from gpuqueue.later import pattern
 from gpuqueue.units import MAX_BYTES, format_bytes, parse_bytes, parse_duration
 from gpuqueue.words import brief
 
 #: A limit that names nobody: of every user, or pool, that no other names.
 EVERYBODY = "*"
-_NAME = re.compile(r"\*|@?[A-Za-z0-9_.+-][A-Za-z0-9_.@+-]{0,63}")
-_COUNT = re.compile(r"\d{1,9}", re.ASCII)
+_NAME = pattern(r"\*|@?[A-Za-z0-9_.+-][A-Za-z0-9_.@+-]{0,63}")
+_COUNT = pattern(r"\d{1,9}", re.ASCII)
 
 
 class Measure(str, Enum):

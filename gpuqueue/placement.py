@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
+from gpuqueue.later import pattern
 from gpuqueue.words import brief
 
 #: Most models and most devices that a job can name: they stand in its shape, which every claim reads.
@@ -15,9 +15,9 @@ MOST_DEVICES = 64
 #: Longest text that stands for a model, in characters.
 MOST_MODEL = 64
 
-_WORD = re.compile(r"[a-z0-9.]+")
+_WORD = pattern(r"[a-z0-9.]+")
 #: No comma, no colon: they part the UUIDs, and the words of a shape.
-_UUID = re.compile(r"[A-Za-z0-9_.@+/-]{1,128}")
+_UUID = pattern(r"[A-Za-z0-9_.@+/-]{1,128}")
 
 
 class Preference(str, Enum):

@@ -8,9 +8,10 @@ from dataclasses import field
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
+from gpuqueue.later import pattern
 from gpuqueue.words import brief
 
-_NAME = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
+_NAME = pattern(r"[A-Za-z0-9_.@+-]{1,64}")
 #: A share is a weight: only how it compares with the others matters.
 LEAST, MOST = 0.001, 1_000_000.0
 

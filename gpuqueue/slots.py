@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-
 from gpuqueue.errors import BadRequest
+from gpuqueue.later import pattern
 from gpuqueue.placement import fits_model, words_of
 from gpuqueue.words import brief
 
 #: Most jobs at a time on one device, wherever it is said.
 MOST_SLOTS = 1000
 
-_RULE = re.compile(r"(.+)=([0-9]{1,4})")
+_RULE = pattern(r"(.+)=([0-9]{1,4})")
 
 
 def rules_of(text: str) -> tuple[tuple[str, int], ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.later import pattern
 from gpuqueue.words import brief
 
 #: Most words that one job has; mark.lua holds to the same.
@@ -13,7 +13,7 @@ MAX_TAGS = 32
 #: Longest note, in characters.
 MAX_NOTE = 1000
 
-_TAG = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
+_TAG = pattern(r"[A-Za-z0-9_.@+-]{1,64}")
 
 
 def tags_of(words: Iterable[str]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import math
 import re
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.later import pattern
 from gpuqueue.words import brief
 
 KIB = 2**10
@@ -20,15 +21,15 @@ GIB = 2**30
 TIB = 2**40
 
 #: A number that is no zero, without a unit.
-_BARE = re.compile(r"0{0,9}[1-9]\d{0,17}", re.ASCII)
+_BARE = pattern(r"0{0,9}[1-9]\d{0,17}", re.ASCII)
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE | re.ASCII)
+_SIZE = pattern(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE | re.ASCII)
 _SIZE_UNITS = {"K": KIB, "M": MIB, "G": GIB, "T": TIB}
 
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])", re.ASCII)
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+", re.ASCII)
+_DURATION_PART = pattern(r"(\d+(?:\.\d+)?)([smhd])", re.ASCII)
+_DURATION = pattern(r"(?:\d+(?:\.\d+)?[smhd])+", re.ASCII)
 _DURATION_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_CLOCK = re.compile(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,2}):(\d{2})", re.ASCII)
+_CLOCK = pattern(r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,2}):(\d{2})", re.ASCII)
 
 #: Largest size taken, in bytes: far above any device, far below what a double holds exactly.
 MAX_BYTES = 1024 * TIB

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 from enum import Enum
 
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
+from gpuqueue.later import pattern
 from gpuqueue.words import brief
 
 #: Most jobs that one job may wait for.
 MOST_DEPENDENCIES = 1000
 #: Largest id of a job to wait for.
 _MAX_ID = 10**15 - 1
-_KEY = re.compile(r"[A-Za-z0-9_.@+:-]{1,128}")
-_MEMBER = re.compile(r"[1-9][0-9]{0,14}_[0-9]")
-_DEPENDENCY = re.compile(r"([1-9][0-9]{0,14})(?::([a-z]+))?")
+_KEY = pattern(r"[A-Za-z0-9_.@+:-]{1,128}")
+_MEMBER = pattern(r"[1-9][0-9]{0,14}_[0-9]")
+_DEPENDENCY = pattern(r"([1-9][0-9]{0,14})(?::([a-z]+))?")
 
 
 class Condition(str, Enum):

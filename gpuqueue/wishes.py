@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
 from gpuqueue import checks
 from gpuqueue.errors import BadRequest
+from gpuqueue.later import pattern
 from gpuqueue.retries import DEFAULT_ON, Retries, RetryOn
 from gpuqueue.units import MAX_S, parse_duration
 from gpuqueue.waits import Dependency
@@ -15,9 +15,9 @@ from gpuqueue.words import brief
 
 #: For the metavar and the message alike.
 TIMES = "2h, now+2h, 16:00, 2026-11-01 or 2026-11-01T09:00"
-_HOUR = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
+_HOUR = pattern(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 #: As a duration it is for minutes; nobody who means a time of day must get that.
-_CLOCK = re.compile(r"[0-9]+:[0-9]+(:[0-9]+)?")
+_CLOCK = pattern(r"[0-9]+:[0-9]+(:[0-9]+)?")
 #: What takes a wish back.
 NONE = "none"
 

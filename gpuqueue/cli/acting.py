@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from gpuqueue.cli.completing import live_ids, tags, users
-from gpuqueue.client import Client
-from gpuqueue.client.choosing import Chosen, Stand, Which
+from gpuqueue.client.changing import Changing
+from gpuqueue.client.choosing import Choosing, Chosen, Stand, Which
 from gpuqueue.command import say
 from gpuqueue.errors import BadRequest, GpuQueueError, Unreachable
 from gpuqueue.frozen import dataclass
@@ -18,8 +18,9 @@ from gpuqueue.jobname import JobName
 from gpuqueue.words import short
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=Choosing)
 #: Does it to one job, and returns what to say of that.
-Act = Callable[[Client, str], str]
+Act = Callable[[C, str], str]
 
 #: Of the jobs that a filter finds, so many are shown before the question.
 SHOWN = 5
@@ -87,13 +88,13 @@ def chosen(*states: str, stands: bool = False) -> Callable[[F], F]:
     return add
 
 
-def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = None) -> None:
+def act_on(verb: str, selection: Selection, act: Act[Changing], *, stand: Stand | None = None) -> None:
     """Do *act* to each job that is meant, say what came of it, and leave with the worst exit code.
 
     *stand* is where jobs must stand for this, if a filter chooses them.
     """
     selection.check(verb)
-    with Client() as client:
+    with Changing() as client:
         if not selection.by_filter:
             sys.exit(on_each(client, selection.ids, act))
         if selection.user is not None:
@@ -110,7 +111,7 @@ def act_on(verb: str, selection: Selection, act: Act, *, stand: Stand | None = N
 
 
 def on_each(
-    client: Client, words: Sequence[str], act: Act, *, which: Which = Which.LIVE, last_first: bool = False
+    client: C, words: Sequence[str], act: Act[C], *, which: Which = Which.LIVE, last_first: bool = False
 ) -> int:
     """Do *act* to each job that *words* name; one that fails does not keep the others from it. Return the worst code.
 

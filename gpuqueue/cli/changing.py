@@ -9,7 +9,7 @@ import click
 
 from gpuqueue.array import Indexes
 from gpuqueue.cli.acting import Selection, act_on, chosen, ids, on_each
-from gpuqueue.client import Client
+from gpuqueue.client.changing import Changing
 from gpuqueue.client.choosing import Stand
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.job import JobState
@@ -77,30 +77,30 @@ def move(ids: tuple[str, ...], *, front: bool, undo: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if not ids or front == undo:
         raise BadRequest("say which jobs, and where to: gpuqueue move 17 --front, or --undo")
-    with Client() as client:
+    with Changing() as client:
 
-        def act(client: Client, name: str) -> str:
+        def act(client: Changing, name: str) -> str:
             return _line(name, client.move(name, front=front))
 
         sys.exit(on_each(client, ids, act, last_first=True))
 
 
-def _cancel(client: Client, name: str) -> str:
+def _cancel(client: Changing, name: str) -> str:
     missed = _Missed()
     return missed.line("cancel", name, client.cancel(name, missed=missed))
 
 
-def _hold(client: Client, name: str) -> str:
+def _hold(client: Changing, name: str) -> str:
     missed = _Missed()
     return missed.line("hold", name, client.hold(name, missed=missed))
 
 
-def _release(client: Client, name: str) -> str:
+def _release(client: Changing, name: str) -> str:
     waited, missed = _waits(client, name), _Missed()
     return missed.line("release", name, client.release(name, missed=missed)) + (" (it was not held)" if waited else "")
 
 
-def _waits(client: Client, name: str) -> bool:
+def _waits(client: Changing, name: str) -> bool:
     """Return whether a job that is no array waits already; of what nobody knows, the release itself tells."""
     try:
         job = client.get(name)

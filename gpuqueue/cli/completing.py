@@ -9,18 +9,23 @@ import contextlib
 import io
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import click
-from click.shell_completion import CompletionItem, shell_complete
+
+from gpuqueue.later import later
 
 if TYPE_CHECKING:
+    from click import shell_completion
+
     from gpuqueue.client import Client
     from gpuqueue.job import Job
     from gpuqueue.queue.lease import DeviceStatus
+else:
+    shell_completion = later("click.shell_completion")
 
 T = TypeVar("T")
-Items = list[CompletionItem]
+Items: TypeAlias = "list[shell_completion.CompletionItem]"
 Completer = Callable[[click.Context, click.Parameter, str], Items]
 
 #: The variable in which a shell says that it wants to know what fits; the name is click's.
@@ -37,7 +42,7 @@ def complete(group: click.Group, program: str) -> int:
     """Answer the shell's question in VARIABLE; return the exit code."""
     with contextlib.redirect_stderr(io.StringIO()):
         try:
-            return shell_complete(group, {}, program, VARIABLE, os.environ.get(VARIABLE, ""))
+            return shell_completion.shell_complete(group, {}, program, VARIABLE, os.environ.get(VARIABLE, ""))
         except Exception:  # noqa: BLE001 - the shell asks, in the middle of somebody's typing: silence is the answer
             return 1
 
@@ -116,12 +121,12 @@ def pools(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Item
 
 def files(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
     """Let the shell complete a file, as it always does."""
-    return [CompletionItem(incomplete, type="file")]
+    return [shell_completion.CompletionItem(incomplete, type="file")]
 
 
 def directories(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
     """Let the shell complete a directory."""
-    return [CompletionItem(incomplete, type="dir")]
+    return [shell_completion.CompletionItem(incomplete, type="dir")]
 
 
 def _where(each: DeviceStatus) -> str:
@@ -153,7 +158,7 @@ def _starting(incomplete: str, offered: Iterable[tuple[str, str]]) -> Items:
     from gpuqueue.words import plain, short  # noqa: PLC0415 - as in _seen
 
     return [
-        CompletionItem(value, help=short(" ".join(words.split()), WIDTH) or None)
+        shell_completion.CompletionItem(value, help=short(" ".join(words.split()), WIDTH) or None)
         for value, words in offered
         if value.startswith(incomplete) and value == plain(value) and not set(value) & set(" \t,;'\"$`\\&|<>()")
     ]

@@ -18,8 +18,7 @@ from gpuqueue.cli.log_end import log_end
 from gpuqueue.cli.period import EXAMPLES, moment
 from gpuqueue.cli.queue_json import listing_to_plain
 from gpuqueue.cli.queue_table import queue_table
-from gpuqueue.client import Client
-from gpuqueue.client.choosing import Which
+from gpuqueue.client.watching import Watching
 from gpuqueue.codec import record_to_plain
 from gpuqueue.command import put, say
 from gpuqueue.errors import BadRequest, Refused
@@ -54,7 +53,7 @@ def queue(user: str | None, limit: int, *, as_json: bool) -> None:
       gpuqueue queue --user ada
       gpuqueue queue --json | jq '.[] | select(.state == "queued") | .id'
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
+    with Watching() as client:
         listing = client.listing(user=user, limit=limit + 1)
         more = len(listing.jobs) > limit
         listing = replace(listing, jobs=listing.jobs[:limit])
@@ -86,7 +85,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
         raise BadRequest("--json and --plot exclude each other: choose one")
     if plot is not None:
         picture.check()
-    with Client() as client:
+    with Watching() as client:
         record = client.show(job_id, away=tell_the_book)
         log = None if as_json or plot is not None else client.log_of(record)
     if plot is not None:
@@ -138,7 +137,7 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
     if lines is not None and since is not None:
         raise BadRequest("--tail and --since both say where to begin: choose one")
     begin = moment(since)
-    with Client() as client:
+    with Watching() as client:
         if stderr and not client.get(job_id).spec.separate_stderr:
             raise Refused(
                 f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
@@ -189,6 +188,9 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
         raise BadRequest("--any and --all contradict each other: say one of them")
     timeout_s = None if timeout is None else parse_duration(timeout)
     ended: dict[int | str, Job] = {}
+    from gpuqueue.client import Client  # noqa: PLC0415 - a list or a log takes a part of it
+    from gpuqueue.client.choosing import Which  # noqa: PLC0415 - as above
+
     with Client() as client:
         meant = [name for word in ids for name in client.named(word, which=Which.ANY)]
         names = [one for name in meant for one in JobName.parse(name).each()]

@@ -7,25 +7,29 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from gpuqueue.command import say
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.later import later
 from gpuqueue.notice import NoticeKind
 
 if TYPE_CHECKING:
-    from gpuqueue.client import Client
+    from click import shell_completion
+
+    from gpuqueue.client.submitting import Submitting
     from gpuqueue.job import Job
+else:
+    shell_completion = later("click.shell_completion")
 
 
-def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[shell_completion.CompletionItem]:
     """Complete the names of the site's targets."""
     from gpuqueue.client import Client  # noqa: PLC0415 - only for a shell that asks
 
     found: set[str] = set()
     with contextlib.suppress(GpuQueueError), Client() as client:
         found = {name for each in client.queue.senders() for name in each.targets} | set(client.settings.notify)
-    return [CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
+    return [shell_completion.CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
 
 
 def _option(name: str, when: str) -> Callable[[Any], Any]:
@@ -41,7 +45,7 @@ NOTICE_OPTIONS: list[Callable[[Any], Any]] = [
 ]
 
 
-def warn_if_nobody_sends(client: Client, job: Job) -> None:
+def warn_if_nobody_sends(client: Submitting, job: Job) -> None:
     """Say so where messages were asked for, and nobody is there to send them."""
     if all(each.kind is NoticeKind.COMMAND for each in job.spec.notices):
         return

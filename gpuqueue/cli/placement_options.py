@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli.completing import models, placements
-from gpuqueue.client import Client
+from gpuqueue.client.looking import Looking
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.job import Job, WaitReason
@@ -75,7 +75,7 @@ OPTIONS = (
 )
 
 
-def warn_if_alone(client: Client, job: Job) -> None:
+def warn_if_alone(client: Looking, job: Job) -> None:
     """Say so when nobody is there to run the job. It is queued all the same: nothing may go wrong any more."""
     if job.reason is not WaitReason.DEVICE:
         return

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from gpuqueue.cli import placement_options
 from gpuqueue.cli.arrays import array_options, tell_unknown
-from gpuqueue.cli.attend import Attendance
 from gpuqueue.cli.completing import directories, files, pools, tags
-from gpuqueue.cli.ctrl_c import CtrlC
 from gpuqueue.cli.notice_options import NOTICE_OPTIONS, warn_if_nobody_sends
 from gpuqueue.cli.placement_options import warn_if_alone
 from gpuqueue.cli.wait_options import WAIT_OPTIONS, tell_found, tell_if_past
-from gpuqueue.client import Client
+from gpuqueue.client.submitting import Submitting
 from gpuqueue.command import sentence
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Job, Level
+from gpuqueue.later import later
 from gpuqueue.window import Window
+
+if TYPE_CHECKING:
+    from click import shell_completion
+else:
+    shell_completion = later("click.shell_completion")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,9 +48,11 @@ class WithRest(click.Command):
                 ) from None
             raise
 
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[shell_completion.CompletionItem]:
         """Complete files behind ``--``: what stands there is the job's."""
-        return super().shell_complete(ctx, incomplete) if ctx.obj is None else [CompletionItem(incomplete, type="file")]
+        if ctx.obj is None:
+            return super().shell_complete(ctx, incomplete)
+        return [shell_completion.CompletionItem(incomplete, type="file")]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the options and arguments; behind ``--`` there are none left to complete."""
@@ -113,7 +118,7 @@ def job_options(command: F) -> F:
     return command
 
 
-def _submit(client: Client, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
+def _submit(client: Submitting, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
     script = options.pop("script")
     if script is None and not rest:
         raise BadRequest(
@@ -160,7 +165,7 @@ def submit(ctx: click.Context, /, **options: Any) -> None:
       gpuqueue submit train.py --mem 6G --sweep lr=1e-3,1e-4 --sweep seed=0..4 -- --lr {lr} --seed {seed}
     """  # noqa: D301 - \b is click's mark for lines to keep
     begin = options["begin"]
-    with Client() as client:
+    with Submitting() as client:
         job = _submit(client, ctx.obj, options)
         try:
             click.echo(job.id)
@@ -202,6 +207,10 @@ def run(ctx: click.Context, /, **options: Any) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     if options["pty"] and sys.stdin.isatty() and sys.stdout.isatty():
         options["pty"] = Window.ours(typed=True)
+    from gpuqueue.cli.attend import Attendance  # noqa: PLC0415 - to submit a job takes less than to attend one
+    from gpuqueue.cli.ctrl_c import CtrlC  # noqa: PLC0415 - as above
+    from gpuqueue.client import Client  # noqa: PLC0415 - as above
+
     begin = options["begin"]
     with Client() as client, CtrlC() as ctrl_c:  # from here on a Ctrl-C must not leave a job of which nobody knows
         job = _submit(client, ctx.obj, options)

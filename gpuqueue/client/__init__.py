@@ -12,14 +12,17 @@ when they are first needed: a submit never touches SQL.
 
 from __future__ import annotations
 
-from gpuqueue.client.changing import Changing
-from gpuqueue.client.estimating import Estimating
-from gpuqueue.client.marking import Marking
-from gpuqueue.client.retrying import Retrying
-from gpuqueue.client.watching import Watching
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gpuqueue.client.client import Client
 
 __all__ = ["Client"]
 
 
-class Client(Retrying, Watching, Changing, Marking, Estimating):
-    """One user's view of one queue. Every method may raise StoreUnreachable or BookUnreachable."""
+def __getattr__(name: str) -> Any:
+    # A command that needs a part alone takes that part, and no other is imported.
+    if name != "Client":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return import_module("gpuqueue.client.client").Client

@@ -7,11 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import decode_started
 from gpuqueue.errors import Unreadable
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.later import later
-from gpuqueue.listing import Listing
 from gpuqueue.queue import keys, surroundings
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.fleet import Fleet
@@ -22,12 +20,17 @@ from gpuqueue.queue.ticks import Ticks
 if TYPE_CHECKING:
     import logging
 
+    from gpuqueue import codec
+    from gpuqueue import listing as listings
     from gpuqueue.limits import Use
+    from gpuqueue.listing import Listing
     from gpuqueue.queue import replies, survivors
     from gpuqueue.queue.explanation import Explanation
     from gpuqueue.run import Record, RunDevice
 else:
     logging = later("logging")
+    codec = later("gpuqueue.codec")
+    listings = later("gpuqueue.listing")
     replies = later("gpuqueue.queue.replies")
     survivors = later("gpuqueue.queue.survivors")
 
@@ -111,10 +114,10 @@ class Looks(Recovery, Fleet, Ticks):
                 if fields:
                     jobs.append(replies.job(int(job_id), fields, spec))
                     if jobs[-1].state.is_active and fields.get("said"):
-                        said[int(job_id)] = decode_started(fields["said"])
+                        said[int(job_id)] = codec.decode_started(fields["said"])
             except Unreadable as error:
                 logging.getLogger(__name__).warning("%s", error)
-        return Listing(
+        return listings.Listing(
             at=from_epoch_ms(found.now_ms),
             jobs=tuple(self._with_reasons(jobs, found)),
             held_bytes=found.held_bytes,

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuqueue.errors import StoreNotOpen
-from gpuqueue.event import place
 from gpuqueue.job import JobState
 from gpuqueue.later import later
 from gpuqueue.queue import keys
@@ -18,11 +17,13 @@ from gpuqueue.queue.surroundings import is_paused
 if TYPE_CHECKING:
     import logging
 
+    from gpuqueue import event as events
     from gpuqueue.queue import replies, survivors
     from gpuqueue.queue.lease import Stray
     from gpuqueue.run import Survivor
 else:
     logging = later("logging")
+    events = later("gpuqueue.event")
     replies, survivors = later("gpuqueue.queue.replies"), later("gpuqueue.queue.survivors")
 
 
@@ -123,7 +124,7 @@ class Recovery(Store):
         for token, (its_token, state, ended_token, event) in zip(runs.values(), found, strict=True):
             if token == its_token:
                 states[token] = JobState(state)
-            elif token == ended_token and place(event or "0-0") > place(recorded or "0-0"):
+            elif token == ended_token and events.place(event or "0-0") > events.place(recorded or "0-0"):
                 states[token] = JobState.FAILED  # its job was queued again since
         return states
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpuqueue.later import import_all_now
+from gpuqueue.later import import_all_now, later
 from gpuqueue.queue.keys import PREFIX
-from gpuqueue.queue.lean import lean, nested
+
+if TYPE_CHECKING:
+    from gpuqueue.queue import lean
+else:
+    lean = later("gpuqueue.queue.lean")
 
 #: What stands before every act.
 PRELUDE = ("base", "lib")
@@ -118,7 +122,7 @@ def whole(act: str, clock: str = "") -> str:
     first = "" if act in OPENING else _FIRST
     parts = [_late(part) if isinstance(part, Late) else source(part) for part in SHARED.get(act, ())]
     sections = (*map(source, PRELUDE), "".join((clock, first, *parts)), source(act))
-    return lean(nested(sections)) if act in LEAN else "".join(sections)
+    return lean.lean(lean.nested(sections)) if act in LEAN else "".join(sections)
 
 
 def _late(part: str) -> str:

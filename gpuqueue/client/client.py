@@ -1,0 +1,13 @@
+"""All that a client can do, in one class."""
+
+from __future__ import annotations
+
+from gpuqueue.client.changing import Changing
+from gpuqueue.client.estimating import Estimating
+from gpuqueue.client.marking import Marking
+from gpuqueue.client.retrying import Retrying
+from gpuqueue.client.watching import Watching
+
+
+class Client(Retrying, Watching, Changing, Marking, Estimating):
+    """One user's view of one queue. Every method may raise StoreUnreachable or BookUnreachable."""
