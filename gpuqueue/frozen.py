@@ -22,7 +22,7 @@ __all__ = ["dataclass"]
 #: What ``dataclasses`` gives to a class like ours, beside its slots and ``__init__``.
 _WRITTEN = (
     *("__eq__", "__hash__", "__repr__", "__setattr__", "__delattr__", "__getstate__", "__setstate__"),
-    *("__dataclass_fields__", "__dataclass_params__", "__match_args__"),
+    *("__dataclass_params__", "__match_args__"),
     *(("__replace__",) if sys.version_info >= (3, 13) else ()),
 )
 
@@ -51,16 +51,24 @@ def _frozen(plan: type, *, kw_only: bool) -> type:
         made.__init__ = _init(made, {name: body.get(name, dataclasses.MISSING) for name in fields}, kw_only=kw_only)
         return vars(made)
 
+    def described() -> Any:  # what replace and asdict want of a class: none of its methods
+        made.__dataclass_fields__ = whole(frozen=False, init=False, repr=False, eq=False).__dataclass_fields__
+        return vars(made)
+
+    def whole(**how: bool) -> Any:
+        copy = type(plan)(plan.__name__, plan.__bases__, dict(body))
+        return dataclasses.dataclass(kw_only=kw_only, **how)(copy)
+
     def rest() -> Any:
-        whole = type(plan)(plan.__name__, plan.__bases__, dict(body))
-        whole = dataclasses.dataclass(frozen=True, slots=True, kw_only=kw_only)(whole)
+        written = whole(frozen=True, slots=True)
         for name in unwritten:
-            setattr(made, name, vars(whole)[name])
+            setattr(made, name, vars(written)[name])
         return vars(made)
 
     unwritten = [name for name in _WRITTEN if name not in body]
     slotted = {name: each for name, each in body.items() if name not in fields}
     slotted |= {"__slots__": tuple(fields), "__init__": _Unwritten("__init__", first)}
+    slotted |= {"__dataclass_fields__": _Unwritten("__dataclass_fields__", described)}
     slotted |= {name: _Unwritten(name, rest) for name in unwritten}
     made: Any = type(plan)(plan.__name__, plan.__bases__, slotted)
     return made  # type: ignore[no-any-return] # a class whose __init__ is set like any attribute

@@ -9,7 +9,7 @@ import click
 
 from gpuqueue.cli import render
 from gpuqueue.cli.completing import device_names
-from gpuqueue.client import Client
+from gpuqueue.client.changing import Changing
 from gpuqueue.errors import Refused
 from gpuqueue.queue.drains import Drain
 from gpuqueue.queue.lease import SILENT_BEATS, DeviceStatus
@@ -33,7 +33,7 @@ def drain(devices: tuple[str, ...], reason: str, *, all_here: bool) -> None:
       gpuqueue drain nodeA:0
       gpuqueue drain --all --reason "new driver tonight"
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
+    with Changing() as client:
         drained = client.drain(*devices, reason=reason, all_here=all_here)
     for each in drained:
         jobs = ", ".join(str(job_id) for job_id in each.jobs)
@@ -53,7 +53,7 @@ def resume(devices: tuple[str, ...], *, all_here: bool) -> None:
       gpuqueue resume 3
       gpuqueue resume --all
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
+    with Changing() as client:
         resumed = client.resume(*devices, all_here=all_here)
     closed = [each for each in resumed if each.drains]
     for each in resumed:

@@ -10,7 +10,7 @@ from gpuqueue import checks
 from gpuqueue.cli import placement_options, wait_options
 from gpuqueue.cli.arrays import JobNameType
 from gpuqueue.cli.completing import live_ids, pools
-from gpuqueue.client import Client
+from gpuqueue.client.changing import Changing
 from gpuqueue.job import Level
 
 
@@ -44,7 +44,7 @@ def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
       gpuqueue edit 12 --after none --begin now
       gpuqueue edit 17 --at-once 4
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
+    with Changing() as client:
         level = None if priority is None else Level[priority.upper()]
         given = {name: value for name, value in changes.items() if value not in (None, ())}
         job = client.edit(checks.whole_job(job_id), level=level, **given)

@@ -6,27 +6,33 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from gpuqueue.cli import picture, render
+from gpuqueue.cli import picture
 from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.held import tell_again, tell_away, tell_held, tell_the_book
-from gpuqueue.cli.log_end import log_end
 from gpuqueue.cli.period import EXAMPLES, moment
-from gpuqueue.cli.queue_json import listing_to_plain
-from gpuqueue.cli.queue_table import queue_table
 from gpuqueue.client.watching import Watching
-from gpuqueue.codec import record_to_plain
 from gpuqueue.command import put, say
 from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName
+from gpuqueue.later import later
 from gpuqueue.logs import LOG, STDERR, LogTail
 from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_duration
+
+if TYPE_CHECKING:
+    from gpuqueue import codec
+    from gpuqueue.cli import log_end, queue_json, queue_table, render
+else:
+    codec = later("gpuqueue.codec")
+    log_end, queue_json = later("gpuqueue.cli.log_end"), later("gpuqueue.cli.queue_json")
+    queue_table, render = later("gpuqueue.cli.queue_table"), later("gpuqueue.cli.render")
 
 #: How much of a log stands at the end of a job's story, and how wide where no terminal says.
 SHOWN_LINES, PIPE_WIDTH = 8, 200
@@ -59,9 +65,9 @@ def queue(user: str | None, limit: int, *, as_json: bool) -> None:
         listing = replace(listing, jobs=listing.jobs[:limit])
         progress = client.progress(listing.jobs, listing.logs)
     if as_json:
-        click.echo(json.dumps(listing_to_plain(listing, progress), indent=2))
+        click.echo(json.dumps(queue_json.listing_to_plain(listing, progress), indent=2))
     elif listing.jobs:
-        click.echo(queue_table(listing, progress, terminal_width()))
+        click.echo(queue_table.queue_table(listing, progress, terminal_width()))
     else:
         click.echo("no job waits or runs", err=True)
     if more:
@@ -91,7 +97,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
     if plot is not None:
         _plot(record, plot)
         return
-    click.echo(json.dumps(record_to_plain(record), indent=2) if as_json else render.story(record))
+    click.echo(json.dumps(codec.record_to_plain(record), indent=2) if as_json else render.story(record))
     if log is not None:
         _show_end(log, f"the end of its log (gpuqueue logs {job_id})")
         if record.job.spec.separate_stderr:
@@ -99,7 +105,7 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
 
 
 def _show_end(log: Path, what: str) -> None:
-    lines = log_end(log, SHOWN_LINES, (terminal_width() or PIPE_WIDTH) - 2)
+    lines = log_end.log_end(log, SHOWN_LINES, (terminal_width() or PIPE_WIDTH) - 2)
     if lines:
         click.echo("\n".join(["", f"{what}:", *(f"  {line}" for line in lines)]))
 
@@ -206,7 +212,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
         bad = next((each for each in records.values() if each.job.state is not JobState.SUCCEEDED), None)
         code = 0 if bad is None else worst_code(client, bad) or 1
     if as_json:
-        click.echo(json.dumps([record_to_plain(records[name]) for name in asked], indent=2))
+        click.echo(json.dumps([codec.record_to_plain(records[name]) for name in asked], indent=2))
     elif first:
         click.echo(next(iter(ended)))
     sys.exit(code)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import click
 
 from gpuqueue.cli import render
-from gpuqueue.client import Client
+from gpuqueue.client.looking import Looking
 from gpuqueue.limits import EVERYBODY, Bound, LimitsInUse, PoolLimits
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import plain
@@ -24,7 +24,7 @@ def limits(*, as_json: bool) -> None:
       gpuqueue limits
       gpuqueue limits --json
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
+    with Looking() as client:
         found = client.limits()
     click.echo(json.dumps(limits_to_plain(found), indent=2) if as_json else _tables(found))
 

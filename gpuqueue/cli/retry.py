@@ -8,8 +8,8 @@ import click
 
 from gpuqueue.cli.acting import on_each
 from gpuqueue.cli.wait_options import tell_found
-from gpuqueue.client import Client
 from gpuqueue.client.choosing import Which
+from gpuqueue.client.retrying import Retrying
 from gpuqueue.job import Level
 
 
@@ -32,8 +32,8 @@ def retry(ids: tuple[str, ...], mem: str | None, time_limit: str | None, priorit
     """  # noqa: D301 - \b is click's mark for lines to keep
     level = None if priority is None else Level[priority.upper()]
 
-    def again(client: Client, name: str) -> str:
+    def again(client: Retrying, name: str) -> str:
         return str(client.retry(name, mem=mem, time_limit=time_limit, level=level, found=tell_found).id)
 
-    with Client() as client:
+    with Retrying() as client:
         sys.exit(on_each(client, ids, again, which=Which.FAILED))

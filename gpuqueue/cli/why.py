@@ -12,7 +12,7 @@ from gpuqueue.cli import render
 from gpuqueue.cli.arrays import JobNameType
 from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.why_json import why_to_plain
-from gpuqueue.client import Client
+from gpuqueue.client.looking import Looking
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.limits import Measure
@@ -34,7 +34,7 @@ def why(job_id: str, *, as_json: bool) -> None:
       gpuqueue why 12
       gpuqueue why 12 --json | jq .start
     """  # noqa: D301 - \b is click's mark for lines to keep
-    with Client() as client:
+    with Looking() as client:
         found = client.why(job_id)
     click.echo(json.dumps(why_to_plain(found), indent=2) if as_json else story(found))
 

@@ -19,10 +19,11 @@ from gpuqueue.cli.main import COMMANDS
 #: Modules of ours that a command loads before it does anything. Those that are typed all day are held when they work,
 #: too, in tests/integration/test_fast_commands.py.
 OURS = {
-    **dict.fromkeys(("submit", "run", "attach"), Bound(25, 60)),
-    **dict.fromkeys(("queue", "show", "why", "logs", "wait"), Bound(30, 74)),
-    **dict.fromkeys(("cancel", "hold", "release", "retry", "move", "tag", "note"), Bound(25, 54)),
-    **dict.fromkeys(("edit", "limits", "drain", "resume", "notify"), Bound(25, 58)),
+    **dict.fromkeys(("submit", "run"), Bound(20, 45)),
+    **dict.fromkeys(("queue", "show", "logs", "wait"), Bound(23, 51)),
+    **dict.fromkeys(("cancel", "hold", "release", "move"), Bound(18, 39)),
+    **dict.fromkeys(("edit", "limits", "drain", "resume"), Bound(18, 46)),
+    **dict.fromkeys(("attach", "why", "tag", "note", "retry", "notify"), Bound(25, 60)),
     **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 76)),
     "simulate": Bound(50, 95),
     **dict.fromkeys(("gpus", "up", "status", "down", "doctor", "db"), Bound(50, 108)),

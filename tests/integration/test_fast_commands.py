@@ -54,7 +54,7 @@ HEAVY = frozenset(
 )
 #: Modules that a command may load on top of those of click and of Python itself; fewer than the first is a test that
 #: measures nothing.
-RANGE = range(40, 131)
+RANGE = range(40, 123)
 
 #: Runs a command line and tells, on the last line of stderr, which modules click alone would not have loaded.
 TELLING = """
