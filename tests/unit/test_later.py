@@ -1,7 +1,12 @@
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+
+import pytest
+
+from gpuqueue.later import pattern
 
 
 def test_a_module_waits_until_something_of_it_is_used() -> None:
@@ -18,3 +23,23 @@ import_all_now()
 assert "colorsys" in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_pattern_is_compiled_when_it_is_first_asked() -> None:
+    """With its flags; and what it answers is what a compiled one does."""
+    waits = pattern(r"(\w+)=(\d+)", re.IGNORECASE | re.ASCII)
+    assert "fullmatch" not in vars(waits)
+
+    found = waits.fullmatch("a=12")
+
+    assert found is not None
+    assert ("a", "12") == found.groups()
+    assert "fullmatch" in vars(waits)
+    assert [("a", "1"), ("b", "2")] == waits.findall("a=1 b=2")
+    assert re.IGNORECASE | re.ASCII == waits.flags
+
+
+def test_a_pattern_that_makes_no_sense_says_so_when_it_is_asked() -> None:
+    """So each must be asked by some test."""
+    with pytest.raises(re.error):
+        pattern("(").fullmatch("a")
