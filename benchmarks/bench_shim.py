@@ -1,9 +1,9 @@
 """What a shim adds to the start of a job: forked by the fork server, or as an interpreter of its own, beside a spawn.
 
-python benchmarks/bench_shim.py [--rounds 25] [--json]
+python -m benchmarks.bench_shim [--rounds 25]
 
 No store and no worker: from a run directory that is ready to the job's first line, and to its end as a worker sees it.
-The three ways are measured in turn, since the machine is noisy; medians are printed, and ratios to the plain spawn.
+The three ways are measured in turn, since the machine is noisy; medians are told, beside those of the plain spawn.
 """
 
 from __future__ import annotations
@@ -17,14 +17,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
+from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.table import tell
 from gpuqueue.run import RunDevice
 from workers import shim
 from workers.rundir import Held, RunDir, ShimSpec
 from workers.shims import Shims
+
+ROUNDS, QUICK_ROUNDS = 25, 5
+#: What is told of each start, in the order in which a way returns it.
+MOMENTS = ("first", "end")
 
 
 class Ways:
@@ -96,31 +101,28 @@ class Ways:
         return float(self._stamp.read_text()) - began_s, ended_s - began_s
 
 
-def main() -> None:
-    """Measure and print a table, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gpuqueue-bench-") as place:
+def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
+    """Yield the first line and the seen end of a job behind each kind of shim, beside a plain spawn."""
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    with tempfile.TemporaryDirectory(prefix="gq-bench-") as place:
         ways = Ways(Path(place))
-        acts: list[Callable[[], tuple[float, float]]] = [ways.plain, ways.forked, ways.interpreter]
-        measured: dict[str, list[tuple[float, float]]] = {act.__name__: [] for act in acts}
-        for _ in range(options.rounds):
-            for act in acts:
-                measured[act.__name__].append(act())
-        ways.shims.close()
-    medians = {
-        name: [statistics.median(column) * 1e3 for column in zip(*each, strict=True)] for name, each in measured.items()
-    }
-    if options.json:
-        print(json.dumps({"ms": medians, "load": os.getloadavg()}, indent=2))
-        return
-    print(f"{'':14} {'first line':>12} {'ratio':>6} {'end seen':>12} {'ratio':>6}")
-    for name, (first, end) in medians.items():
-        line, over = first / medians["plain"][0], end / medians["plain"][1]
-        print(f"{name:14} {first:10.1f}ms {line:6.1f} {end:10.1f}ms {over:6.1f}")
-    print("load average: " + ", ".join(f"{each:.1f}" for each in os.getloadavg()))
+        acts = {"plain": ways.plain, "forked": ways.forked, "interpreter": ways.interpreter}
+        try:
+            turns = [{name: act() for name, act in acts.items()} for _ in range(rounds)]
+        finally:
+            ways.shims.close()
+    for name in ("forked", "interpreter"):
+        for place_in, moment in enumerate(MOMENTS):
+            ours, plain = (statistics.median(turn[way][place_in] for turn in turns) * 1e3 for way in (name, "plain"))
+            floor = Floor(name="a plain spawn", value=plain)
+            yield Figure(name=f"shim.{name}.{moment}", value=ours, unit="ms", floor=floor, rounds=rounds)
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    tell(figures(rounds=parser.parse_args().rounds))
 
 
 if __name__ == "__main__":

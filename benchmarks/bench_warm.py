@@ -1,31 +1,33 @@
 """How soon a script has torch: by hand, through the queue as ever, and through the queue into a spare interpreter.
 
-python benchmarks/bench_warm.py [--rounds 7] [--json]
+python -m benchmarks.bench_warm [--rounds 7]
 
-Starts a private machine (embedded store, one simulated device, a real Celery worker) in a temporary directory. From the
-call of `submit`, or of the interpreter, to the script's first line and to the line after `import torch`; the three ways
-are measured in turn, since the machine is noisy, and medians are printed, with ratios to `python train.py`. Before each
-warm job the spare has to be ready: how long that takes after the last one is told as well.
+A private machine: embedded store, one simulated device, a real Celery worker. From the call of ``submit``, or of the
+interpreter, to the script's first line, to the line after ``import torch`` and to its end as seen from outside; the
+three ways are measured in turn, since the machine is noisy, and medians are told, beside those of ``python train.py``.
+Before each warm job the spare has to be ready: how long that takes after the last one is told as well.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
+import importlib.util
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-from gpuqueue import Client, Settings
+from benchmarks.measure.figure import Absent, Figure, Floor, Measured
+from benchmarks.measure.place import private_machine
+from benchmarks.measure.table import tell
+from gpuqueue.client import Client
 
-BIN = Path(sys.executable).parent
+ROUNDS, QUICK_ROUNDS = 7, 2
+#: What is told of each start, in the order in which a way returns it.
+MOMENTS = ("first", "torch", "end")
 SCRIPT = """
 import time
 first = time.time()
@@ -105,11 +107,6 @@ class Ways:
         return [first - began, usable - began, ended - began]
 
 
-def gpuqueue(*words: str, environ: dict[str, str]) -> None:
-    """Run a command of ours to its end."""
-    subprocess.run([BIN / "gpuqueue", *words], env=environ, stdout=subprocess.DEVNULL, check=True)
-
-
 def _spares(place: Path) -> list[psutil.Process]:
     """Return the interpreters in waiting of the machine whose state lies in *place*: their shims know it."""
     found = []
@@ -124,41 +121,31 @@ def _spares(place: Path) -> list[psutil.Process]:
     return found
 
 
-def main() -> None:
-    """Measure and print a table, or JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="gpuqueue-bench-") as directory:
-        place = Path(directory)
-        environ = {**os.environ, "GPUQUEUE_STATE_DIR": directory, "GPUQUEUE_CONFIG": os.devnull}
-        os.environ["GPUQUEUE_STATE_DIR"] = directory
-        gpuqueue("up", "--devices", "sim:1x8G", environ=environ)
-        try:
-            with Client(Settings.load(environ)) as client:
-                ways = Ways(client, place)
-                ways.prepare()
-                acts: list[Callable[[], list[float]]] = [ways.by_hand, ways.cold, ways.warm]
-                measured: dict[str, list[list[float]]] = {act.__name__: [] for act in acts}
-                for _ in range(options.rounds):
-                    for act in acts:
-                        measured[act.__name__].append(act())
-        finally:
-            gpuqueue("down", "--cancel-jobs", environ=environ)
-    medians = {name: [statistics.median(c) * 1e3 for c in zip(*each, strict=True)] for name, each in measured.items()}
-    spare = {"mib": statistics.median(ways.spare_mib), "ready_again_s": statistics.median(ways.refills_s)}
-    if options.json:
-        print(json.dumps({"ms": medians, "spare": spare, "load": os.getloadavg()}, indent=2))
+def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
+    """Yield how soon torch is there through the queue, cold and warm, beside ``python train.py``."""
+    rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+    if importlib.util.find_spec("torch") is None:
+        yield Absent(name="warm", why="no torch here: the test extra installs it")
         return
-    print(f"{'':8} {'first line':>12} {'ratio':>6} {'torch is there':>16} {'ratio':>6} {'end seen':>12} {'ratio':>6}")
-    for name, figures in medians.items():
-        cells = zip((12, 16, 12), figures, medians["by_hand"], strict=True)
-        print(f"{name:8} " + " ".join(f"{ms:{width - 2}.0f}ms {ms / floor:6.2f}" for width, ms, floor in cells))
-    print(
-        f"a spare holds {spare['mib']:.0f} MiB; {spare['ready_again_s']:.1f} s after two other jobs it was ready again"
-    )
-    print("load average: " + ", ".join(f"{each:.1f}" for each in os.getloadavg()))
+    with private_machine() as machine:
+        ways = Ways(machine.client, machine.place)
+        ways.prepare()
+        acts = {"by hand": ways.by_hand, "cold": ways.cold, "warm": ways.warm}
+        turns = [{name: act() for name, act in acts.items()} for _ in range(rounds)]
+    for name in ("cold", "warm"):
+        for place, moment in enumerate(MOMENTS):
+            ours, by_hand = (statistics.median(turn[way][place] for turn in turns) * 1e3 for way in (name, "by hand"))
+            floor = Floor(name="python train.py", value=by_hand)
+            yield Figure(name=f"warm.{name}.{moment}", value=ours, unit="ms", floor=floor, rounds=rounds)
+    yield Figure(name="warm.spare.memory", value=statistics.median(ways.spare_mib), unit="MiB", rounds=rounds)
+    yield Figure(name="warm.spare.ready", value=statistics.median(ways.refills_s) * 1e3, unit="ms", rounds=rounds)
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    tell(figures(rounds=parser.parse_args().rounds))
 
 
 if __name__ == "__main__":

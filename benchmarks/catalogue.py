@@ -14,7 +14,9 @@ from benchmarks import (
     bench_placement,
     bench_recording,
     bench_sampling,
+    bench_shim,
     bench_submit,
+    bench_warm,
     bench_workers,
 )
 from benchmarks.measure.figure import Measured
@@ -26,6 +28,8 @@ BENCHMARKS: Mapping[str, Callable[..., Measured]] = {
     "submit": bench_submit.figures,
     "array": bench_array.figures,
     "corridor": bench_corridor.figures,
+    "shim": bench_shim.figures,
+    "warm": bench_warm.figures,
     "placement": bench_placement.figures,
     "claim": bench_claim.figures,
     "recording": bench_recording.figures,

@@ -94,6 +94,23 @@ _CORRIDOR = (
         "kernel gives each its turn. It would take a higher priority for the worker, which is the site's to give.",
     ),
     Row(
+        what="a run directory that is ready → first instruction, behind a shim",
+        anchor="none is known",
+        aim="≤ 2 times a plain spawn",
+        aims=(Aim(figure="shim.forked.first", bound=2, of_ratio=True),),
+        why_not="The shim is forked in a few milliseconds; most of the rest is one wait for the disk, so that a worker "
+        "that comes later knows whose the run is. It would take a shim that was forked, and had written that, before "
+        "its job came.",
+    ),
+    Row(
+        what="`--warm`: submit → the line after `import torch`",
+        anchor="none is known",
+        aim="sooner than `python train.py`",
+        aims=(Aim(figure="warm.warm.torch", bound=1, of_ratio=True),),
+        why_not="The spare has imported torch before; what is left is the way of any job to its start. Where torch is "
+        "imported faster than that, `--warm` is not worth it.",
+    ),
+    Row(
         what="start of the job → in the history",
         anchor="none is known: others write it later, or not at all",
         aim="p50 ≤ 50 ms",
