@@ -1,0 +1,82 @@
+"""The recorder takes what comes within a moment in one transaction, and waits for nothing where nothing came."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from factories import make_spec, must_claim, serve
+
+from gpuqueue.book.book import Book
+from gpuqueue.job import JobState
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.run import Ending
+from gpuqueue.settings import Settings
+from workers import recorder as of_recorder
+from workers.recorder import GATHER_S, Recorder
+
+
+class Stopping(threading.Event):
+    """What the loop asks whether to stop. In its first pause *act* happens, after the second it is to stop."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        super().__init__()
+        self._act = act
+        self.pauses_s: list[float | None] = []
+        self._turns = 0
+
+    def is_set(self) -> bool:
+        """Return whether it is set; a loop that never pauses ends as well."""
+        self._turns += 1
+        return super().is_set() or self._turns > 3
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return at once."""
+        self.pauses_s.append(timeout)
+        if len(self.pauses_s) == 1:
+            self._act()
+        else:
+            self.set()
+        return super().is_set()
+
+
+def through(queue: JobQueue) -> None:
+    """Take one job through its life: four events."""
+    job_id, claimed = queue.submit(make_spec()).id, must_claim(queue)
+    queue.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    ended = Ending.from_status(0)
+    queue.finish(job_id, claimed.token, state=JobState.SUCCEEDED, ending=ended, duration_s=1.0, devices=())
+
+
+def test_a_row_of_short_jobs_is_written_in_few_transactions(
+    queue: JobQueue, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event was written as it came: the recorder took more of the processors than all jobs, and they waited."""
+    serve(queue)
+    batches: list[int] = []
+    apply = book.apply
+    monkeypatch.setattr(book, "apply", lambda events, **where: batches.append(len(events)) or apply(events, **where))
+    monkeypatch.setattr(of_recorder, "WAIT_S", 0.0)
+    through(queue)
+    stopping = Stopping(lambda: [through(queue) for _ in range(5)] and None)
+
+    Recorder(Settings.load({}), queue, book).loop(stopping)
+
+    assert [GATHER_S, GATHER_S] == stopping.pauses_s
+    assert [4, 20] == batches
+
+
+def test_a_full_batch_is_followed_at_once(queue: JobQueue, book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is more already: who has fallen behind must not rest."""
+    serve(queue)
+    monkeypatch.setattr(of_recorder, "BATCH", 4)
+    monkeypatch.setattr(of_recorder, "WAIT_S", 0.0)
+    for _ in range(2):
+        through(queue)
+    stopping = Stopping(lambda: None)
+
+    Recorder(Settings.load({}), queue, book).loop(stopping)
+
+    assert [] == stopping.pauses_s
+    assert 0 == queue.backlog()[0]
