@@ -73,6 +73,8 @@ EXCESS_GRACE_S = 1.0
 TOO_LATE = "started too late: the claim may be another's"
 #: What a host can be short of. A job that could not start for that has not failed.
 SHORTAGES = {errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE}
+#: What a file system says that has no room.
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
 #: Exit code of a shim that cannot write into the run directory: it never began.
 CANNOT_WRITE = os.EX_IOERR
 
@@ -113,8 +115,11 @@ def put_at_last(name: str, text: str) -> None:
             return
 
 
-def put(name: str, text: str, *, sync: bool = True) -> None:
-    """Write a file of the run directory so that it appears whole or not at all; with *sync*, also on the disk."""
+def put(name: str, text: str, *, sync: bool = True, room: bool = False) -> None:
+    """Write a file of the run directory so that it appears whole or not at all; with *sync*, also on the disk.
+
+    With *room* it fails now where the disk is full, and not when the kernel comes to write it there.
+    """
     move_away(f".{name}")
     move_away(name)
     fd = os.open(f".{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
@@ -122,11 +127,28 @@ def put(name: str, text: str, *, sync: bool = True) -> None:
         left = memoryview(text.encode())
         while left:
             left = left[os.write(fd, left) :]
+        if room:
+            take_room(fd, len(text.encode()))
         if sync:
             os.fsync(fd)
     finally:
         os.close(fd)
     os.rename(f".{name}", name)
+
+
+def take_room(fd: int, size: int) -> None:
+    """Have the file system give the room for *size* bytes now. To wait for the disk does that too, and takes longer.
+
+    Raises:
+        OSError: there is none.
+
+    """
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
+        os.fsync(fd)  # a file system that cannot be asked for it
 
 
 def read(name: str) -> str | None:
@@ -411,7 +433,8 @@ def main(run_dir: str, spare: Spare | None = None) -> None:
         os.set_inheritable(spec["lock_fd"], False)  # the job must not keep the lock
     try:
         me = f"{os.getpid()} {start_ticks(os.getpid())} {boot_id()}"
-        put("pid", me + "\n")
+        # Not synced: after a power cut nobody is there of whom it tells, and the job would wait for the disk.
+        put("pid", me + "\n", sync=False, room=True)
     except OSError:
         sys.exit(CANNOT_WRITE)
     started = time.monotonic()  # one clock for the whole host, so the worker's times can be compared with it
@@ -430,7 +453,7 @@ def main(run_dir: str, spare: Spare | None = None) -> None:
         return min([log.look() for log in logs])
 
     with contextlib.suppress(OSError):
-        # Not synced, as there was room for the first line: after a power cut nobody is there of whom it tells.
+        # As above; there was room for the first line.
         put("pid", f"{me}\n{tree.pid} {start_ticks(tree.pid)} {boot_id()}\n", sync=False)
     notice = Notice(spec["kill_grace_s"])
     kind = watch(tree, spec, look_at_logs, notice)

@@ -95,6 +95,22 @@ def test_a_shim_opens_little_and_starts_only_the_job(tmp_path: Path, monkeypatch
     SHIM_OPENS.hold(found["open"] + found["openat"], "files opened by a shim and its job")
 
 
+def test_a_shim_waits_for_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the exit, which is told nowhere else. Who it is was synced as well, and each start waited for that."""
+    out, counting = tmp_path / "calls", tmp_path / "counting"
+    line = " ".join(strace(out, "fsync,fdatasync,sync_file_range,execve", sys.executable))
+    counting.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
+    counting.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(counting))
+
+    shim = Shim(tmp_path / "runs", ["/bin/true"])
+    shim.ended()
+
+    found = succeeded(out)
+    found.pop("execve")
+    assert 1 == found.total(), found
+
+
 def test_a_submit_opens_no_more_files_than_agreed(own_store: OwnStore, tmp_path: Path) -> None:
     """Each is a look at the disk, over NFS a round trip: homes lie there."""
     queue = JobQueue(own_store.url)
