@@ -148,10 +148,11 @@ class LiveRuns:
             self._runs[run.held.token] = run
         self._added.set()
 
-    def wait(self, timeout_s: float) -> None:
-        """Return after *timeout_s*, or at once when a run is added (or somebody wakes us)."""
-        self._added.wait(timeout_s)
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether a run was added, or somebody wakes us: at once then, and else after *timeout_s*."""
+        woken = self._added.wait(timeout_s)
         self._added.clear()
+        return woken
 
     def wake(self) -> None:
         """Let whoever waits go on."""

@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 #: Most runs reach their peak while they load: look ten times a second for the first ten seconds.
 YOUNG_S = 10.0
 YOUNG_INTERVAL_S = 0.1
+#: From the start of a run to the first look at it, in seconds. Right at its start there is its shim and nothing to see;
+#: the look came in the way of the start itself, and of each job in a row of short ones.
+FIRST_S = 0.02
 #: With less than this share free, a job may be about to run out of memory.
 NEARLY_FULL = 0.1
 
@@ -53,7 +56,8 @@ class Sampler:
         """Sample until *stopping* is set; a new run is looked at without waiting for the next turn."""
         while not stopping.is_set():
             self.sample()
-            self._runs.wait(self._pause_s())
+            if self._runs.wait(self._pause_s()):
+                stopping.wait(FIRST_S)
 
     def _pause_s(self) -> float:
         now = self._clock.monotonic_s()

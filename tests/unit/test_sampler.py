@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from gpuqueue.run import RunDevice
 from workers.devices.choose import choose
 from workers.live import LiveRun, LiveRuns
 from workers.rundir import Held, RunDir
-from workers.sampler import Sampler
+from workers.sampler import FIRST_S, Sampler
 from workers.watchdog import Watchdog
 
 
@@ -41,3 +42,28 @@ def test_a_peak_comes_from_the_runs_own_kind_of_device(tmp_path: Path, spec: str
 def test_of_a_device_that_nobody_knew_no_peak_is_made_up(tmp_path: Path) -> None:
     """The kernel's figure is of the host's memory, and nobody can say that this was the device's."""
     assert Peak.unknown() == peak_on(None, tmp_path, "cpu")
+
+
+class Stopping(threading.Event):
+    """What the loop asks whether to stop: set by its first wait on it, which is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits_s: list[float | None] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return at once, and let the loop end."""
+        self.waits_s.append(timeout)
+        self.set()
+        return True
+
+
+def test_the_first_look_at_a_run_is_not_in_the_way_of_its_start(tmp_path: Path) -> None:
+    """It came in the same moment, found the shim alone, and held up the start of the job and of the next one."""
+    runs, stopping = LiveRuns(), Stopping()
+    held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
+    runs.add(LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=0.0))
+
+    Sampler(choose("sim:24G", "box"), runs, SystemClock(), Watchdog(runs)).loop(stopping)
+
+    assert [FIRST_S] == stopping.waits_s
