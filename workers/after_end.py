@@ -65,10 +65,13 @@ class AfterEnd:
         self._waiting: queue.Queue[_Command] = queue.Queue(MOST_WAITING)
         self._lanes: list[threading.Thread] = []
 
-    def ended(self, run: LiveRun, state: JobState, ending: Ending) -> None:
-        """Let the commands of the job of *run*, which has ended for good, run soon. Nothing is raised."""
+    def ended(self, run: LiveRun, state: JobState, ending: Ending, spec: JobSpec | None = None) -> None:
+        """Let the commands of the job of *run*, which has ended for good, run soon. Nothing is raised.
+
+        *spec* is what was asked for; where it is not given, that of the run directory is read.
+        """
         try:
-            spec = _spec_of(run.directory)
+            spec = spec or _spec_of(run.directory)
             if spec is None:
                 return
             for number, notice in enumerate(spec.notices):

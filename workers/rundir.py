@@ -19,7 +19,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -121,7 +121,7 @@ class RunDir:
 
         """
         path = runs / str(held.job_id) / held.token
-        path.mkdir(parents=True, mode=0o700)
+        _make(path)
         directory = cls(path)
         plain = {"job_id": held.job_id, "token": held.token, "capped": held.capped, "claimed_ms": held.claimed_ms}
         devices = [run_device_to_plain(each) for each in held.devices]
@@ -130,8 +130,7 @@ class RunDir:
             if payload:
                 directory._put("job", payload)
             directory._put("claim", json.dumps({**plain, "devices": devices}))
-            live.mkdir(exist_ok=True, mode=0o700)
-            (live / f"{held.job_id}.{held.token}").symlink_to(path)
+            _within(live, lambda: (live / f"{held.job_id}.{held.token}").symlink_to(path))
         except OSError:
             directory.discard()
             raise
@@ -362,9 +361,9 @@ class RunDir:
             OSError: it cannot be noted.
 
         """
-        (self._runs / TOLD).mkdir(exist_ok=True, mode=0o700)
+        link, told = self._runs / LIVE / self._name, self._runs / TOLD
         with contextlib.suppress(FileNotFoundError):  # it was noted before
-            (self._runs / LIVE / self._name).rename(self._runs / TOLD / self._name)
+            _within(told, lambda: link.rename(told / self._name))
 
     @property
     def _runs(self) -> Path:
@@ -435,6 +434,31 @@ class RunDir:
         """
         text = self._read(name)
         return None if text is None else loaded(text, f"the file {name} of the run")
+
+
+def _make(path: Path) -> None:
+    """Make the directory of a run, whose parent is hardly ever there: each job has one of its own.
+
+    Raises:
+        OSError: it cannot be made, or is there already.
+
+    """
+    try:
+        path.parent.mkdir()
+    except FileExistsError:
+        pass  # a job's second run
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700)
+
+
+def _within(directory: Path, act: Callable[[], object]) -> None:
+    """Do *act*, which needs *directory*; that is made only where it is not there: it is asked for with each job."""
+    try:
+        act()
+    except FileNotFoundError:
+        directory.mkdir(exist_ok=True, mode=0o700)
+        act()
 
 
 @lru_cache(maxsize=1024)

@@ -353,9 +353,10 @@ class Runner:
         if after is None:
             run.directory.settle()
             return "stale"
+        spec = run.spec  # which is not kept
         self._keep(run)
         if after.is_end:
-            self._after_end.ended(run, after, ending)
+            self._after_end.ended(run, after, ending, spec)
         return str(after)
 
     def _keep(self, run: LiveRun) -> None:

@@ -19,7 +19,7 @@ from gpuqueue.run import EndingKind, RunDevice
 from gpuqueue.units import GIB
 from workers.inside_report import read_reports
 from workers.live import LiveRun
-from workers.rundir import Held, RunDir, unsettled
+from workers.rundir import Held, RunDir, told, unsettled
 from workers.verdict import tail
 
 DEVICE = RunDevice(uuid="GPU-1", lease_bytes=GIB, index=0, name="T", kind=DeviceKind.GPU, total_bytes=2 * GIB)
@@ -291,3 +291,18 @@ def _as_nobody(act: Any) -> int:
         finally:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_run_makes_two_directories_and_asks_for_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all runs were made anew with each one, and its own was tried before its parent: five calls, for two."""
+    first = RunDir.create(tmp_path / "runs", HELD)
+    first.tell()
+    made: list[object] = []
+    mkdir = os.mkdir
+    monkeypatch.setattr(os, "mkdir", lambda path, *rest, **more: made.append(path) or mkdir(path, *rest, **more))
+
+    later = RunDir.create(tmp_path / "runs", Held(job_id=8, token="1.cd", devices=(DEVICE,)))
+    later.tell()
+
+    assert [later.path.parent, later.path] == made
+    assert [first.path, later.path] == [each.path for each in told(tmp_path / "runs")]
