@@ -94,8 +94,8 @@ def _at(size: int, store: Store, more: int, claims: int) -> Iterator[Figure]:
     yield Figure(name=f"store.pending.{size}", value=used["used_memory"] / size, unit="bytes", rounds=size)
     for case in CASES:
         _fill(scripts, claims)  # what the last case took out: else a small queue is empty after the first
-        least = _cost(store.client, _reader(store.client), claims)
-        cost = _cost(store.client, _claimer(store, case), claims)
+        least = cost_of(store.client, reader(store.client), claims)
+        cost = cost_of(store.client, _claimer(store, case), claims)
         for label, value, least_us in zip(Cost._fields, cost, least, strict=True):
             floor = Floor(name=f"a script of {READS} reads", value=float(least_us))
             name = f"claim.{size}.{case.name}.{label}"
@@ -175,7 +175,7 @@ def _claimer(store: Store, case: Case) -> Callable[[], None]:
     return once
 
 
-def _reader(client: redis.Redis) -> Callable[[], None]:
+def reader(client: redis.Redis) -> Callable[[], None]:
     """Return what runs a script that only reads, with a claim's arguments."""
     reads = client.script_load(f"for i = 1, {READS} do redis.call('HGET', KEYS[1] .. 'meta', 'claims') end return {{}}")
 
@@ -193,7 +193,7 @@ class Cost(NamedTuple):
     most: int
 
 
-def _cost(client: redis.Redis, once: Callable[[], None], count: int) -> Cost:
+def cost_of(client: redis.Redis, once: Callable[[], None], count: int) -> Cost:
     """Return what the scripts cost that *once* runs, by the server's own log of every command."""
     once()
     client.slowlog_reset()

@@ -14,6 +14,7 @@ from benchmarks import (
     bench_placement,
     bench_recording,
     bench_sampling,
+    bench_scale,
     bench_shim,
     bench_submit,
     bench_warm,
@@ -36,6 +37,7 @@ BENCHMARKS: Mapping[str, Callable[..., Measured]] = {
     "history": bench_history.figures,
     "workers": bench_workers.figures,
     "sampling": bench_sampling.figures,
+    "scale": bench_scale.figures,
     "kills": bench_kills.figures,
     "peers": compare.figures,
 }

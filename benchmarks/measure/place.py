@@ -48,8 +48,8 @@ class Store:
 
 
 @contextmanager
-def private_store(*, durable: bool = True) -> Iterator[Store]:
-    """Give a store of its own; where not *durable*, the disk is another benchmark's."""
+def private_store(*, durable: bool = True, opened: bool = True) -> Iterator[Store]:
+    """Give a store of its own; where not *durable*, the disk is another benchmark's. Or let somebody else open it."""
     with tempfile.TemporaryDirectory(prefix="gq-bench-") as state:
         settings = Settings.load({"GPUQUEUE_STATE_DIR": state, "GPUQUEUE_CONFIG": os.devnull})
         store = EmbeddedStore(settings)
@@ -58,7 +58,8 @@ def private_store(*, durable: bool = True) -> Iterator[Store]:
             queue, client = JobQueue(settings.redis_url), connect(settings.redis_url, wait_s=60)
             if not durable:
                 client.config_set("appendfsync", "no")
-            queue.open(0)
+            if opened:
+                queue.open(0)
             yield Store(settings=settings, queue=queue, client=client)
             queue.close()
             client.close()

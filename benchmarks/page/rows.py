@@ -12,7 +12,7 @@ from benchmarks.page.row import Aim, Row
 
 def rows(report: Report) -> tuple[Row, ...]:
     """Return the rows for *report*; where it had fewer jobs than are asked for, the row says how many."""
-    return (*_CORRIDOR, _claim(report), *_AROUND, _history(report), _KILLS)
+    return (*_CORRIDOR, _claim(report), *_AROUND, _history(report), *_SCALE, _KILLS)
 
 
 def _claim(report: Report) -> Row:
@@ -188,6 +188,35 @@ _AROUND = (
         aims=(Aim(figure="store.pending", bound=4, of_ratio=True),),
         why_not="Most is the environment of the submitter, kept twice: in the spec and in the outbox until the history "
         "has it.",
+    ),
+)
+
+_SCALE = (
+    Row(
+        what="a claim at the end of a simulated week with a full queue: p50, beside that of the first day",
+        anchor="none is known",
+        aim="≤ 1.3 times the first day's",
+        aims=(Aim(figure="scale.last.claim.p50", bound=1.3, of_ratio=True),),
+        why_not="A claim reads nothing of what has ended. What can change in a week is which users and shapes wait: a "
+        "claim looks at each shape that could fit.",
+    ),
+    Row(
+        what="recording and a first page of the history at the end of that week, beside the first day",
+        anchor="none is known",
+        aim="≤ 1.5 times the first day's",
+        aims=(
+            Aim(figure="scale.last.recorded", bound=1.5, of_ratio=True),
+            Aim(figure="scale.last.page", bound=1.5, of_ratio=True),
+        ),
+        why_not="The indexes of the history are deeper, and no longer all in memory. It would take a PostgreSQL with "
+        "memory for them, or a history that is pruned.",
+    ),
+    Row(
+        what="keys that the store keeps of a job that has ended, once it is recorded",
+        anchor="none is known",
+        aim="0",
+        aims=(Aim(figure="scale.last.keys", bound=0),),
+        why_not="Something in the store outlives its job: that is a mistake of ours, and is to be mended.",
     ),
 )
 

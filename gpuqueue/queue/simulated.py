@@ -28,7 +28,9 @@ class SimulatedClock:
         self.now_ms = now_ms
 
 
-class _SimulatedScripts(Scripts):
+class SimulatedScripts(Scripts):
+    """The scripts of one connection, for which it is whatever time *clock* says."""
+
     def __init__(self, client: redis.Redis, clock: SimulatedClock) -> None:
         super().__init__(client)
         self._clock = clock
@@ -49,7 +51,7 @@ class SimulatedQueue(JobQueue):
     def __init__(self, url: str, clock: SimulatedClock) -> None:
         super().__init__(url)
         self._clock = clock
-        self._scripts = _SimulatedScripts(self._redis, clock)
+        self._scripts = SimulatedScripts(self._redis, clock)
 
     def now_ms(self) -> int:
         """Return the simulated time."""

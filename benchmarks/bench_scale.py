@@ -1,0 +1,259 @@
+"""Does cost grow as promised? A million jobs that wait, and a simulated week of 10 000 ended jobs an hour.
+
+200 users, 64 devices on 8 hosts, 30 sizes, 4 time limits, 4 levels. First the queue is filled step by step, then the
+week goes by with it full: as many jobs are submitted as end. Told are the cost of a claim by the server's own count,
+what a waiting job takes of the store, what is left in the store of an ended one, how fast is recorded, and what the
+first page of the history and a week's statistics cost, on the first day and on the last.
+
+What is real: every script, the queue's methods, the recorder, the book (SQLite) and its files. The time is handed in
+(gpuqueue simulate does the same), nobody computes, and the disk is not waited for by the store. Of each day *one hour*
+goes the whole way: submit, claim, started, finish, recorder, settle. The jobs of the other hours are written into the
+book by its own writer, in the recorder's batches, and do not pass through the store: they are there to make the history
+as long as it says. Jobs that wait are not lifted with age.
+
+    python -m benchmarks.bench_scale [--pending 1000 100000 1000000] [--days 7] [--hours 24] [--an-hour 10000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench_claim import LOGGED_US, READS, cost_of, reader
+from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.place import Store, private_store
+from benchmarks.measure.rounds import quantile, timed
+from benchmarks.measure.table import tell
+from benchmarks.scale_events import MadeHours
+from benchmarks.scale_site import DEVICES, HOSTS, SimulatedSite, specs
+from gpuqueue.book import migrate
+from gpuqueue.book.book import Book
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.codec import encode_spec
+from gpuqueue.figures import By
+from gpuqueue.history import HistoryQuery
+from gpuqueue.queue.keys import SEQ
+from gpuqueue.queue.scripts import whole
+from gpuqueue.queue.simulated import CLOCK
+
+HOUR_MS = 3600_000
+#: Claims that are measured at each size of the queue, and calls of what tells their floor.
+CLAIMS, FLOORS = 2_000, 500
+#: Of a question to the book the best of so many is told.
+TIMES = 3
+#: What of a day is told under which name.
+_LABELS = {
+    "claim_p50_us": ("claim.p50", "us"),
+    "claim_p99_us": ("claim.p99", "us"),
+    "recorded": ("recorded", "jobs/s"),
+    "written": ("written", "jobs/s"),
+    "page_ms": ("page", "ms"),
+    "stats_ms": ("stats", "ms"),
+    "book_bytes": ("book", "bytes"),
+    "keys_left": ("keys", "keys"),
+    "store_mib": ("store", "MiB"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How large the site is."""
+
+    pending: Sequence[int] = (1_000, 100_000, 1_000_000)
+    days: int = 7
+    hours: int = 24
+    an_hour: int = 10_000
+    claims: int = CLAIMS
+
+
+QUICK = Size(pending=(1_000, 10_000), days=2, hours=2, an_hour=1_000, claims=300)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Day:
+    """What was found on one day.
+
+    ``recorded`` jobs a second by the recorder from the outbox, ``written`` by the book's writer alone; ``page_ms`` and
+    ``stats_ms`` are the history's first page and the statistics of seven days by user; ``book_bytes`` is by ended job,
+    and so is ``keys_left``: what the store still holds of it, and should not.
+    """
+
+    claim_p50_us: float
+    claim_p99_us: float
+    recorded: float
+    written: float
+    page_ms: float
+    stats_ms: float
+    book_bytes: float
+    keys_left: float
+    store_mib: float
+
+
+def figures(*, quick: bool = False, size: Size | None = None) -> Measured:
+    """Fill the queue, let the week go by, and yield what it costs at the beginning and in the end."""
+    size = size or (QUICK if quick else Size())
+    with private_store(durable=False, opened=False) as store, tempfile.TemporaryDirectory(prefix="gq-scale-") as place:
+        path = Path(place) / "book.db"
+        migrate.upgrade(f"sqlite:///{path}")
+        book = Book(f"sqlite:///{path}")
+        site = SimulatedSite(store, book)
+        _listen(store, FLOORS)
+        least = cost_of(store.client, reader(store.client), FLOORS)
+        floor = Floor(name=f"a script of {READS} reads", value=float(least.p50))
+        yield from _filled(site, store, size, floor)
+        yield from _week(_Week(site, store, path, size), size, floor)
+        site.close()
+        book.close()
+
+
+# ---- while the queue grows -------------------------------------------------------------------------------------------
+
+
+def _filled(site: SimulatedSite, store: Store, size: Size, floor: Floor) -> Iterator[Figure]:
+    """Fill the queue step by step; yield what a claim costs and what a waiting job takes at each."""
+    text = Floor(name="the spec's own text", value=_mean_text_bytes())
+    pending, empty_bytes = 0, site.used_bytes()
+    for more in sorted(size.pending):
+        site.fill(more - pending)
+        pending = more
+        site.forget_nonces()
+        taken = (site.used_bytes() - empty_bytes) / pending
+        yield Figure(name=f"scale.{pending}.store", value=taken, unit="bytes", floor=text, rounds=pending)
+        costs = _claims(site, store, size.claims)
+        for label, share in (("p50", 0.5), ("p99", 0.99)):
+            value = quantile(costs, share)
+            yield Figure(name=f"scale.{pending}.claim.{label}", value=value, unit="us", floor=floor, rounds=len(costs))
+
+
+def _claims(site: SimulatedSite, store: Store, count: int) -> list[float]:
+    """Return what each of *count* claims cost the server, in microseconds, with jobs that come and go as ever."""
+    _listen(store, count)
+    turns = -(-count // (HOSTS * DEVICES))
+    for _ in range(turns):
+        site.clock.now_ms += 1000
+        site.turn(1.0)
+    costs = _heard(store, turns * HOSTS * DEVICES)
+    site.record()
+    return costs
+
+
+def _listen(store: Store, claims: int) -> None:
+    """Let the server keep what each script takes from now on."""
+    store.client.config_set("slowlog-max-len", 20 * claims)
+    store.client.config_set("slowlog-log-slower-than", LOGGED_US)
+    store.client.slowlog_reset()
+
+
+def _heard(store: Store, claims: int) -> list[float]:
+    """Return what the claims took since :func:`_listen`; one that the log did not take counts as its threshold."""
+    digest = hashlib.sha1(whole("claim", CLOCK).encode(), usedforsecurity=False).hexdigest()
+    log: list[dict[str, Any]] = store.client.slowlog_get(40 * claims)
+    store.client.config_set("slowlog-log-slower-than", -1)
+    slow = [float(entry["duration"]) for entry in log if digest in str(entry["command"])]
+    return [float(LOGGED_US)] * (claims - len(slow)) + slow
+
+
+def _mean_text_bytes() -> float:
+    texts = [len(encode_spec(spec)) for spec in specs()]
+    return sum(texts) / len(texts)
+
+
+# ---- the week --------------------------------------------------------------------------------------------------------
+
+
+class _Week:
+    """Lets days go by."""
+
+    def __init__(self, site: SimulatedSite, store: Store, path: Path, size: Size) -> None:
+        self._site = site
+        self._store = store
+        self._path = path
+        self._size = size
+        self._made = MadeHours(site.book)
+        self._begin_ms = site.clock.now_ms
+        self._bytes = self._book_bytes()
+        self._other_keys = site.keys().other
+        #: Jobs that have ended since the week began.
+        self.ended = 0
+
+    def day(self) -> Day:
+        """Let one day go by, and look."""
+        site, an_hour = self._site, self._size.an_hour
+        made = an_hour * (self._size.hours - 1)
+        written_s = timed(lambda: self._made_hours(made))
+        _listen(self._store, an_hour)
+        events = site.hour(an_hour)
+        costs = _heard(self._store, an_hour)
+        recorded_s = timed(site.record)
+        self.ended += made + an_hour
+        keys = site.keys()
+        left = keys.of_jobs - 2 * keys.live + keys.other - self._other_keys
+        return Day(
+            claim_p50_us=quantile(costs, 0.5),
+            claim_p99_us=quantile(costs, 0.99),
+            recorded=events / 4 / recorded_s,
+            written=made / written_s if made else 0.0,
+            page_ms=1e3 * min(timed(lambda: site.book.history(HistoryQuery())) for _ in range(TIMES)),
+            stats_ms=1e3 * min(timed(self._statistics) for _ in range(TIMES)),
+            book_bytes=(self._book_bytes() - self._bytes) / self.ended,
+            keys_left=left / self.ended,
+            store_mib=site.used_bytes() / 2**20,
+        )
+
+    def _made_hours(self, jobs: int) -> None:
+        span_ms = HOUR_MS * (self._size.hours - 1)
+        last = int(self._store.client.incrby(SEQ, jobs))  # ids that the queue gives to nobody else
+        self._made.write(jobs, first_id=last - jobs + 1, begin_ms=self._site.clock.now_ms, span_ms=span_ms)
+        self._site.clock.now_ms += span_ms
+
+    def _statistics(self) -> object:
+        until = from_epoch_ms(self._site.clock.now_ms)
+        return self._site.book.statistics(by=By.USER, since=until - timedelta(days=7), until=until)
+
+    def _book_bytes(self) -> int:
+        """Return what the book takes, its journal included."""
+        return sum(each.stat().st_size for each in self._path.parent.iterdir() if each.name.startswith(self._path.name))
+
+
+def _week(week: _Week, size: Size, floor: Floor) -> Iterator[Figure]:
+    """Let the days go by; yield what the first and the last were like, the last beside the first."""
+    first = week.day()
+    yield from _told("first", first, None, floor, size)
+    last = first
+    for _ in range(size.days - 1):
+        last = week.day()
+    yield Figure(name="scale.week.ended", value=float(week.ended), unit="jobs")
+    yield from _told("last", last, first, floor, size)
+
+
+def _told(name: str, day: Day, before: Day | None, floor: Floor, size: Size) -> Iterator[Figure]:
+    """Yield what one day was like: its claims beside *floor*, or all of it beside the day *before*."""
+    for what, (label, unit) in _LABELS.items():
+        beside = floor if what.startswith("claim") else None
+        if before is not None:
+            beside = Floor(name="on the first day", value=getattr(before, what))
+        rounds = size.an_hour if what.startswith(("claim", "recorded")) else TIMES
+        yield Figure(name=f"scale.{name}.{label}", value=getattr(day, what), unit=unit, floor=beside, rounds=rounds)
+
+
+def main() -> None:
+    """Measure all and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    whole_size = Size()
+    parser.add_argument("--pending", type=int, nargs="+", default=list(whole_size.pending))
+    parser.add_argument("--days", type=int, default=whole_size.days)
+    parser.add_argument("--hours", type=int, default=whole_size.hours, help="hours in a day")
+    parser.add_argument("--an-hour", type=int, default=whole_size.an_hour, help="jobs that end in an hour")
+    options = parser.parse_args()
+    size = Size(pending=options.pending, days=options.days, hours=options.hours, an_hour=options.an_hour)
+    tell(figures(size=size))
+
+
+if __name__ == "__main__":
+    main()
