@@ -23,6 +23,10 @@ from workers.rundir import Exit, Held, RunDir, ShimSpec
 from workers.shims import Shim as Started
 from workers.shims import Shims
 
+#: The token of the runs here. Leftovers are found by it on the whole host: of tests that run at the same time each
+#: process needs one of its own, or they end each other's jobs.
+RUN_TOKEN = f"1.{os.getpid():x}"
+
 
 class Process:
     """The process of a shim that was forked for us, as :class:`subprocess.Popen` shows a child."""
@@ -86,7 +90,7 @@ class Shim:
         by: Shims | None = None,
         **changes: Any,
     ) -> None:
-        held = Held(job_id=1, token="1.abc", devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
+        held = Held(job_id=1, token=RUN_TOKEN, devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
         self.directory = RunDir.create(runs, held)
         lock = self.directory.try_lock()
         assert lock is not None
@@ -139,4 +143,4 @@ def shims(tmp_path: Path) -> Iterator[Any]:
         each.process.close()
         each.directory.close()
     forkserver.close()
-    tree.sweep(TOKEN, "1.abc")
+    tree.sweep(TOKEN, RUN_TOKEN)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from bounded import until
-from one_shim import Shim
+from one_shim import RUN_TOKEN, Shim
 from short_host import dead_server
 
 from gpuqueue.process import ProcessIdentity
@@ -265,10 +265,10 @@ def test_the_first_process_dies_with_a_killed_shim_and_the_sweep_finds_the_rest(
 
     shim.process.kill()
     shim.process.wait()
-    tree.sweep(TOKEN, "1.abc")
+    tree.sweep(TOKEN, RUN_TOKEN)
 
     assert until(lambda: ProcessIdentity.of(daemon) is None)
-    assert [] == tree.carrying(TOKEN, "1.abc")
+    assert [] == tree.carrying(TOKEN, RUN_TOKEN)
 
 
 def test_a_settled_run_keeps_only_its_log(shims: Any) -> None:
@@ -365,7 +365,7 @@ def test_a_job_that_must_make_place_is_told_and_has_its_grace(
 ) -> None:
     """SIGTERM and a file with reason and deadline; much longer than a cancel's grace, and then the end."""
     nap_s = 1.5 if left_s > 1.0 else 60.0
-    env = {"PATH": os.environ["PATH"], TOKEN: "1.abc", "GPUQUEUE_RUN_DIR": str(tmp_path / "runs0" / "1" / "1.abc")}
+    env = {"PATH": os.environ["PATH"], TOKEN: RUN_TOKEN, "GPUQUEUE_RUN_DIR": str(tmp_path / "runs0" / "1" / RUN_TOKEN)}
     shim = shims(sys.executable, "-c", MAKES_PLACE, str(nap_s), str(code), env=env, kill_grace_s=0.2)
     until(lambda: "ready" in shim.log())
 
@@ -373,7 +373,7 @@ def test_a_job_that_must_make_place_is_told_and_has_its_grace(
 
     assert words == str(shim.ended().ending)
     assert "ready\nsaved for 12 True\n" == shim.log(), "it was told once"
-    assert 0 == tree.sweep(TOKEN, "1.abc")
+    assert 0 == tree.sweep(TOKEN, RUN_TOKEN)
 
 
 def test_what_is_below_a_shell_has_the_same_grace(shims: Any) -> None:
