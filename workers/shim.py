@@ -32,7 +32,6 @@ child in the end, and nothing outlives the run.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
 import os
@@ -53,12 +52,12 @@ if TYPE_CHECKING:
 if TYPE_CHECKING or __package__:
     from workers.shim_log import KeptLog
     from workers.shim_notice import Notice
-    from workers.shim_tree import PR_SET_PDEATHSIG, RESET, WAKE, Tree, signal_all, slurp, start_ticks
+    from workers.shim_tree import PR_SET_PDEATHSIG, RESET, WAKE, Tree, prctl, signal_all, slurp, start_ticks
 else:  # isolated: the path holds the standard library and nothing else; that stays first
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
     from shim_log import KeptLog
     from shim_notice import Notice
-    from shim_tree import PR_SET_PDEATHSIG, RESET, WAKE, Tree, signal_all, slurp, start_ticks
+    from shim_tree import PR_SET_PDEATHSIG, RESET, WAKE, Tree, prctl, signal_all, slurp, start_ticks
 
 PR_SET_CHILD_SUBREAPER = 36
 #: Most of a file that is read, in characters. The largest is the spec: 1 MiB of JSON, and what the worker has added.
@@ -253,7 +252,6 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
         raise NotStarted("lost", TOO_LATE)
     try:
         word, told = os.pipe()  # closed by a successful exec, else it brings the reason
-        libc = ctypes.CDLL(None)
         me = os.getpid()
         pid = os.fork()
     except OSError as error:
@@ -261,7 +259,7 @@ def spawn(spec: dict[str, Any], output: LogFile | Terminal) -> int:
     if pid == 0:
         step, program = "cannot prepare the process", ""
         try:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # should the shim itself be killed
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # should the shim itself be killed
             if os.getppid() != me:  # it was, before that could work
                 os._exit(127)
             os.setsid()
@@ -427,7 +425,7 @@ def main(run_dir: str, spare: Spare | None = None) -> None:
     os.chdir(run_dir)
     os.umask(0o077)
     signal.pthread_sigmask(signal.SIG_BLOCK, WAKE)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     spec = json.loads(read("spec") or "")
     if "lock_fd" in spec:  # an older worker's
         os.set_inheritable(spec["lock_fd"], False)  # the job must not keep the lock

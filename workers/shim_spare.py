@@ -11,7 +11,6 @@ Between shim and spare there is a socket as well; see :mod:`workers.inside.spare
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -20,9 +19,9 @@ import socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING or __package__:
-    from workers.shim_tree import PR_SET_PDEATHSIG, RESET
+    from workers.shim_tree import PR_SET_PDEATHSIG, RESET, prctl
 else:
-    from shim_tree import PR_SET_PDEATHSIG, RESET
+    from shim_tree import PR_SET_PDEATHSIG, RESET, prctl
 
 #: The variable, and the argument, in whose place the spare shows later whose process it is; see its ``show``.
 ROOM = "GPUQUEUE_SPARE"
@@ -89,12 +88,12 @@ def order(worker: socket.socket) -> tuple[bytes, list[int]]:
 
 def start(plan: dict[str, object], fd: int) -> int:
     """Start the interpreter of *plan* in a session of its own, and return its pid. It ends when we do."""
-    me, libc = os.getpid(), ctypes.CDLL(None)
+    me = os.getpid()
     early = os.memfd_create("gpuqueue-early")  # what the imports say belongs into the log of the job
     pid = os.fork()
     if pid == 0:
         try:
-            libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != me:
                 os._exit(127)
             os.setsid()

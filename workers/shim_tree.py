@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import time
@@ -17,8 +18,15 @@ LOOK_S = 1.0
 KILL_STEP_S = 0.05
 #: prctl(2): the signal that a process gets when its parent has ended.
 PR_SET_PDEATHSIG = 1
-#: What a job finds as in a fresh session. Listed once, in the fork server: that takes 4 ms.
-RESET = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+#: Found once, in the fork server: each shim would load the C library anew, twice.
+prctl = ctypes.CDLL(None).prctl
+#: What a job finds as in a fresh session: signals that Python, nohup or a daemon ignores, or that Python handles. The
+#: others are so already; to reset all of them were 60 calls of the kernel. Listed once, in the fork server.
+RESET = frozenset(
+    number
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+    if signal.getsignal(number) not in {signal.SIG_DFL, None}
+)
 #: How much of a file is read at once, in bytes.
 CHUNK_BYTES = 65536
 #: What wakes a shim; it must have them blocked.
