@@ -1,6 +1,6 @@
 """Measures everything, each figure beside its floor in the same run; prints a table, and writes JSON.
 
-python -m benchmarks                                  all of it: about an hour, on a machine that does nothing else
+python -m benchmarks                                  all of it: an hour and a half, on a machine that does nothing else
 python -m benchmarks --quick                          a few minutes: to see that all works, not to plan with
 python -m benchmarks --only claim corridor            some of it
 python -m benchmarks --json run.json --write docs/performance.md

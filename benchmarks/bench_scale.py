@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_claim import LOGGED_US, READS, cost_of, reader
+from benchmarks.bench_history import best_s
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.place import Store, private_store
 from benchmarks.measure.rounds import quantile, timed
@@ -45,8 +46,6 @@ from gpuqueue.queue.simulated import CLOCK
 HOUR_MS = 3600_000
 #: Claims that are measured at each size of the queue, and calls of what tells their floor.
 CLAIMS, FLOORS = 2_000, 500
-#: Of a question to the book the best of so many is told.
-TIMES = 3
 #: What of a day is told under which name.
 _LABELS = {
     "claim_p50_us": ("claim.p50", "us"),
@@ -199,8 +198,8 @@ class _Week:
             claim_p99_us=quantile(costs, 0.99),
             recorded=events / 4 / recorded_s,
             written=made / written_s if made else 0.0,
-            page_ms=1e3 * min(timed(lambda: site.book.history(HistoryQuery())) for _ in range(TIMES)),
-            stats_ms=1e3 * min(timed(self._statistics) for _ in range(TIMES)),
+            page_ms=1e3 * best_s(lambda: site.book.history(HistoryQuery())),
+            stats_ms=1e3 * best_s(self._statistics),
             book_bytes=(self._book_bytes() - self._bytes) / self.ended,
             keys_left=left / self.ended,
             store_mib=site.used_bytes() / 2**20,
@@ -238,7 +237,7 @@ def _told(name: str, day: Day, before: Day | None, floor: Floor, size: Size) -> 
         beside = floor if what.startswith("claim") else None
         if before is not None:
             beside = Floor(name="on the first day", value=getattr(before, what))
-        rounds = size.an_hour if what.startswith(("claim", "recorded")) else TIMES
+        rounds = size.an_hour if what.startswith(("claim", "recorded")) else 1
         yield Figure(name=f"scale.{name}.{label}", value=getattr(day, what), unit=unit, floor=beside, rounds=rounds)
 
 

@@ -98,9 +98,8 @@ _CORRIDOR = (
         anchor="none is known",
         aim="≤ 2 times a plain spawn",
         aims=(Aim(figure="shim.forked.first", bound=2, of_ratio=True),),
-        why_not="The shim is forked in a few milliseconds; most of the rest is one wait for the disk, so that a worker "
-        "that comes later knows whose the run is. It would take a shim that was forked, and had written that, before "
-        "its job came.",
+        why_not="An interpreter is forked twice, as the shim and as the job: most of the time the kernel copies pages "
+        "of it. It would take a shim in C, or one that was forked before its job came.",
     ),
     Row(
         what="`--warm`: submit → the line after `import torch`",
