@@ -23,9 +23,10 @@ BATCH = 500
 WAIT_S = 1.0
 #: Pause after a service did not answer, in seconds.
 PAUSE_S = 1.0
-#: Pause after a batch that was not full, in seconds: what comes meanwhile costs one transaction, not one each. In a row
-#: of short jobs the recorder took as much of the processors as all else together, and they waited for it.
-GATHER_S = 0.02
+#: Pause after a batch that lay there already and was not full, in seconds: what comes meanwhile costs one transaction,
+#: not one each. In a row of short jobs the recorder took as much of the processors as the jobs, and they waited for it.
+#: What it waited for itself, the steps of a single job, is written as it comes.
+GATHER_S = 0.01
 
 
 class Recorder:
@@ -43,13 +44,15 @@ class Recorder:
         while not stopping.is_set():
             try:
                 self.mend()
-                count = self.record(WAIT_S)
+                waiting = self.record(0)
+                if not waiting:
+                    self.record(WAIT_S)
             except Unreachable as error:
                 self._tell(str(error))
                 stopping.wait(PAUSE_S)
             else:
                 self._tell(None)
-                if 0 < count < BATCH:
+                if 0 < waiting < BATCH:
                     stopping.wait(GATHER_S)
         try:
             while self.record(0):

@@ -1,4 +1,4 @@
-"""The recorder takes what comes within a moment in one transaction, and waits for nothing where nothing came."""
+"""In a row of jobs the recorder writes what comes within a moment in one go; of a single job each step as it comes."""
 
 from __future__ import annotations
 
@@ -80,3 +80,17 @@ def test_a_full_batch_is_followed_at_once(queue: JobQueue, book: Book, monkeypat
 
     assert [] == stopping.pauses_s
     assert 0 == queue.backlog()[0]
+
+
+def test_what_was_waited_for_is_not_followed_by_a_pause(
+    queue: JobQueue, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps of a single job come one by one: its end must not wait because its start was written a moment ago."""
+    recorder, stopping = Recorder(Settings.load({}), queue, book), Stopping(lambda: None)
+    monkeypatch.setattr(recorder, "mend", lambda: None)
+    asked: list[float] = []
+    monkeypatch.setattr(recorder, "record", lambda wait_s: asked.append(wait_s) or (len(asked) < 8 and wait_s > 0))
+    recorder.loop(stopping)
+
+    assert [] == stopping.pauses_s
+    assert of_recorder.WAIT_S in asked
