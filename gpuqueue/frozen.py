@@ -21,7 +21,7 @@ __all__ = ["dataclass"]
 
 #: What ``dataclasses`` gives to a class like ours, beside its slots and ``__init__``.
 _WRITTEN = (
-    *("__eq__", "__hash__", "__repr__", "__setattr__", "__delattr__", "__getstate__", "__setstate__"),
+    *("__eq__", "__hash__", "__repr__", "__getstate__", "__setstate__"),
     *("__dataclass_params__", "__match_args__"),
     *(("__replace__",) if sys.version_info >= (3, 13) else ()),
 )
@@ -68,10 +68,20 @@ def _frozen(plan: type, *, kw_only: bool) -> type:
     unwritten = [name for name in _WRITTEN if name not in body]
     slotted = {name: each for name, each in body.items() if name not in fields}
     slotted |= {"__slots__": tuple(fields), "__init__": _Unwritten("__init__", first)}
+    slotted |= {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
     slotted |= {"__dataclass_fields__": _Unwritten("__dataclass_fields__", described)}
     slotted |= {name: _Unwritten(name, rest) for name in unwritten}
     made: Any = type(plan)(plan.__name__, plan.__bases__, slotted)
     return made  # type: ignore[no-any-return] # a class whose __init__ is set like any attribute
+
+
+def _refuse_to_set(_: object, name: str, __: object) -> None:
+    # Those of dataclasses look for the class that they were written for, and that is not ours.
+    raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_to_delete(_: object, name: str) -> None:
+    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
 
 def _init(made: type, defaults: Mapping[str, Any], *, kw_only: bool) -> Callable[..., None]:

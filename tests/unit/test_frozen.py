@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import pytest
 
@@ -21,6 +21,8 @@ import gpuqueue
 from gpuqueue import frozen
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Account
+
+T = TypeVar("T")
 
 
 def both(**how: bool) -> tuple[Any, Any]:
@@ -107,6 +109,27 @@ def test_it_refuses_what_dataclasses_refuse(do: Any) -> None:
         said.append((type(error.value), str(error.value).replace("both.<locals>.made.<locals>.", "")))
 
     assert said[0] == said[1]
+
+
+def test_it_refuses_a_name_that_is_no_field() -> None:
+    """There those of dataclasses stumble before Python 3.12: they look for the class that was replaced."""
+    _, ours = both(kw_only=True)
+    point = ours(x=1)
+
+    with pytest.raises(FrozenInstanceError, match="z"):
+        point.z = 1
+    with pytest.raises(FrozenInstanceError, match="z"):
+        del point.z
+
+
+def test_it_may_be_generic() -> None:
+    """``typing`` notes on the value what it was made as, where the value lets it."""
+
+    @frozen.dataclass(frozen=True, slots=True)
+    class Box(Generic[T]):
+        what: T
+
+    assert Box[int](3).what == 3
 
 
 def test_positional_only_where_it_was_said() -> None:
