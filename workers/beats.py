@@ -12,7 +12,8 @@ from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Alive, MakePlace, Verdicts
 from gpuqueue.run import EndingKind
-from gpuqueue.settings import OnPartition, Settings
+from gpuqueue.setting_values import OnPartition
+from gpuqueue.settings import Settings
 from gpuqueue.units import format_duration
 from workers.adoption import Adoption
 from workers.gate import Gate

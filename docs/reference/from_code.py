@@ -19,6 +19,7 @@ from gpuqueue import settings as setting
 from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
 from gpuqueue.doctor.examination import EXIT_CODES
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.setting_values import READERS
 from gpuqueue.units import format_bytes
 from workers.cli import worker_commands
 from workers.devices.backend import DeviceTrouble
@@ -148,7 +149,7 @@ def key_of(name: str) -> str:
 
 def settings() -> list[str]:
     """Return the names of all settings."""
-    return list(setting._READERS)  # noqa: SLF001 - the one list of what can be set
+    return list(READERS)
 
 
 def _in_words(name: str, value: object) -> str:

@@ -51,7 +51,8 @@ from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Star
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
-from gpuqueue.settings import _READERS, PREFIX, Settings
+from gpuqueue.setting_values import READERS
+from gpuqueue.settings import PREFIX, Settings
 from gpuqueue.simulator.made import EXAMPLE
 from gpuqueue.simulator.trace import COLUMNS as TRACE_COLUMNS
 from gpuqueue.submission import LEFT_OUT, OURS, OURS_THAT_TRAVEL
@@ -194,17 +195,17 @@ def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     settings = Settings.load({"GPUQUEUE_CONFIG": "/dev/null"})
     expected = {}
-    for name in _READERS:
+    for name in READERS:
         key = name.removesuffix("_bytes").removesuffix("_s")
         expected[PREFIX + key.upper()] = (key, getattr(settings, name))
 
     described = {}
     for variable, key, default, *_ in rows((REFERENCE / "settings.md").read_text()):
-        name = next((each for each in _READERS if each.removesuffix("_bytes").removesuffix("_s") == key.strip("`")), "")
+        name = next((each for each in READERS if each.removesuffix("_bytes").removesuffix("_s") == key.strip("`")), "")
         text = default.strip("`").replace("STATE_DIR", str(settings.state_dir)).replace("~", "/home/ada")
         own_name = socket.gethostname()
         special: dict[str, Any] = {"none": None, "empty": "", "no targets": {}, "this machine's host name": own_name}
-        value = special[text] if text in special else _READERS[name](text)
+        value = special[text] if text in special else READERS[name](text)
         described[variable.strip("`")] = (key.strip("`"), value)
 
     assert expected == described

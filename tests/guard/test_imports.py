@@ -24,7 +24,8 @@ OURS = {
     **dict.fromkeys(("cancel", "hold", "release", "move"), Bound(18, 39)),
     **dict.fromkeys(("edit", "limits", "drain", "resume"), Bound(18, 46)),
     **dict.fromkeys(("attach", "why", "tag", "note", "retry", "notify"), Bound(25, 60)),
-    **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 76)),
+    # One more since what reads the settings' values has a room of its own.
+    **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 80)),
     "simulate": Bound(50, 95),
     **dict.fromkeys(("gpus", "up", "status", "down", "doctor", "db"), Bound(50, 108)),
     "completion": Bound(5, 12),

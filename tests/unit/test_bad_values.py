@@ -7,6 +7,7 @@ import os
 import unicodedata
 from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import odd
@@ -21,7 +22,8 @@ from gpuqueue.errors import BadRequest, BookUnreachable, GpuQueueError, JobNotFo
 from gpuqueue.history import Sort
 from gpuqueue.job import JobSpec, JobState
 from gpuqueue.queue.connect import connect
-from gpuqueue.settings import _READERS, PREFIX, Settings
+from gpuqueue.setting_values import READERS
+from gpuqueue.settings import PREFIX, Settings
 from gpuqueue.submission import CHANGED, travelling
 from gpuqueue.units import GIB, MIB, format_apart, format_bytes, format_duration, parse_bytes, parse_duration
 from gpuqueue.words import MOST, brief, in_one_line, plain
@@ -238,7 +240,7 @@ def test_any_two_sizes_that_differ_look_different(sizes: tuple[int, int]) -> Non
 
 
 @odd.gate
-@given(name=st.sampled_from(sorted(_READERS)), text=odd.texts)
+@given(name=st.sampled_from(sorted(READERS)), text=odd.texts)
 def test_a_setting_is_taken_or_named_with_its_origin(name: str, text: str) -> None:
     """In one line; an address may be wrong and is said when it is used."""
     variable = PREFIX + name.removesuffix("_bytes").removesuffix("_s").upper()
@@ -292,7 +294,7 @@ def test_a_settings_file_that_is_none_is_one_line(path: str) -> None:
 
 def test_a_machine_with_a_strange_name_needs_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """It becomes part of keys in the store."""
-    monkeypatch.setattr("socket.gethostname", lambda: "my host:1")
+    monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename="my host:1"))
 
     with pytest.raises(BadRequest, match="Set GPUQUEUE_HOST"):
         Settings.load(HERE)

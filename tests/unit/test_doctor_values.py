@@ -9,7 +9,8 @@ from factories import make_spec
 
 from gpuqueue.doctor.values import CHECKS, IN_A_JOB, OF_COMPOSE, facts_of
 from gpuqueue.finding import Finding, Grade, examined
-from gpuqueue.settings import _READERS, PREFIX, key_of
+from gpuqueue.setting_values import READERS
+from gpuqueue.settings import PREFIX, key_of
 from workers.environment import environment
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,7 @@ def test_every_value_is_told_with_its_origin() -> None:
     """As one would type it."""
     told = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LEASE": "90m"}) if each.about}
 
-    assert {key_of(name) for name in _READERS} == set(told)
+    assert {key_of(name) for name in READERS} == set(told)
     assert "1:30:00 (environment GPUQUEUE_LEASE)" == told["lease"]
     assert "512M (default)" == told["headroom"]
     assert "none (default)" == told["default_mem"]
@@ -66,7 +67,7 @@ def test_what_is_no_setting_but_ours_is_not_taken_for_a_misspelling() -> None:
     """The lists are those of the code that sets these variables, and of the file that reads them."""
     in_a_job = {name for name in environment(1, "1.a", make_spec(env={}), (), Path("/r")) if name.startswith(PREFIX)}
     of_compose = set(re.findall(r"\$\{(GPUQUEUE_\w+)", (ROOT / "docker-compose.yml").read_text()))
-    settings = {PREFIX + key_of(name).upper() for name in _READERS}
+    settings = {PREFIX + key_of(name).upper() for name in READERS}
 
     assert in_a_job | {"GPUQUEUE_CHANGED"} == IN_A_JOB
     assert of_compose - settings == OF_COMPOSE
