@@ -46,9 +46,10 @@ def opened(facts: Facts) -> Findings:
     if facts.queue.layout != keys.LAYOUT:
         seen = f"its layout is {facts.queue.layout or 'unknown'}, and this gpuqueue knows {keys.LAYOUT}"
         return problem(seen, "use the gpuqueue that its workers have")
-    if facts.queue.claims_from_ms is not None and facts.queue.claims_from_ms > facts.queue.now_ms:
-        left = format_duration(-facts.ago_s(facts.queue.claims_from_ms))
-        return note(f"it lost its data and was rebuilt: jobs start again in {left}")
+    if facts.queue.claims_from_ms is not None and facts.queue.is_paused:
+        left_s = -facts.ago_s(facts.queue.claims_from_ms)
+        when = f"in {format_duration(left_s)}" if left_s > 0 else "with the next look of a worker, within seconds"
+        return note(f"it lost its data and was rebuilt: jobs start again {when}")
     return ok(f"epoch {facts.queue.epoch}, layout {facts.queue.layout}")
 
 

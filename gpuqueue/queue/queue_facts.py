@@ -15,6 +15,7 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.queue.surroundings import ends_later
 
 if TYPE_CHECKING:
     import redis
@@ -72,6 +73,11 @@ class QueueFacts:
     overdue_count: int
     overdue_since_ms: int | None
     devices: tuple[DeviceFacts, ...]
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is claimed yet, since the store was rebuilt a moment ago."""
+        return ends_later(self.claims_from_ms, self.reaped_ms, now_ms=self.now_ms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -55,9 +55,14 @@ def announced(facts: Iterable[str]) -> list[tuple[str, Device]]:
 def is_paused(claims: str | None, ticked: str | None, *, now_ms: int) -> bool:
     """Return whether nothing is claimed yet, by the fields ``claims`` and ``reap`` of a store that was rebuilt.
 
-    As ``pausing`` in ``lua/lib.lua``: a pause lasts until a tick has seen its end.
+    As ``pausing`` in ``lua/lib.lua``.
     """
-    return int(claims or 0) > min(now_ms, int(ticked or 0))
+    return ends_later(int(claims or 0), int(ticked or 0), now_ms=now_ms)
+
+
+def ends_later(claims_ms: int | None, ticked_ms: int | None, *, now_ms: int) -> bool:
+    """Return whether a pause until *claims_ms* goes on: it lasts until a tick has seen its end."""
+    return (claims_ms or 0) > min(now_ms, ticked_ms or 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,11 +257,14 @@ def test_a_store_that_is_being_rebuilt_is_told_until_jobs_start_again(start_stor
     paused = the(of_queue(queue.url), "opened")
     admin = connect(queue.url)
     admin.hset(keys.META, "claims", queue.now_ms() - 1)
+    over = the(of_queue(queue.url), "opened")
+    admin.hset(keys.META, "reap", queue.now_ms())
 
     assert (Grade.PROBLEM, "the store lost its data") == (on_its_way.grade, on_its_way.seen.partition(" and ")[0])
     assert "gpuqueue up" in on_its_way.remedy
     assert Grade.NOTE is paused.grade
     assert "jobs start again in 4:5" in paused.seen or "5:00" in paused.seen
+    assert (Grade.NOTE, True) == (over.grade, over.seen.endswith("with the next look of a worker, within seconds"))
     assert Grade.OK is the(of_queue(queue.url), "opened").grade
     admin.close()
     queue.close()
