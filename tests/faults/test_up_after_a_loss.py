@@ -92,6 +92,7 @@ def test_a_store_without_its_data(up: Home, submit: Callable[[str], int], tmp_pa
         *((each, "queued") for each in waiting),
         (held, "held"),
     ]
+    until(lambda: json.loads(up("gpus", "--json")), what="a worker that has said again what it serves")
     late = submit(f"echo late >> {tmp_path}/done")
     assert late > held + ID_GAP
     (tmp_path / "go").touch()

@@ -75,8 +75,8 @@ def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
 
 def test_a_narrow_terminal_keeps_it_on_one_line(full: Site) -> None:
     """A line that breaks could not be written anew."""
-    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=30) as terminal:
-        terminal.shows("job 2 waits for memory, ")
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=40) as terminal:
+        terminal.shows("job 2 waits for memory")
         first = terminal.shows("waits for memory")
         until(lambda: first not in terminal.lines(), what="another line")
         assert 1 == sum("waits for memory" in each for each in terminal.lines())

@@ -8,6 +8,7 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.job import JobState
+from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.run import Ending, RunDevice
 from workers import after_end
 from workers.after_end import AfterEnd
@@ -22,8 +23,10 @@ def test_a_spec_that_is_given_is_not_read_again(tmp_path: Path, monkeypatch: pyt
     read: list[RunDir] = []
     monkeypatch.setattr(after_end, "_spec_of", read.append)
 
-    AfterEnd().ended(run, JobState.SUCCEEDED, Ending.from_status(0), make_spec())
+    ends = AfterEnd(JobQueue("unix:///nowhere"))
+
+    ends.ended(run, JobState.SUCCEEDED, Ending.from_status(0), make_spec())
     assert [] == read
 
-    AfterEnd().ended(run, JobState.SUCCEEDED, Ending.from_status(0))
+    ends.ended(run, JobState.SUCCEEDED, Ending.from_status(0))
     assert [run.directory] == read
