@@ -2,7 +2,7 @@
 
 ``dataclasses`` writes a class's methods as text and compiles them at once: half of all that a command did went into
 values that it never made. This is its decorator for the values of this house, which are frozen and have slots; whoever
-uses one meets no difference. Import it in its place::
+uses one meets no difference. Import it in its place (why no library: docs/adr/0008)::
 
     from gpuqueue.frozen import dataclass
 
