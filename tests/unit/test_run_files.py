@@ -297,9 +297,9 @@ def test_a_run_makes_two_directories_and_asks_for_no_others(tmp_path: Path, monk
     """Those of all runs were made anew with each one, and its own was tried before its parent: five calls, for two."""
     first = RunDir.create(tmp_path / "runs", HELD)
     first.tell()
-    made: list[object] = []
-    mkdir = os.mkdir
-    monkeypatch.setattr(os, "mkdir", lambda path, *rest, **more: made.append(path) or mkdir(path, *rest, **more))
+    made: list[Path] = []
+    mkdir = Path.mkdir
+    monkeypatch.setattr(Path, "mkdir", lambda path, *rest, **more: made.append(path) or mkdir(path, *rest, **more))
 
     later = RunDir.create(tmp_path / "runs", Held(job_id=8, token="1.cd", devices=(DEVICE,)))
     later.tell()
