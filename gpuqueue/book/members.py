@@ -88,12 +88,17 @@ def tally(connection: sa.Connection, rows: Sequence[sa.RowMapping]) -> dict[int,
 
 def _tally(row: sa.RowMapping, counts: Mapping[str, int]) -> Tally:
     """Return how far an array has come. A member that was cancelled before any device took it has no row of its own."""
-    left, held = Indexes.parse(row["array_left"]), Indexes.parse(row["array_held"] or "")
+    left, held = _waiting(row["state"], row["array_left"], row["array_held"])
     array = decode_spec(row["spec"]).array
     never_began = max(0, (len(array) if array else 0) - sum(counts.values()) - len(left) - len(held))
     ended = {state.value: counts.get(state.value, 0) for state in JobState if state.is_end}
     ended[JobState.CANCELLED.value] += never_began
     return Tally(left=left, held=held, ended=ended)
+
+
+def _waiting(state: str, left: str, held: str | None) -> tuple[Indexes, Indexes]:
+    """Return which members of an array wait, and which are held: of one that has ended none, whatever is kept."""
+    return (Indexes(), Indexes()) if JobState(state).is_end else (Indexes.parse(left), Indexes.parse(held or ""))
 
 
 def never_began(connection: sa.Connection, array_id: int) -> Indexes:
@@ -105,13 +110,13 @@ def never_began(connection: sa.Connection, array_id: int) -> Indexes:
         Unreadable: its request cannot be read.
 
     """
-    columns = jobs.c.spec, jobs.c.array_left, jobs.c.array_held
+    columns = jobs.c.spec, jobs.c.state, jobs.c.array_left, jobs.c.array_held
     row = connection.execute(sa.select(*columns).where(jobs.c.id == array_id)).first()
     array = decode_spec(row.spec).array if row is not None and row.array_left is not None else None
     if row is None or array is None:
         return Indexes()
     began = connection.execute(sa.select(jobs.c.array_index).where(jobs.c.array_id == array_id)).scalars()
-    waits = (index for text in (row.array_left, row.array_held) for index in Indexes.parse(text or ""))
+    waits = (index for some in _waiting(row.state, row.array_left, row.array_held) for index in some)
     return Indexes.of(set(array.indexes).difference(began, waits))
 
 

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 from factories import claim, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
 from gpuqueue.array import Array, Axis, Indexes, Member
 from gpuqueue.book.book import Book
+from gpuqueue.book.tables import jobs
 from gpuqueue.event import Act, Cursor
 from gpuqueue.history import HistoryQuery
 from gpuqueue.job import Job, JobState, WaitReason
@@ -303,3 +305,48 @@ def test_the_book_tells_which_members_never_began(
     assert "3-4,7" == str(book.never_began(first))
     assert Indexes() == book.never_began(one.job_id)
     assert Indexes() == book.never_began(999)
+
+
+@pytest.mark.parametrize("hold", ["", "1", "0-2"])
+def test_what_an_array_waited_for_never_came(
+    queue: JobQueue, book: Book, record: Callable[[], None], hold: str
+) -> None:
+    """Its members once waited in the book for ever, and so did whoever waited for one of them."""
+    serve(queue, make_offer())
+    parent = queue.submit(make_spec(waits=Waits(hold=True))).id
+    array = queue.submit(make_spec(array=Array.parse("0-2"), waits=Waits(after=(Dependency(parent),)))).id
+    if hold:
+        queue.part(array, "hold", Indexes.parse(hold))
+    record()
+    queue.cancel(parent)
+    assert claim(queue) is None
+    record()
+
+    kept = book.get(array)
+    assert kept is not None
+    assert kept.job.tally is not None
+    assert (JobState.CANCELLED, 3) == (kept.job.state, kept.job.tally.ended["cancelled"])
+    assert "0-2" == str(book.never_began(array))
+    with book._engine.connect() as connection:
+        row = connection.execute(sa.select(jobs.c.array_left, jobs.c.array_held).where(jobs.c.id == array)).one()
+    assert ("", "") == tuple(row)
+
+    lose_data(queue, book)
+    assert None is queue.get(array)
+    assert "0-2" == str(book.never_began(array))
+
+
+def test_an_array_that_was_left_waiting_in_the_book_waits_no_more(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """A book of before says that members wait of an array that has ended: none does."""
+    queue.part(first, "cancel")
+    record()
+    with book._engine.begin() as connection:
+        connection.execute(sa.update(jobs).where(jobs.c.id == first).values(array_left="0-8", array_held="9"))
+
+    kept = book.get(first)
+    assert kept is not None
+    assert kept.job.tally is not None
+    assert ("", "", 10) == (str(kept.job.tally.left), str(kept.job.tally.held), kept.job.tally.ended["cancelled"])
+    assert "0-9" == str(book.never_began(first))

@@ -155,8 +155,12 @@ end
 local function end_for(id, job, parent, now) -- what it waited for will never be
   leave(id, job, true)
   local because = 'dependency ' .. parent
-  if job.rm then call('HSET', job_key(id), 'rm', '', 'hd', '', 'ec', call('HGET', job_key(id), 'n') or 0) end -- an array
-  local event = tell('cancel', id, 'cancelled', now, job.at, job.ls, 'dependency', 'because', because)
+  local emptied = {} -- of an array: none of it waits any more, nor is held; the book must hear that as well
+  if job.rm then
+    call('HSET', job_key(id), 'rm', '', 'hd', '', 'ec', call('HGET', job_key(id), 'n') or 0)
+    emptied = {'left', '', 'held', ''}
+  end
+  local event = tell('cancel', id, 'cancelled', now, job.at, job.ls, 'dependency', 'because', because, unpack(emptied))
   close(id, 'cancelled', now, event)
   call('HSET', job_key(id), 'why', 'dependency', 'bc', because)
 end
