@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import Refused
 from gpuqueue.job import JobSpec
@@ -9,10 +11,17 @@ from gpuqueue.limits import Measure, Use
 from gpuqueue.units import format_apart, format_duration
 
 
-def use_of(spec: JobSpec) -> Use:
-    """Return what a run of *spec* counts for against limits; memory in the steps in which it is matched."""
+def use_of(spec: JobSpec, gives_bytes: Iterable[int] = ()) -> Use:
+    """Return what a run of *spec* counts for against limits; memory in the steps in which it is matched.
+
+    One that wants its devices for itself counts for all that each gives: at least for the smallest of *gives_bytes*,
+    what those devices give that it may run on, of those that are large enough.
+    """
     gpus = 0 if spec.device is DeviceWish.CPU else spec.gpus
-    return Use(running_jobs=1, running_gpus=gpus, running_mem=spec.gpus * spec.shape.mem_bytes)
+    each = spec.shape.mem_bytes
+    if spec.placement.exclusive:
+        each = min((given for given in gives_bytes if given >= each), default=each)
+    return Use(running_jobs=1, running_gpus=gpus, running_mem=spec.gpus * each)
 
 
 #: What a pool's maximum is of, and the option that says it.
@@ -43,9 +52,10 @@ def beyond_limit(spec: JobSpec, whose: str, name: str, figures: tuple[int, int, 
         these = f", and this array has {asked} members" if asked > 1 else ""
         return Refused(f"{waiting}{these}: submit when some have started")
     if asked > most:
+        is_all = measure is Measure.RUNNING_MEM and spec.placement.exclusive
+        asks = "this job, which gets all of its device, would have" if is_all else "this job alone asks for"
         return Refused(
-            f"{whose} may have {allowed} {words} running at a time (limit {name}), and this job alone asks for "
-            f"{measure.shown(asked)}"
+            f"{whose} may have {allowed} {words} running at a time (limit {name}), and {asks} {measure.shown(asked)}"
         )
     return Refused(
         f"{whose} has {measure.shown(used)} of {allowed} {words} running (limit {name}), and what is beyond is refused "
@@ -66,6 +76,11 @@ def _beyond_pool(spec: JobSpec, name: str, most: int, asked: int) -> Refused:
     else:
         said, allowed = str(asked), str(most)
     where = f"pool {spec.pool}" if spec.pool else "a job without a pool"
+    if name == "max_mem" and spec.placement.exclusive:
+        return Refused(
+            f"a job that is alone on its device gets all of it, here up to {said}, and {where} may have {allowed} on a "
+            f"device (limit {name}): leave out --exclusive, or ask for a smaller device with --device-type"
+        )
     noun, option = _OF_POOL[name]
     return Refused(
         f"{said} {noun} asked for, and {where} may have {allowed} (limit {name}): ask for less with {option}"

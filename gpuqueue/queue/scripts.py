@@ -84,7 +84,7 @@ SHARED = {
         *("together", Late("elsewhere"), Late("members")),
     ),
     **dict.fromkeys(("reserve", "age", "preempt", "why"), ("constraints", "limits", "placement")),
-    "uses": ("limits",),
+    "uses": ("constraints", "limits"),
     "move": ("owner", "front"),
     "mark": ("owner",),
     "remember": ("front",),

@@ -67,11 +67,15 @@ def ends_later(claims_ms: int | None, ticked_ms: int | None, *, now_ms: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """What a device can promise now, how many more runs it may have, and how many it has. As ``promise`` in lib.lua."""
+    """What a device can promise now, how many more runs it may have, and how many it has. As ``promise`` in lib.lua.
+
+    ``gives_bytes`` is what it gives who has it for itself.
+    """
 
     free_bytes: int
     slots: int
     runs: int
+    gives_bytes: int
 
     @classmethod
     def of(cls, record: str, leases: Mapping[str, str]) -> _Room:
@@ -85,8 +89,8 @@ class _Room:
                 if "x" in more:
                     free_bytes = min(free_bytes, 0)
         except ValueError:
-            return cls(0, 0, len(leases))
-        return cls(free_bytes, slots - len(leases), len(leases))
+            return cls(0, 0, len(leases), 0)
+        return cls(free_bytes, slots - len(leases), len(leases), total - headroom)
 
 
 class Surroundings:
@@ -140,7 +144,7 @@ class Surroundings:
     def _in_the_way(self, job: Job, found: Sequence[str], uses: Callable[[], Mapping[str, Use]]) -> WaitReason:
         if self._drained.issuperset(found):
             return WaitReason.DRAINED
-        if self._limits and self._is_over_a_limit(job, uses):
+        if self._limits and self._is_over_a_limit(job, found, uses):
             return WaitReason.LIMIT
         for_others = {device for device, job_id in self._kept.items() if job_id != str(job.id)}
         has_room = {each for each in found if each not in self._drained and self._has_room(job, each)}
@@ -159,7 +163,9 @@ class Surroundings:
         by_host = Counter(self._room[each][0] for each in devices)
         return max(by_host.values(), default=0) >= job.spec.gpus
 
-    def _is_over_a_limit(self, job: Job, uses: Callable[[], Mapping[str, Use]]) -> bool:
+    def _is_over_a_limit(self, job: Job, found: Sequence[str], uses: Callable[[], Mapping[str, Use]]) -> bool:
         limits = limiting.Limits.from_fields(self._limits)
-        is_limited = bool(limits.users or limits.groups)
-        return is_limited and bool(limits.over(job.spec.account.name, meeting.use_of(job.spec), uses()))
+        if not limits.users and not limits.groups:
+            return False
+        asked = meeting.use_of(job.spec, (self._room[each][1].gives_bytes for each in found))
+        return bool(limits.over(job.spec.account.name, asked, uses()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timezone
 
 import pytest
@@ -11,20 +12,23 @@ from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_
 from store_dump import dump, faults
 
 from gpuqueue.array import Array, Indexes
+from gpuqueue.book.book import Book
 from gpuqueue.clock import SystemClock
 from gpuqueue.device import DeviceKind, DeviceWish
 from gpuqueue.errors import Refused
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.limits import Limits, Measure, Use
+from gpuqueue.opening import open_queue
+from gpuqueue.placement import Placement
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import LimitReached, Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Claim
+from gpuqueue.queue.lease import Claim, Stray
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.run import Ending
+from gpuqueue.run import Ending, RunDevice
 from gpuqueue.settings import Settings
-from gpuqueue.units import GIB
+from gpuqueue.units import GIB, MIB
 from gpuqueue.waits import Dependency, Waits
 from workers.reaper import Reaper
 
@@ -307,6 +311,93 @@ def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQu
         with pytest.raises(Refused, match=words):
             queue.submit(make_spec(**{"pool": "big", **changes}))
     assert 3 == store.zcard(keys.LIVE)
+
+
+ALONE = Placement(exclusive=True)
+
+
+@pytest.mark.parametrize("placement", [ALONE, Placement(exclusive=True, whole=True)])
+def test_who_takes_a_whole_card_is_judged_by_all_that_it_gets(queue: JobQueue, placement: Placement) -> None:
+    """It was let in for the megabyte that it had to name, and got every byte of the card."""
+    serve(queue, make_offer("GPU-0", pool="big"), make_offer("GPU-1", pool="big"))
+    limit(queue, "ada: running_mem=10G; @lab: running_mem=30G", "big: max_mem=10G")
+    plain = queue.submit(make_spec(mem_bytes=GIB)).id
+
+    with pytest.raises(Refused, match=r"ada may have 10G .*this job, which gets all of its device, would have 24G"):
+        queue.submit(make_spec(mem_bytes=MIB, placement=placement))
+    with pytest.raises(Refused, match=r"gets all of it, here up to 24G, and pool big may have 10G .*leave out --excl"):
+        queue.submit(make_spec(account=BOB, mem_bytes=MIB, placement=placement, pool="big"))
+    with pytest.raises(Refused, match=r"would have 24G"):
+        queue.edit(plain, lambda spec: replace(spec, placement=placement))
+    with pytest.raises(Refused, match=r"@lab may have 30G .*would have 48G"):
+        queue.submit(make_spec(account=BOB, mem_bytes=MIB, placement=placement, gpus=2))
+    assert [plain] == [job.id for job in queue.live()]
+
+
+def test_who_takes_a_whole_card_waits_where_that_is_beyond_a_limit(queue: JobQueue, store: redis.Redis) -> None:
+    """For a run to end, or for a smaller card; `why` says so with the bytes that it would have."""
+    serve(queue, make_offer("GPU-large"))
+    limit(queue, "ada: running_mem=30G")
+    first = queue.submit(make_spec(mem_bytes=8 * GIB)).id
+    run = must_claim(queue, "GPU-large")
+    serve(queue, make_offer("GPU-large"), make_offer("GPU-other"))
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE))
+
+    assert WaitReason.LIMIT is alone.reason
+    assert claim(queue, "GPU-other") is None
+    assert WaitReason.LIMIT is queue.get(alone.id).reason  # type: ignore[union-attr]
+    found = queue.why(alone.id)
+    assert found is not None
+    mem = Measure.RUNNING_MEM
+    reached = LimitReached(whose="ada", measure=mem, used=8 * GIB, most=30 * GIB, asked=24 * GIB, runs=(first,))
+    assert reached == found.limit
+
+    finish(queue, run)
+    assert alone.id == must_claim(queue, "GPU-other").job_id
+    assert [] == faults(dump(store))
+
+
+def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
+    """What it would be charged is told by the card that it would get."""
+    small = make_offer("GPU-small", headroom_bytes=12 * GIB)
+    limit(queue, "ada: running_mem=20G")
+    serve(queue, make_offer("GPU-large"), small)
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
+
+    assert claim(queue, "GPU-large") is None
+    found = queue.why(alone)
+    assert found is not None
+    assert {"GPU-large": Obstacle.LIMIT, "GPU-small": Obstacle.FITS} == {
+        each.device: each.obstacle for each in found.devices
+    }
+    assert found.limit is not None
+    assert 24 * GIB == found.limit.asked
+    assert alone == must_claim(queue, "GPU-small").job_id
+
+
+def test_a_whole_card_that_is_taken_over_counts_as_one(queue: JobQueue, book: Book, store: redis.Redis) -> None:
+    """A run that the store had lost counted for its own megabyte from then on."""
+    serve(queue, make_offer())
+    queue.submit(make_spec(mem_bytes=MIB, placement=ALONE))
+    run = must_claim(queue)
+    before = queue.uses()
+    store.flushall()
+    assert open_queue(queue, book, lease_s=300.0) is not None
+    serve(queue, make_offer())
+
+    stray = Stray(
+        job_id=run.job_id,
+        token=run.token,
+        host="nodeA",
+        worker="w",
+        devices=(RunDevice(uuid="GPU-0", lease_bytes=run.lease_bytes),),
+        claimed_ms=run.claimed_ms,
+        log_path="/l",
+        payload=run.payload,
+    )
+    assert JobState.RUNNING is queue.adopt(stray, lease_s=300.0)
+
+    assert {"ada": Use(running_jobs=1, running_gpus=1, running_mem=24 * GIB)} == before == queue.uses()
 
 
 def test_a_worker_tells_its_sites_limits(queue: JobQueue, store: redis.Redis) -> None:

@@ -171,6 +171,17 @@ local function fits(shape, small)
   return gangs[shape]
 end
 
+-- What a run would be charged on each of these devices, where it wants them for itself; nil where its shape tells.
+local function charged_on(devices, want)
+  if not want.alone then return nil end
+  local least = available
+  for i = 2, #devices do least = math.min(least, free_on[devices[i]]) end
+  return least
+end
+local function over_a_limit(user, shape) -- of a shape that fits
+  return are_limited() and limit_in_the_way(user, shape, kind, charged_on(fits(shape), kind_of(shape).want)) ~= nil
+end
+
 local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
 local function take(id, lv, user, shape, devices, how)
   local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix', 'pl', 'rv')
@@ -199,8 +210,7 @@ local function take(id, lv, user, shape, devices, how)
   local deposit_s = limit_s > 0 and math.min(limit_s, DEPOSIT_S) or DEPOSIT_S
   local rate, alone, held = n * math.max(tonumber(mem) / total, 1 / all_slots), wants_alone(shape), mem
   if alone then -- all that each can give, and told is what it has on each of them
-    rate, mem = n, string.format('%.0f', free_on[device])
-    for i = 2, n do mem = string.format('%.0f', math.min(tonumber(mem), free_on[devices[i]])) end
+    rate, mem = n, string.format('%.0f', charged_on(devices, {alone = true}))
   end
   if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
@@ -229,7 +239,11 @@ if r_job then -- the job that this device is reserved for comes before all other
     local want = constraints(more)
     local devices = mem <= available and belongs('', wish, want, device, pool, kind)
       and alone_there(want, runs, strangers, total) and gang(mem, {n = n, pool = wanted_pool, wish = wish, want = want}, r_job)
-    if devices then return take(r_job, j[2], j[3], j[4], devices, 'reserved') end
+    local beyond = devices and want.alone and are_limited() and limit_in_the_way(j[3], j[4], kind, charged_on(devices, want))
+    if beyond then -- a smaller card might do: this one is kept in vain
+      unreserve(r_job)
+      r_job = nil
+    elseif devices then return take(r_job, j[2], j[3], j[4], devices, 'reserved') end
   end
 end
 
@@ -299,7 +313,7 @@ end
 local function take_among_first(lv, user)
   local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
   for i = 1, #heads, 2 do
-    if fits(heads[i]) and not is_left(lv, user, heads[i]) and not (are_limited() and limit_in_the_way(user, heads[i], kind)) then
+    if fits(heads[i]) and not is_left(lv, user, heads[i]) and not over_a_limit(user, heads[i]) then
       local taken = take_head(lv, user, heads[i], heads[i + 1], 0, (i - 1) / 2)
       if taken or not is_left(lv, user, heads[i]) then return taken, true end
     end
@@ -316,7 +330,7 @@ local function take_fitting(lv, user, fitting, rank)
     for i = 1, #heads do
       local place = heads[i] and tonumber(heads[i])
       local shape = fitting[from + i - 1]
-      if place and (not first or place < first) and not is_left(lv, user, shape) and not (are_limited() and limit_in_the_way(user, shape, kind)) then
+      if place and (not first or place < first) and not is_left(lv, user, shape) and not over_a_limit(user, shape) then
         first, its_shape = place, shape
       end
     end

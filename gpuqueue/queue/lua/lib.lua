@@ -231,13 +231,14 @@ local function hold_devices(id, run, mem, shape, now, expires)
   local ends = limit_s > 0 and string.format('%.0f', tonumber(run.tc) + limit_s * 1000) or '0'
   for name, value in pairs(run) do call('HSET', job_key(id), name, value) end
   call('HSET', job_key(id), 'tf', string.format('%.0f', fair_ms(now)), 'dep', 0)
-  count_run(id, call('HGET', job_key(id), 'u'), mem, run.devs)
-  local alone, held = wants_alone(shape), mem
+  local alone, held, least = wants_alone(shape), mem, nil
   for device in string.gmatch(run.devs, '[^,]+') do
     local bytes = alone and all_of(run.host, device, mem) or mem
     if device == string.match(run.devs, '^[^,]+') then held = bytes end
+    least = math.min(least or tonumber(bytes), tonumber(bytes))
     call('HSET', key2('dl', device), id, bytes .. ':0:' .. ends .. (alone and ':x' or ''))
   end
+  count_run(id, call('HGET', job_key(id), 'u'), least or tonumber(mem), run.devs) -- as the claim did
   call('ZADD', P .. 'leases', string.format('%.0f', expires), id)
   return held
 end

@@ -73,6 +73,28 @@ function waiting_of(user)
   return count
 end
 
+-- What a run of this shape would be charged on one of its devices: what it asks for, or all that a card gives where it
+-- wants it for itself. -> of the smallest card that it could get, of the largest; what it asks for where none is known
+local charges = {} -- shape -> both; looked up once
+local function charge_of(shape)
+  local mem, _, n, pool, wish, more = parse_shape(shape)
+  if not wants_alone(shape) then return mem, mem end
+  local known, want = charges[shape], constraints(more)
+  for _, host in ipairs(known and {} or call('SMEMBERS', P .. 'hosts')) do
+    local records = call('HGETALL', key2('dev', host))
+    for i = 1, #records, 2 do
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      local gives = total and total - headroom
+      if gives and gives >= mem and belongs(pool, wish, want, records[i], its_pool, kind) and (n == 1 or kind ~= 'mig') then
+        known = known or {gives, gives}
+        known = {math.min(known[1], gives), math.max(known[2], gives)}
+      end
+    end
+  end
+  charges[shape] = known or {mem, mem}
+  return unpack(charges[shape])
+end
+
 local bounds = {} -- user -> whose limits they are under: {whose, figures, users}; looked up once
 local function bounds_of(user)
   if bounds[user] then return bounds[user] end
@@ -88,11 +110,13 @@ local function bounds_of(user)
 end
 
 -- The first limit that leaves a user no room for a run of this shape: {whose, measure, used, most, asked, ids of the
--- runs}; nil if none does. `kind` is that of the device, nil where it is not known yet: a CPU is no GPU.
-function limit_in_the_way(user, shape, kind)
+-- runs}; nil if none does. `kind` is that of the device, nil where it is not known yet: a CPU is no GPU. `charged` is
+-- what it would be charged on each, nil where that is not known yet either: then it is the least that it could be.
+function limit_in_the_way(user, shape, kind, charged)
   if not limits_set() then return nil end
-  local mem, _, n, _, wish = parse_shape(shape)
-  local asked = {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n, running_mem = n * mem}
+  local _, _, n, _, wish = parse_shape(shape)
+  local asked = {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n,
+    running_mem = n * (charged or (charge_of(shape)))}
   for _, bound in ipairs(bounds_of(user)) do
     for _, measure in ipairs(RUNNING) do
       local limit = bound.figures[measure]
@@ -125,7 +149,8 @@ local function refused_by_limit(user, shape, mem, time_ms, waits, members)
   local _, _, n, pool = parse_shape(shape)
   local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
   local figures = figures_of(texts[1] or texts[2])
-  local asked = {max_mem = tonumber(mem), max_time = time_ms, max_gpus = n}
+  local _, charged = charge_of(shape) -- whichever card it gets: nothing asks for this again
+  local asked = {max_mem = wants_alone(shape) and charged or tonumber(mem), max_time = time_ms, max_gpus = n}
   for _, name in ipairs({'max_mem', 'max_time', 'max_gpus'}) do
     local limit = figures[name]
     if limit and asked[name] > limit.most then

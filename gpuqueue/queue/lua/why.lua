@@ -17,6 +17,7 @@ local want = constraints(more)
 
 local function text(number) return string.format('%.0f', number) end
 
+local beyond_there -- the limit that is in its way on a device
 -- What keeps this job from this device? The first that does, in words; `fits` if nothing does.
 local function obstacle(device, available, pool, seen, slots, total, kind, headroom, capacity, all_slots, holder, need, start, blockers,
     foreign, running)
@@ -37,7 +38,9 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
     if n > 1 or not ((mem <= bytes and places >= 1 and not want.alone) or ends_before(limit_s, start, now)) then return 'kept' end
   end
   if job.st == 'queued' and (job.why or '') ~= '' then return 'not_yet' end
-  return limit_in_the_way(job.u, job.sh, kind) and 'limit' or 'fits'
+  local beyond = limit_in_the_way(job.u, job.sh, kind, n == 1 and want.alone and available or nil)
+  beyond_there = beyond_there or beyond
+  return beyond and 'limit' or 'fits'
 end
 
 local devices, plans = {}, nil
@@ -103,7 +106,7 @@ for _, user in ipairs(call('ZRANGE', key2('ul', job.lv), 0, -1)) do
   if user == job.u then break end
   users_before, theirs = users_before + 1, theirs + waiting(job.lv, user, '+inf')
 end
-local found, limited = limit_in_the_way(job.u, job.sh), {}
+local found, limited = limit_in_the_way(job.u, job.sh) or beyond_there, {}
 if found then
   limited = {found.whose, found.measure, text(found.used), text(found.most), text(found.asked), unpack(found.ids)}
 end
