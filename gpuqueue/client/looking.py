@@ -141,6 +141,8 @@ class Looking(Connection):
             submitted_at=array.submitted_at,
             reason=reason,
             member=member,
+            awaits=() if state.is_end else array.awaits,
+            begins_at=None if state.is_end else array.begins_at,
             tags=spec.tags,
         )
         return runs.Record(job=job)

@@ -45,6 +45,24 @@ def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> N
     assert "memory" == plain["devices"][0]["obstacle"]
 
 
+def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
+    """Of it was said that no device would ever have the room, while that of its array was told."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    parent = site.cli("submit", "--mem", "1G", "--hold", "--", "true").stdout.strip()
+    words = ("submit", "--mem", "1G", "--array", "0-2")
+    after = site.cli(*words, "--after", parent, "--", "true").stdout.strip()
+    later = site.cli(*words, "--begin", "2h", "--", "true").stdout.strip()
+
+    for array, start in ((after, f"not before job {parent} has succeeded: it is held"), (later, "not before ")):
+        said = [line for line in site.cli("why", array).stdout.splitlines() if line.startswith("start")]
+        assert len(said) == 1
+        assert start in said[0]
+        member = site.cli("why", f"{array}_2").stdout
+        assert said == [line for line in member.splitlines() if line.startswith("start")]
+        assert "cannot say" not in member
+
+
 def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
     """Held, running, ended, or nobody's."""
     site.cli("db", "upgrade")
