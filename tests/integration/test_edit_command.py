@@ -141,6 +141,25 @@ def test_of_an_array_that_runs_nothing_else_can_be_changed(site: Site, client: C
     assert 2 == asked.at_once
 
 
+@pytest.mark.parametrize(
+    "words", [("--begin", "now"), ("--after", "none"), ("--begin", "now", "--at-once", "3"), ("--priority", "normal")]
+)
+def test_what_an_array_that_runs_asked_for_already_is_not_changed_in_silence(
+    site: Site, client: Client, words: tuple[str, ...]
+) -> None:
+    """It has begun: what is said of its begin does nothing, and was taken with a nod."""
+    array = submit(site, "--mem", "64M", "--array", "0-9%2")
+    must_claim(site.queue)
+
+    refused = site.cli("edit", str(array), *words, check=False)
+
+    assert 5 == refused.returncode
+    assert "only --at-once can be changed" in refused.stderr
+    asked = client.get(array).spec.array
+    assert asked is not None
+    assert 2 == asked.at_once
+
+
 def test_how_many_at_once_is_said_of_arrays_only(site: Site, client: Client) -> None:
     """And is a number, from 1 up."""
     single, array = submit(site, "--mem", "64M"), submit(site, "--mem", "64M", "--array", "0-9")

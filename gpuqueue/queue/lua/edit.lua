@@ -22,7 +22,9 @@ local of = call('HMGET', job_key(id), 'ar', 'tw')
 local known = call('GET', key2('s', id)) or ''
 local function but_for_at_once(text) return (string.gsub(text, '("array":{"indexes":"[%d,:-]+","at_once":)%w+,', '%1,', 1)) end
 local begun = of[2] and not of[1]
-if of[1] or (begun and but_for_at_once(known) ~= but_for_at_once(spec)) then -- its request is its array's, or its members'
+-- What it waits for, and the level, may be other ones where the request is not: it has what came in place of that.
+local other = new_after == '1' or new_begin == '1' or lv ~= '' or but_for_at_once(known) ~= but_for_at_once(spec)
+if of[1] or (begun and other) then -- its request is its array's, or its members'
   return {'begun'}
 end
 local waits_yet = (job.st == 'queued' or job.st == 'held') and queueable(job)
