@@ -13,7 +13,7 @@ from gpuqueue.cli.arrays import JobNameType
 from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.client.looking import Looking
-from gpuqueue.clock import from_epoch_ms
+from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.limits import Measure
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, Verdict
@@ -172,7 +172,8 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         Obstacle.LIMIT: "it has room, and a limit leaves none: see above",
         Obstacle.FITS: "it fits: it starts there when it is its turn",
     }
-    return plain(words[verdict.obstacle])
+    may_start = verdict.obstacle is not Obstacle.FITS or found.job.state is not JobState.HELD
+    return plain(words[verdict.obstacle if may_start else Obstacle.NOT_YET])  # a member is held, its array is not
 
 
 def _takers(found: Why, verdict: Verdict, *, strangers: bool = True) -> Iterator[str]:
@@ -215,8 +216,6 @@ def _not_yet(found: Why) -> Iterator[str]:
         yield f"not before somebody releases it: gpuqueue release {job.label}"
     if job.reason is WaitReason.ARRAY_LIMIT:
         yield "not before a member of it has ended"
-    if job.state is not JobState.QUEUED:
-        return
     if job.reason is WaitReason.PAUSE:
         yield "not before the pause after a rebuild of the store is over: gpuqueue doctor says when that is"
     for each in job.awaits:
@@ -224,8 +223,10 @@ def _not_yet(found: Why) -> Iterator[str]:
         stands = f"it is {other.state}" if other is not None else "it has ended, which the queue is about to tell"
         ended = {Condition.OK: "has succeeded", Condition.ANY: "has ended", Condition.FAIL: "has failed"}
         yield f"not before job {each.job_id} {ended[each.condition]}: {stands}"
-    if job.begins_at is not None:
-        why = " (a retry)" if job.reason is WaitReason.RETRY else ""
+    if job.begins_at is not None and (job.state is JobState.QUEUED or job.begins_at > SystemClock().now()):
+        # One that is held may have seen its time go by; and its reason tells of that no more.
+        is_retry = job.reason is WaitReason.RETRY or (job.reason is not WaitReason.BEGIN and job.retries > 0)
+        why = " (a retry)" if is_retry else ""
         yield f"not before {render.when(job.begins_at)}{why}"
 
 

@@ -42,7 +42,7 @@ class Obstacle(str, Enum):
     ALONE = "alone"
     #: It has room, and a limit of the job's user or group leaves none.
     LIMIT = "limit"
-    #: It could start there, but not yet: it waits for another job, or for its time.
+    #: It could start there, but not yet: it waits for another job, for its time, or for a person.
     NOT_YET = "not_yet"
     #: Nothing does: the job starts there when it is its turn.
     FITS = "fits"

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 
 from factories import make_offer, make_spec, must_claim, serve
 from site_of_one import Site
 
+from gpuqueue.cli.why import story
 from gpuqueue.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.retries import Retries
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB
 
@@ -61,6 +65,49 @@ def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
         member = site.cli("why", f"{array}_2").stdout
         assert said == [line for line in member.splitlines() if line.startswith("start")]
         assert "cannot say" not in member
+
+
+def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
+    """That it is held hid its job and its time, and of each device was said that it starts there at its turn."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    parent = site.cli("submit", "--mem", "1G", "--hold", "--", "true").stdout.strip()
+    waits = ("--mem", "1G", "--hold", "--after", parent, "--begin", "2h")
+    job = site.cli("submit", *waits, "--", "true").stdout.strip()
+    array = site.cli("submit", "--mem", "1G", "--array", "0-2", "--", "true").stdout.strip()
+    site.client.hold(f"{array}_1")
+
+    said = site.cli("why", job).stdout
+
+    starts = [line for line in said.splitlines() if line.startswith("start")]
+    assert 3 == len(starts)
+    assert f"start  not before somebody releases it: gpuqueue release {job}" == starts[0]
+    assert f"start  not before job {parent} has succeeded: it is held" == starts[1]
+    assert re.fullmatch(r"start  not before \S+ \S+", starts[2])
+    for each in (job, parent, f"{array}_1"):
+        told = site.cli("why", each).stdout
+        assert "it has room, but the job may not start yet" in told
+        assert "it starts there" not in told
+
+
+def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> None:
+    """Its reason is another one by then."""
+    serve(site.queue)
+    queue = site.queue
+    queue.submit(make_spec(retries=Retries(times=1)))
+    run = must_claim(queue)
+    failed = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
+    queue.finish(run.job_id, run.token, duration_s=1.0, **failed)  # type: ignore[arg-type]
+    queue.hold(run.job_id)
+    found = site.client.why(run.job_id)
+
+    assert " (a retry)" in story(found)
+    assert found.job.begins_at is not None
+    assert found.explanation is not None
+    assert "held: it waits for a person" in story(found)
+    over = replace(found, job=replace(found.job, begins_at=found.job.submitted_at))
+    assert "not before somebody releases it" in story(over)
+    assert "(a retry)" not in story(over)
 
 
 def test_what_does_not_wait_is_told_as_well(site: Site) -> None:

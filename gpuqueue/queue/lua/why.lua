@@ -37,7 +37,7 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
     local bytes, places = left_beside(device, capacity, all_slots, need, blockers)
     if n > 1 or not ((mem <= bytes and places >= 1 and not want.alone) or ends_before(limit_s, start, now)) then return 'kept' end
   end
-  if job.st == 'queued' and (job.why or '') ~= '' then return 'not_yet' end
+  if job.st == 'held' or (job.why or '') ~= '' then return 'not_yet' end
   local beyond = limit_in_the_way(job.u, job.sh, kind, n == 1 and want.alone and available or nil)
   beyond_there = beyond_there or beyond
   return beyond and 'limit' or 'fits'
