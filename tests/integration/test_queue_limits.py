@@ -31,6 +31,7 @@ from gpuqueue.settings import Settings
 from gpuqueue.units import GIB, MIB
 from gpuqueue.waits import Dependency, Waits
 from workers.reaper import Reaper
+from workers.recorder import Recorder
 
 
 @pytest.fixture
@@ -373,6 +374,23 @@ def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
     assert found.limit is not None
     assert 24 * GIB == found.limit.asked
     assert alone == must_claim(queue, "GPU-small").job_id
+
+
+def test_a_whole_card_counts_as_one_after_a_rebuild(queue: JobQueue, book: Book, store: redis.Redis) -> None:
+    """No worker has announced its card by then: the book knows what the run was given."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2))
+    must_claim(queue)
+    before = queue.uses()
+    recorder = Recorder(Settings.load(), queue, book)
+    while recorder.record(0):
+        pass
+    store.flushall()
+    assert open_queue(queue, book, lease_s=300.0) is not None
+
+    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB)} == before == queue.uses()
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    assert [] == faults(dump(store))
 
 
 def test_a_whole_card_that_is_taken_over_counts_as_one(queue: JobQueue, book: Book, store: redis.Redis) -> None:

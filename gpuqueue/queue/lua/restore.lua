@@ -41,7 +41,9 @@ if #ARGV == 15 then
   return 1
 end
 local token, host, worker, devices, claimed, began, rate, said, parked = unpack(ARGV, 16, 24)
-hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, mem, shape, now,
+local held = wants_alone(shape) and string.match(said, '"lease_bytes":([1-9]%d*)') -- no device is announced yet
+if held and #held > 15 then held = nil end
+hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, held or mem, shape, now,
   math.max(now + lease_ms, tonumber(parked)))
 if state == 'starting' then -- the claim's reply may still be on its way: sent again, it is answered again
   call('HSET', P .. 'lc', string.match(devices, '^[^,]+'), string.match(token, '%.(.*)$') .. ':' .. id)
