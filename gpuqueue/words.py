@@ -5,6 +5,8 @@ from __future__ import annotations
 #: Unicode's categories of what is not shown but obeyed: controls (line ends, ESC), marks of direction, zero-width
 #: characters, halves of characters, and the separators of lines and paragraphs.
 _OBEYED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+#: What Unicode calls characters that take two columns of a terminal.
+_WIDE = frozenset({"W", "F"})
 #: Longest message, in characters: what is quoted in one may be megabytes long.
 MOST = 2000
 
@@ -24,18 +26,37 @@ def in_one_line(message: str) -> str:
     return line if len(line) <= MOST else f"{line[: MOST // 2]} … {line[-MOST // 2 :]}"
 
 
+def cells(text: str) -> int:
+    """Return how many columns of a terminal *text* takes: two a character of Chinese, none a mark on another one."""
+    if text.isascii():  # nearly always
+        return len(text)
+    import unicodedata  # noqa: PLC0415 - as above
+
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in _WIDE else 1 for char in text
+    )
+
+
+def _cut(text: str, width: int) -> str:
+    """Return the beginning of *text* that takes no more than *width* columns."""
+    cut = text[: max(0, width)]
+    while cells(cut) > width > 0:
+        cut = cut[:-1]
+    return cut
+
+
 def short(text: str, width: int = 24) -> str:
-    """Return *text*, made plain, cut to *width* characters."""
+    """Return *text*, made plain, cut to *width* columns of a terminal."""
     safe = plain(text)
-    return safe if len(safe) <= width else safe[: width - 1] + "…"
+    return safe if cells(safe) <= width else _cut(safe, width - 1) + "…"
 
 
 def in_words(text: str, width: int) -> str:
-    """Return *text*, made plain, cut to *width* characters between two words, if the first one has room."""
+    """Return *text*, made plain, cut to *width* columns between two words, if the first one has room."""
     safe = plain(text)
-    if len(safe) <= width:
+    if cells(safe) <= width:
         return safe
-    whole = safe[: width - 1].rpartition(" ")[0].rstrip(" ,;:")
+    whole = _cut(safe, width - 1).rpartition(" ")[0].rstrip(" ,;:")
     return f"{whole} …" if whole else short(safe, width)
 
 

@@ -13,7 +13,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
 from gpuqueue.run import Record, Run
 from gpuqueue.units import format_bytes, format_duration
-from gpuqueue.words import brief, plain, short
+from gpuqueue.words import brief, cells, plain, short
 
 #: What a name of a column may be said without.
 _UNITS = ("_bytes", "_at", "_s")
@@ -216,7 +216,7 @@ def _fitted(name: str, *, may_go: bool) -> fitting.Column[Record]:
 
     def cell(record: Record, width: int) -> str:
         whole = column.shown(record)
-        return whole if len(whole) <= width or column.tight is None else column.tight(record, width)
+        return whole if cells(whole) <= width or column.tight is None else column.tight(record, width)
 
     return fitting.Column(
         head=column.head,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from gpuqueue.frozen import dataclass
+from gpuqueue.words import cells
 
 #: What a line of the table is about.
 L = TypeVar("L")
@@ -62,7 +63,7 @@ class Column(Generic[L]):
 
 def fit(columns: Sequence[Column[L]], lines: Sequence[L], width: int) -> tuple[list[Column[L]], dict[str, int]]:
     """Return which *columns* fit into *width* characters, and how wide each of them is."""
-    wanted = {column.head: max((len(column.cell(line, NO_LIMIT)) for line in lines), default=0) for column in columns}
+    wanted = {column.head: max((cells(column.cell(line, NO_LIMIT)) for line in lines), default=0) for column in columns}
     left = [column for column in columns if wanted[column.head]]
     widths = {column.head: max(len(column.head), wanted[column.head]) for column in left}
     least = {column.head: min(widths[column.head], column.least or NO_LIMIT) for column in left}

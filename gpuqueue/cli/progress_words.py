@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuqueue.progress import Progress
-from gpuqueue.words import short
+from gpuqueue.words import cells, short
 
 BAR_WIDTH = 8
 
@@ -23,4 +23,4 @@ def fitted(progress: Progress, width: int) -> str:
     """Return as much of it as *width* characters hold: the bar goes first, then the time that is left."""
     share, counts = f"{100 * progress.share:.0f} %", short(progress.words.partition(",")[0])
     said = (share_bar(progress), in_words(progress), f"{share} {counts}".rstrip(), share)
-    return next((words for words in said if len(words) <= width), share)
+    return next((words for words in said if cells(words) <= width), share)

@@ -16,7 +16,7 @@ from gpuqueue.placement import Placement
 from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.told import Outcome, Told
 from gpuqueue.units import format_bytes, format_duration
-from gpuqueue.words import plain, short
+from gpuqueue.words import cells, plain, short
 
 #: Colours by state, on a terminal that wants them.
 COLOURS = {
@@ -53,16 +53,16 @@ def hours(seconds: float) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> str:
     """Return aligned columns; those whose position is in *right* are aligned right."""
-    widths = [max(len(click.unstyle(row[i])) for row in (head, *rows)) for i in range(len(head))]
+    widths = [max(cells(click.unstyle(row[i])) for row in (head, *rows)) for i in range(len(head))]
 
-    def line(cells: Sequence[str]) -> str:
+    def line(row: Sequence[str]) -> str:
         padded = []
-        for i, cell in enumerate(cells):
-            space = " " * (widths[i] - len(click.unstyle(cell)))
+        for i, cell in enumerate(row):
+            space = " " * (widths[i] - cells(click.unstyle(cell)))
             padded.append(space + cell if i in right else cell + space)
         return "  ".join(padded).rstrip()
 
-    return "\n".join(line(cells) for cells in (head, *rows))
+    return "\n".join(line(row) for row in (head, *rows))
 
 
 def state(job: Job) -> str:
@@ -285,10 +285,10 @@ def memory_line(device: RunDevice, duration_s: float | None = None) -> str:
     steps = [*line.bytes, *[None] * (int((duration_s or 0.0) / line.step_s) - len(line.bytes))]
     width = min(LINE_WIDTH, len(steps))
     largest = max(each for each in line.bytes if each is not None)
-    cells = []
+    blocks = []
     for cell in range(width):
         known = [
             each for each in steps[cell * len(steps) // width : (cell + 1) * len(steps) // width] if each is not None
         ]
-        cells.append(BLOCKS[max(known) * (len(BLOCKS) - 1) // largest] if known else " ")
-    return f"memory {''.join(cells)} over {format_duration(len(steps) * line.step_s)}"
+        blocks.append(BLOCKS[max(known) * (len(BLOCKS) - 1) // largest] if known else " ")
+    return f"memory {''.join(blocks)} over {format_duration(len(steps) * line.step_s)}"

@@ -21,6 +21,7 @@ from gpuqueue.listing import Listing
 from gpuqueue.progress import Progress
 from gpuqueue.run import RunDevice
 from gpuqueue.units import GIB, MIB
+from gpuqueue.words import cells
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc)
 RUNS = Job(
@@ -56,6 +57,18 @@ def lines(width: int | None) -> list[str]:
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     """A line that is broken is no table any more."""
     assert max(map(len, lines(width))) <= width
+
+
+@pytest.mark.parametrize("width", [44, 60, 80, 200, None])
+def test_a_name_in_wide_characters_shifts_nothing(width: int | None) -> None:
+    """Each of its characters takes two columns of a terminal; the states of such jobs stood elsewhere."""
+    wide = replace(WAITS, spec=replace(WAITS.spec, name="\u8bad\u7ec3" * 6))
+    listing = replace(LISTING, jobs=(RUNS, wide))
+    shown = click.unstyle(queue_table(listing, PROGRESS, width)).splitlines()
+
+    assert width is None or max(map(cells, shown)) <= width
+    begins = {cells(line.partition(word)[0]) for line, word in zip(shown, ("STATE", "running", "queued"), strict=True)}
+    assert len(begins) == 1, "\n".join(shown)
 
 
 def test_at_80_columns_all_that_one_asks_for_is_there() -> None:

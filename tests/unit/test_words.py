@@ -9,7 +9,7 @@ import pytest
 
 from gpuqueue.client import Client
 from gpuqueue.client.editing import Edit
-from gpuqueue.words import in_words
+from gpuqueue.words import cells, in_words, short
 
 LINE = "job 12 waits for memory, 30s so far; 2 jobs before it"
 
@@ -28,6 +28,21 @@ def test_a_line_is_cut_between_two_words(width: int, cut: str) -> None:
     """The waiting line of `run` ended in the middle of one at 80 columns."""
     assert cut == in_words(LINE, width)
     assert len(cut) <= width
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"), [("train", 5), ("\u8bad\u7ec3", 4), ("caf\u00e9", 4), ("cafe\u0301", 4), ("\uff34", 2)]
+)
+def test_a_terminal_gives_a_wide_character_two_columns(text: str, taken: int) -> None:
+    """A mark that stands on another character takes none."""
+    assert cells(text) == taken
+
+
+@pytest.mark.parametrize("width", range(1, 12))
+def test_a_wide_name_is_cut_to_the_columns_that_there_are(width: int) -> None:
+    """It was cut to so many characters, and took twice the room."""
+    assert cells(short("\u8bad\u7ec3" * 8, width)) <= width
+    assert cells(in_words("\u8bad \u7ec3 " * 8, width)) <= width
 
 
 def test_edit_says_all_that_can_be_changed() -> None:
