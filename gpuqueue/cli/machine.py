@@ -13,7 +13,9 @@ from dataclasses import asdict
 import click
 
 from gpuqueue.cli import render
-from gpuqueue.cli.drain import condition, drain_lines, drain_plain
+from gpuqueue.cli.device_table import device_table
+from gpuqueue.cli.drain import drain_lines, drain_plain
+from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
 from gpuqueue.command import say
@@ -288,23 +290,7 @@ def gpus(*, as_json: bool) -> None:
 
 
 def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
-    rows = [
-        (
-            plain(each.host),
-            render.device_label(each.device),
-            short(each.device.name, 32),
-            format_bytes(each.device.total_bytes),
-            format_bytes(each.promised_bytes),
-            format_bytes(each.foreign_bytes),
-            format_bytes(each.free_bytes),
-            f"{len(each.jobs)}/{each.slots}",
-            " ".join(str(job_id) for job_id in each.jobs) or "-",
-            condition(each, settings.beat_s),
-        )
-        for each in found
-    ]
-    head = ("HOST", "DEVICE", "NAME", "TOTAL", "PROMISED", "STRANGERS", "FREE", "SLOTS", "JOBS", "STATE")
-    return "\n".join((render.table(head, rows, right=(1, 3, 4, 5, 6, 7)), *drain_lines(found)))
+    return "\n".join((device_table(found, settings.beat_s, terminal_width()), *drain_lines(found)))
 
 
 def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:

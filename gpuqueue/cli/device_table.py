@@ -1,0 +1,105 @@
+"""The table of devices, for ``gpus``, ``status`` and ``up``: as much of each as the terminal is wide. Pure.
+
+A pipe gets all of it, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from gpuqueue.cli import fitting, render
+from gpuqueue.cli.drain import condition
+from gpuqueue.cli.fitting import NO_LIMIT, fit
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.units import format_bytes
+from gpuqueue.words import cells, plain, short
+
+
+class Row(NamedTuple):
+    """One line: a device, after how many seconds it gives a sign, and what its jobs are called, where that is known."""
+
+    status: DeviceStatus
+    beat_s: float
+    called: Mapping[int, str] = {}
+
+    @property
+    def jobs(self) -> list[str]:
+        """Return the names of the jobs on it."""
+        return [self.called.get(job_id, str(job_id)) for job_id in self.status.jobs]
+
+
+#: One column of it.
+Column: TypeAlias = fitting.Column[Row]
+
+
+def device_table(found: Sequence[DeviceStatus], beat_s: float, width: int | None = None) -> str:
+    """Return the devices as a table for a terminal so *wide*; None: for a pipe."""
+    return table_of(COLUMNS, [Row(each, beat_s) for each in found], width)
+
+
+def table_of(columns: Sequence[Column], rows: Sequence[Row], width: int | None = None) -> str:
+    """Return *rows* as a table of *columns*: as :func:`device_table`."""
+    shown, widths = list(columns), {column.head: NO_LIMIT for column in columns}
+    if width is not None:
+        shown, widths = fit(columns, rows, width)
+    body = [[cell(column, row, widths[column.head]) for column in shown] for row in rows]
+    head = [short(column.head, widths[column.head]) for column in shown]
+    return render.table(head, body, right=[place for place, column in enumerate(shown) if column.right])
+
+
+def cell(column: Column, row: Row, width: int) -> str:
+    """Return what stands in *column* of *row*, in so many columns of a terminal."""
+    return short(column.cell(row, width), width)
+
+
+def few(names: Sequence[str], width: int, between: str = " ") -> str:
+    """Return the *names* of jobs in so much room: all; members of arrays as ranges; the first and how many."""
+    if not names:
+        return "-"
+    ranges = _ranges(names)
+    for words in (between.join(names), between.join(ranges)):
+        if cells(words) <= width:
+            return words
+    for count in range(len(names) - 1, 0, -1):
+        words = f"{between.join(names[:count])} +{len(names) - count}"
+        if cells(words) <= width:
+            return words
+    return f"{len(names)}"
+
+
+def _ranges(names: Sequence[str]) -> list[str]:
+    """Return *names* with neighbours in one array as one: ``72_0-6`` for seven of them."""
+    found: list[tuple[str, int, int]] = []
+    for name in names:
+        array, _, index = name.rpartition("_")
+        place = int(index)
+        if found and array and found[-1][0] == array and found[-1][2] == place - 1:
+            found[-1] = (array, found[-1][1], place)
+        else:
+            found.append((array, place, place))
+    return [
+        f"{array}_{first}-{last}" if first != last else f"{array}_{first}" if array else f"{first}"
+        for array, first, last in found
+    ]
+
+
+NAME = fitting.Column[Row](
+    head="NAME", cell=lambda row, _: short(row.status.device.name, 32), least=11, keep=4, narrows=1
+)
+FREE = fitting.Column[Row](head="FREE", cell=lambda row, _: format_bytes(row.status.free_bytes), right=True)
+#: It stays whole for as long as anything else can give way: it says what is wrong.
+STATE = fitting.Column[Row](head="STATE", cell=lambda row, _: condition(row.status, row.beat_s), least=28, narrows=4)
+#: From left to right.
+COLUMNS: tuple[Column, ...] = (
+    fitting.Column(head="HOST", cell=lambda row, _: plain(row.status.host), least=8, narrows=2),
+    fitting.Column(head="DEVICE", cell=lambda row, _: render.device_label(row.status.device), right=True),
+    NAME,
+    fitting.Column(head="TOTAL", cell=lambda row, _: format_bytes(row.status.device.total_bytes), right=True, keep=2),
+    fitting.Column(head="PROMISED", cell=lambda row, _: format_bytes(row.status.promised_bytes), right=True, keep=5),
+    fitting.Column(head="STRANGERS", cell=lambda row, _: format_bytes(row.status.foreign_bytes), right=True, keep=3),
+    FREE,
+    fitting.Column(head="SLOTS", cell=lambda row, _: f"{len(row.status.jobs)}/{row.status.slots}", right=True, keep=1),
+    fitting.Column(head="JOBS", cell=lambda row, width: few(row.jobs, width), least=8, narrows=3),
+    STATE,
+)
