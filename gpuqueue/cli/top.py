@@ -8,7 +8,7 @@ import sys
 import click
 
 from gpuqueue.cli.completing import users
-from gpuqueue.cli.fitting import is_dumb
+from gpuqueue.cli.fitting import is_dumb, terminal_width
 from gpuqueue.cli.queue_json import progress_to_plain
 from gpuqueue.cli.screen import lines
 from gpuqueue.cli.screen.snapshot import Snapshot, take
@@ -42,7 +42,7 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
             click.echo(json.dumps(snapshot_to_plain(take(client, user=user)), indent=2))
             return
         if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            click.echo(lines.as_text(take(client, user=user), client.settings.beat_s, user))
+            click.echo(lines.as_text(take(client, user=user), client.settings.beat_s, user, terminal_width()))
             return
         if is_dumb():
             raise BadRequest("this terminal can show nothing but lines (TERM): gpuqueue top --once prints one picture")

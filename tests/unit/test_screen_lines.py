@@ -3,18 +3,22 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
+import click
 import pytest
 from factories import BOB, make_device, make_spec
 
 from gpuqueue.array import Array, Indexes, Member, Tally
+from gpuqueue.cli.device_table import few
 from gpuqueue.cli.log_end import log_lines
 from gpuqueue.cli.queue_table import COLUMNS
 from gpuqueue.cli.screen.lines import (
     FREE,
     HELD,
+    LEGEND,
     PROMISED,
     STRANGERS,
     Order,
+    as_text,
     bar,
     device_rows,
     head_line,
@@ -147,10 +151,52 @@ def test_a_device_calls_a_job_as_its_own_line_does() -> None:
     member = replace(job(8, JobState.RUNNING), member=Member(7, 2))
     site = Snapshot(at=NOW, devices=(status(jobs=(8, 9)),), jobs=(member,))
 
-    ((*_, jobs, _),) = device_rows(site, 10.0)
+    (row,) = device_rows(site, 10.0)
     (line,) = job_lines(site, Order.ID)
 
-    assert ("7_2,9", "7_2") == (jobs, line.label)
+    assert (["7_2", "9"], "7_2") == (row.jobs, line.label)
+
+
+@pytest.mark.parametrize("width", [*range(60, 141), None])
+def test_a_device_with_many_jobs_still_says_how_it_stands(width: int | None) -> None:
+    """Seven members of an array pushed STATE off the screen; `top --once` wrapped its lines at any width."""
+    members = tuple(replace(job(80 + i, JobState.RUNNING), member=Member(72, i)) for i in range(7))
+    busy = status(jobs=tuple(each.id for each in members), promised_bytes=20 * GIB)
+    site = Snapshot(at=NOW, devices=(busy,), jobs=members)
+
+    _, head, device, *_rest = click.unstyle(as_text(site, 10.0, None, width)).splitlines()
+
+    assert head.endswith("STATE")
+    assert device.endswith("ready")
+    if width is None:
+        assert ",".join(each.label for each in members) in device
+    else:
+        assert max(map(len, (head, device))) <= width
+
+
+@pytest.mark.parametrize("width", range(60, 141))
+def test_one_picture_is_no_wider_than_the_terminal(width: int) -> None:
+    """Also its first line, its legend and its jobs."""
+    running = replace(job(8, JobState.RUNNING), host="nodeA")
+    site = Snapshot(at=NOW, devices=(status(jobs=(8,)),), jobs=(running, job(9)))
+
+    assert max(map(len, click.unstyle(as_text(site, 10.0, None, width)).splitlines()[1:])) <= max(width, len(LEGEND))
+
+
+@pytest.mark.parametrize(
+    ("names", "width", "shown"),
+    [
+        (("72_0", "72_1", "72_2"), 16, "72_0 72_1 72_2"),
+        (("72_0", "72_1", "72_2"), 8, "72_0-2"),
+        (("7", "72_0", "72_1", "80", "91"), 12, "7 72_0 +3"),
+        (("7", "8", "9"), 4, "7 +2"),
+        (("1234567", "1234568"), 4, "2"),
+        ((), 4, "-"),
+    ],
+)
+def test_many_jobs_take_little_room(names: tuple[str, ...], width: int, shown: str) -> None:
+    """Members of an array as a range; else the first of them, and how many more there are."""
+    assert few(names, width) == shown
 
 
 def test_a_level_has_neighbours_up_to_the_ends() -> None:

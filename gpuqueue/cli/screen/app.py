@@ -6,7 +6,7 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.text import Text
 from textual import work
@@ -15,7 +15,8 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
-from gpuqueue.cli import render
+from gpuqueue.cli import fitting, render
+from gpuqueue.cli.device_table import cell
 from gpuqueue.cli.fitting import fit
 from gpuqueue.cli.queue_table import COLUMNS, STATE, Column, Line
 from gpuqueue.cli.screen import lines
@@ -80,7 +81,7 @@ class Top(App[None]):
         self._snapshot: Snapshot | None = None
         self._away = True
         self._about: About | None = None
-        self._heads: dict[str, int] = {}
+        self._heads: dict[DataTable[Text], dict[str, int]] = {}
         self._changing = threading.Lock()
         # Kept, and not looked for on the screen: that may be going away already when a word for them comes.
         self._head = Static("looking …", id="head", markup=False)
@@ -110,8 +111,7 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Name the columns and begin to look; those of the jobs come with them."""
-        self._devices.add_columns(*lines.DEVICE_HEAD)
+        """Begin to look; the columns come with what they show."""
         self._jobs.focus()
         self.set_interval(self._interval_s, self._look)
         self._look()
@@ -135,11 +135,16 @@ class Top(App[None]):
             self._away = False
             self._say("" if snapshot.devices else "no worker has announced a device: start one with gpuqueue up")
         self._head.update(lines.head_line(snapshot, self._order, self._user))
-        self._devices.clear()
-        for row in lines.device_rows(snapshot, self._client.settings.beat_s):
-            self._devices.add_row(*(_coloured(cell) for cell in row))
+        self._show_devices(snapshot)
         self._show_jobs(snapshot)
         self._fill()
+
+    def _show_devices(self, snapshot: Snapshot) -> None:
+        rows = lines.device_rows(snapshot, self._client.settings.beat_s)
+        columns, widths = fit(lines.DEVICE_COLUMNS, rows, self.size.width - BESIDE)
+        self._name_columns(self._devices, columns, widths)
+        for row in rows:
+            self._devices.add_row(*(_coloured(cell(column, row, widths[column.head]), column) for column in columns))
 
     def _show_jobs(self, snapshot: Snapshot) -> None:
         """Write the jobs anew; the cursor stays on its job, or in its place if that has gone."""
@@ -147,21 +152,24 @@ class Top(App[None]):
         chosen, place = self._chosen_key(), table.cursor_row
         jobs = lines.job_lines(snapshot, self._order)
         columns, widths = fit(COLUMNS, jobs, self.size.width - BESIDE)
-        self._name_columns(columns, widths)
+        self._name_columns(table, columns, widths)
         for line in jobs:
             table.add_row(*(_cell(column, line, widths[column.head]) for column in columns), key=_key(line))
         places = {_key(line): i for i, line in enumerate(jobs)}
         if jobs:
             table.move_cursor(row=places.get(chosen, min(place, len(jobs) - 1)) if chosen is not None else 0)
 
-    def _name_columns(self, columns: Sequence[Column], widths: Mapping[str, int]) -> None:
-        """Empty the table of jobs; name its columns anew where others are shown, or wider ones."""
+    def _name_columns(
+        self, table: DataTable[Text], columns: Sequence[fitting.Column[Any]], widths: Mapping[str, int]
+    ) -> None:
+        """Empty *table*; name its columns anew where others are shown, or wider ones."""
         heads = {column.head: widths[column.head] for column in columns}
-        self._jobs.clear(columns=heads != self._heads)
-        if heads != self._heads:
-            self._heads = heads
+        known = self._heads.get(table)
+        table.clear(columns=heads != known)
+        if heads != known:
+            self._heads[table] = heads
             for column in columns:
-                self._jobs.add_column(_text(short(column.head, heads[column.head]), column), width=heads[column.head])
+                table.add_column(_text(short(column.head, heads[column.head]), column), width=heads[column.head])
 
     def on_resize(self) -> None:
         """Show as much of each job as there is room for now."""
@@ -282,7 +290,7 @@ def _key(line: Line) -> str:
     return f"{line.job.id} {line.stands}" if line.job.tally is not None else str(line.job.id)
 
 
-def _text(words: str, column: Column, style: str = "") -> Text:
+def _text(words: str, column: fitting.Column[Any], style: str = "") -> Text:
     return Text(words, style=style, justify="right" if column.right else "left", no_wrap=True)
 
 
@@ -291,10 +299,10 @@ def _cell(column: Column, line: Line, width: int) -> Text:
     return _text(short(column.cell(line, width), width), column, style)
 
 
-def _coloured(cell: str) -> Text:
+def _coloured(words: str, column: fitting.Column[Any]) -> Text:
     """Return a cell; in a bar each kind of memory has its colour."""
-    text = Text(cell)
-    for i, mark in enumerate(cell):
+    text = _text(words, column)
+    for i, mark in enumerate(words):
         if mark in COLOURS:
             text.stylize(COLOURS[mark], i, i + 1)
     return text

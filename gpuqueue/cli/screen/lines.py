@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 
-from gpuqueue.cli import render
+from gpuqueue.cli import device_table, queue_table, render
 from gpuqueue.cli.arrays import labels
-from gpuqueue.cli.drain import condition
-from gpuqueue.cli.queue_table import Line, table_of
+from gpuqueue.cli.device_table import Column, Row
+from gpuqueue.cli.queue_table import Line
 from gpuqueue.cli.screen.snapshot import Snapshot
 from gpuqueue.job import Job, Level
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.units import format_bytes
 from gpuqueue.words import plain, short
 
-DEVICE_HEAD = ("DEVICE", "NAME", "MEMORY", "PROMISED", "FREE", "JOBS", "STATE")
 BAR_WIDTH = 20
 
 #: Kind of memory on a device -> its mark in a bar. They differ also where there is no colour.
@@ -69,21 +69,34 @@ def bar(parts: Sequence[tuple[str, int]], width: int = BAR_WIDTH) -> str:
     return "".join(mark * count for (mark, _), count in zip(exact, cells, strict=True))
 
 
-def device_rows(snapshot: Snapshot, beat_s: float) -> list[tuple[str, ...]]:
-    """Return a row for each device, under DEVICE_HEAD; a job is called there as in its own line."""
+def device_rows(snapshot: Snapshot, beat_s: float) -> list[Row]:
+    """Return a row for each device; a job is called there as in its own line."""
     called = {job.id: job.label for job in snapshot.jobs}
-    return [
-        (
-            plain(f"{each.host}:{render.device_label(each.device)}"),
-            short(each.device.name, 18),
-            bar(memory_parts(each)),
-            f"{format_bytes(each.promised_bytes)}/{format_bytes(each.device.total_bytes)}",
-            format_bytes(each.free_bytes),
-            ",".join(called.get(job_id, str(job_id)) for job_id in each.jobs) or "-",
-            condition(each, beat_s),
-        )
-        for each in snapshot.devices
-    ]
+    return [Row(each, beat_s, called) for each in snapshot.devices]
+
+
+#: Of the devices, from left to right.
+DEVICE_COLUMNS: tuple[Column, ...] = (
+    Column(
+        head="DEVICE",
+        cell=lambda row, _: plain(f"{row.status.host}:{render.device_label(row.status.device)}"),
+        least=11,
+        narrows=2,
+    ),
+    replace(device_table.NAME, cell=lambda row, _: short(row.status.device.name, 18), keep=1),
+    Column(
+        head="MEMORY", cell=lambda row, width: bar(memory_parts(row.status), min(width, BAR_WIDTH)), least=8, narrows=0
+    ),
+    Column(
+        head="PROMISED",
+        cell=lambda row, _: f"{format_bytes(row.status.promised_bytes)}/{format_bytes(row.status.device.total_bytes)}",
+        right=True,
+        keep=3,
+    ),
+    replace(device_table.FREE, keep=2),
+    Column(head="JOBS", cell=lambda row, width: device_table.few(row.jobs, width, ","), least=8, narrows=3),
+    device_table.STATE,
+)
 
 
 def ordered(snapshot: Snapshot, order: Order) -> list[Job]:
@@ -126,13 +139,13 @@ def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
     )
 
 
-def as_text(snapshot: Snapshot, beat_s: float, user: str | None) -> str:
-    """Return one picture as plain text."""
+def as_text(snapshot: Snapshot, beat_s: float, user: str | None, width: int | None = None) -> str:
+    """Return one picture as plain text, for a terminal so *wide*; None: for a pipe, which gets all of it."""
     parts = [head_line(snapshot, Order.ID, user)]
     if snapshot.devices:
-        parts += [render.table(DEVICE_HEAD, device_rows(snapshot, beat_s), right=(3, 4)), LEGEND]
+        parts += [device_table.table_of(DEVICE_COLUMNS, device_rows(snapshot, beat_s), width), LEGEND]
     if snapshot.jobs:
-        parts += ["", table_of(job_lines(snapshot, Order.ID))]
+        parts += ["", queue_table.table_of(job_lines(snapshot, Order.ID), width)]
     return "\n".join(parts)
 
 
