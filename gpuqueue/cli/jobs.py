@@ -28,10 +28,11 @@ from gpuqueue.units import parse_duration
 
 if TYPE_CHECKING:
     from gpuqueue import codec
-    from gpuqueue.cli import log_end, queue_json, queue_table, render
+    from gpuqueue.cli import live, log_end, queue_json, queue_table, render
 else:
     codec = later("gpuqueue.codec")
-    log_end, queue_json = later("gpuqueue.cli.log_end"), later("gpuqueue.cli.queue_json")
+    live, log_end = later("gpuqueue.cli.live"), later("gpuqueue.cli.log_end")
+    queue_json = later("gpuqueue.cli.queue_json")
     queue_table, render = later("gpuqueue.cli.queue_table"), later("gpuqueue.cli.render")
 
 #: How much of a log stands at the end of a job's story, and how wide where no terminal says.
@@ -93,11 +94,13 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
         picture.check()
     with Watching() as client:
         record = client.show(job_id, away=tell_the_book)
-        log = None if as_json or plot is not None else client.log_of(record)
+        is_text = not as_json and plot is None
+        log = client.log_of(record) if is_text else None
+        now = live.look(client, record.job) if is_text else None
     if plot is not None:
         _plot(record, plot)
         return
-    click.echo(json.dumps(codec.record_to_plain(record), indent=2) if as_json else render.story(record))
+    click.echo(json.dumps(codec.record_to_plain(record), indent=2) if as_json else render.story(record, now))
     if log is not None:
         _show_end(log, f"the end of its log (gpuqueue logs {job_id})")
         if record.job.spec.separate_stderr:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,6 +18,9 @@ from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.told import Outcome, Told
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import cells, plain, short
+
+if TYPE_CHECKING:
+    from gpuqueue.cli.live import Live
 
 #: Colours by state, on a terminal that wants them.
 COLOURS = {
@@ -141,8 +145,8 @@ def waits_for(job: Job, now: datetime) -> str:
     return words
 
 
-def story(record: Record) -> str:
-    """Return all about one job."""
+def story(record: Record, live: Live | None = None) -> str:
+    """Return all about one job; *live* is what is known of it now, if it runs."""
     job, spec = record.job, record.job.spec
     never_began = job.state is JobState.CANCELLED and not job.attempt and job.spec.array is None
     why = job.because or waits_for(job, datetime.now(timezone.utc)) or ("before it started" if never_began else "")
@@ -166,10 +170,15 @@ def story(record: Record) -> str:
         f"  submitted  {when(job.submitted_at)}",
         f"  started    {when(job.started_at)}",
         f"  ended      {when(job.ended_at)}",
+        *_live_lines(job, live),
     ]
     for run in record.runs:
         notes = [note for note in record.notes if note.attempt == run.attempt]
-        lines += ["", *_run_lines(run), *(f"  note       {when(note.at)} {plain(note.text)}" for note in notes)]
+        lines += [
+            "",
+            *_run_lines(run, job, live),
+            *(f"  note       {when(note.at)} {plain(note.text)}" for note in notes),
+        ]
     verdict = _verdict(record)
     return "\n".join([*lines, "", f"memory: {verdict}"] if verdict else lines)
 
@@ -225,18 +234,33 @@ def _told(notice: Notice, told: Told | None) -> str:
     return f": {'given up' if told.outcome is Outcome.GIVEN_UP else 'not sent yet'}{why}" if why else ""
 
 
-def _run_lines(run: Run) -> list[str]:
+def _live_lines(job: Job, live: Live | None) -> list[str]:
+    """Return how it goes with a job that runs, as ``gpuqueue queue`` has it."""
+    lines = []
+    if live is not None and live.held_bytes is not None:
+        lines.append(f"  memory     {format_bytes(live.held_bytes)}/{asked_of(job)} now")
+    if live is not None and live.progress is not None:
+        from gpuqueue.cli.progress_words import share_bar  # noqa: PLC0415 - only for a job that says how far it is
+
+        lines.append(f"  progress   {share_bar(live.progress)}")
+    return lines
+
+
+def _run_lines(run: Run, job: Job, live: Live | None) -> list[str]:
+    goes_on = run.ending is None and run.attempt == job.attempt and job.state.is_active
+    so_far = f"{format_duration(live.elapsed_s)} so far" if goes_on and live is not None else None
     lines = [
         f"run {run.attempt} on {plain(run.host)}",
         f"  claimed    {when(run.claimed_at)}" + (f" ({run.start_kind})" if run.start_kind else ""),
-        f"  took       {format_duration(run.duration_s)}",
+        f"  took       {so_far or format_duration(run.duration_s)}",
         f"  ending     {plain(str(run.ending)) if run.ending else '-'}",
         f"  log        {plain(run.log_path or '-')}",
     ]
     for device in run.devices:
         label = device_label(device) if device.name else "?"
         promised = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
-        lines.append(f"  device     {promised}, peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})")
+        peak = f"peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})"
+        lines.append(f"  device     {promised}, {'its peak is told at the end' if goes_on else peak}")
         seen = (_activity(device.activity), memory_line(device, run.duration_s))
         lines += [f"             {words}" for words in seen if words]
     return lines

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from bounded import until
 from site_of_one import Site
 
 GIT = [shutil.which("git") or "git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=trunk"]
@@ -92,3 +94,24 @@ def test_without_the_store_the_history_tells(site: Site) -> None:
         missing = site.cli("show", unknown, check=False)
         assert (missing.returncode, missing.stdout) in ((4, ""), (3, ""))
         assert 1 == missing.stderr.count("\n")
+
+
+def test_show_tells_of_a_running_job_what_the_queue_knows(site: Site) -> None:
+    """It said ``took -`` and ``peak - (not measured)`` while ``queue`` had the time, the memory and the progress."""
+    site.cli("db", "upgrade")
+    site.start_worker()
+    writes = "printf ' 50%%|#####     | 5/10 [00:05<00:05]\\r'; sleep 600"
+    job_id = site.cli("submit", "--mem", "1G", "--", "sh", "-c", writes).stdout.strip()
+
+    def story() -> str | None:
+        shown = site.cli("show", job_id).stdout
+        return shown if " 50 % 5/10" in shown else None
+
+    shown = until(story, timeout_s=30, what="its progress in its story")
+    site.cli("cancel", job_id)
+
+    assert shown is not None
+    assert re.search(r"^  took       \S+ so far$", shown, re.MULTILINE), shown
+    assert re.search(r"^  memory     \S+/1G now$", shown, re.MULTILINE), shown
+    assert "not measured" not in shown
+    assert "its peak is told at the end" in shown

@@ -6,7 +6,7 @@ from enum import Enum
 
 import click
 
-from gpuqueue.cli import render, why
+from gpuqueue.cli import live, render, why
 from gpuqueue.cli.log_end import LOG_BYTES, log_lines
 from gpuqueue.client import Client
 from gpuqueue.errors import GpuQueueError
@@ -31,7 +31,8 @@ def told(client: Client, job_id: int, about: About) -> str:
         if about is About.WHY:
             return click.unstyle(why.story(client.why(job_id)))
         if about is About.STORY:
-            return click.unstyle(render.story(client.show(job_id)))
+            record = client.show(job_id)
+            return click.unstyle(render.story(record, live.look(client, record.job)))
         return "\n".join(log_lines(last_bytes(client.log_path(job_id), LOG_BYTES)))
     except GpuQueueError as error:
         return plain(str(error))
