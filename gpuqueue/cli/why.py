@@ -71,7 +71,7 @@ def story(found: Why) -> str:
 
 
 def in_brief(found: Why) -> str:
-    """Return in a few words who goes before a job and when there is room for it; empty for one that does not wait."""
+    """Return in a few words when there is room for a job and who goes before it; empty for one that does not wait."""
     explanation = found.explanation
     if explanation is None:
         return ""
@@ -82,10 +82,16 @@ def in_brief(found: Why) -> str:
         return order
     where = ", ".join(_label(found, device) for device in start.devices)
     if not start.blockers:
-        return f"{order}; room on {where}"
-    until = f"by {_clock(start.at_ms)}" if start.at_ms is not None else "as soon as"
-    ended = f"{', '.join(f'job {each}' for each in start.blockers)} ended"
-    return f"{order}; {until} on {where}" if start.at_ms is not None else f"{order}; {until} {ended} on {where}"
+        return f"room on {where}; {order}"
+    if start.at_ms is not None:
+        return f"by {_soon(start.at_ms)} on {where}; {order}"
+    return f"as soon as {', '.join(f'job {each}' for each in start.blockers)} ended on {where}; {order}"
+
+
+def _soon(at_ms: int) -> str:
+    """Return a moment of today without its day: a line that is waited at has little room."""
+    at = from_epoch_ms(at_ms).astimezone()
+    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
 
 
 def _no_wait(state: JobState, job_id: str, started_at: datetime | None) -> str:

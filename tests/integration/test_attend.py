@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -59,11 +60,11 @@ def piped(site: Site, directory: Path, *words: str) -> subprocess.Popen[bytes]:
 
 def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
     """One line, written anew; it is gone when the job goes on."""
-    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=110) as terminal:
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=80) as terminal:
         line = terminal.shows("waits for memory")
         assert "job 2 waits for memory, " in line
-        assert " so far; nobody before it; by 20" in line
-        assert f" on {full.settings.host}:0" in line
+        # When it starts comes first, without the day if that is today: 80 columns had no room left for it.
+        assert re.search(r" so far; by (\d{4}-\d\d-\d\d )?\d\d:\d\d ", line), line
         until(lambda: line not in terminal.lines(), what="a newer line")
         assert 1 == sum("waits for memory" in each for each in terminal.lines())
         full.cli("hold", "2")
@@ -75,8 +76,8 @@ def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
 
 def test_a_narrow_terminal_keeps_it_on_one_line(full: Site) -> None:
     """A line that breaks could not be written anew."""
-    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=40) as terminal:
-        terminal.shows("job 2 waits for memory")
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=32) as terminal:
+        terminal.shows("job 2 waits for memory, ")
         first = terminal.shows("waits for memory")
         until(lambda: first not in terminal.lines(), what="another line")
         assert 1 == sum("waits for memory" in each for each in terminal.lines())
