@@ -14,9 +14,10 @@ from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.ctrl_c import CtrlC
 from gpuqueue.cli.held import tell_again, tell_away, tell_held
 from gpuqueue.cli.leaving import leaving
+from gpuqueue.cli.shown import Shown
 from gpuqueue.cli.wait_line import WaitLine
 from gpuqueue.client import Client
-from gpuqueue.command import INTERRUPTED, put, say
+from gpuqueue.command import INTERRUPTED, say
 from gpuqueue.errors import GpuQueueError, Refused, Unreachable
 from gpuqueue.job import Job, JobState
 from gpuqueue.logs import STDERR, TTY, LogTail
@@ -70,6 +71,7 @@ class Attendance:
         self._tail = LogTail()
         self._errors = LogTail(STDERR)
         self._line = WaitLine(client)
+        self._shown = Shown()
         self._ctrl_c = ctrl_c
         self._cancelled = self._unreadable = self._apart = self._is_typed = self._may_sit = self._is_told = False
         self._job: Job | None = None
@@ -107,7 +109,7 @@ class Attendance:
                 ):
                     self._line.clear()
                     self._look_for_terminal(chunk)
-                    put(chunk)
+                    self._shown.put(chunk)
                     self._ctrl_c.check()
                 self._put_errors()
             except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
@@ -120,6 +122,7 @@ class Attendance:
                 told = job.state
                 self._tell_state(job)
         record = client.wait(job_id, away=self._away)
+        self._make_room()
         last = record.last_run
         why = record.job.because or (last.ending if last else None)
         how = f" ({why})" if why and str(why) != str(record.job.state) else ""
@@ -132,14 +135,14 @@ class Attendance:
         has_ended = job is not None and job.state.is_end
         if job is not None and has_ended and not job.attempt and job.spec.array is None:
             return
-        self._line.clear()
+        self._make_room()
         instead = "" if has_ended else ". What becomes of it is told here, and its exit code comes back"
         say("gpuqueue", f"{refused}{instead}")
         if self._is_typed and not has_ended:
             say("gpuqueue", f"nobody can type to it from here: gpuqueue attach {self._job_id} on its own host")
 
     def _tell_state(self, job: Job) -> None:
-        self._line.clear()
+        self._make_room()
         if job.state is JobState.HELD:
             tell_held(job)
         else:
@@ -157,9 +160,14 @@ class Attendance:
         self._look_for_terminal()
 
     def _look_for_terminal(self, unshown: bytes = b"") -> None:
-        """Raise TerminalThere as soon as there is one at which nobody of us has sat yet."""
+        """Raise TerminalThere as soon as there is one at which nobody of us has sat yet.
+
+        A job that writes has begun, also where it was last seen as starting: what is said of the keys comes before it.
+        """
         log = self._tail.path
-        if self._may_sit and log not in {None, self._sat} and _may_sit_at(log):
+        was_starting = self._job is not None and self._job.state in {JobState.QUEUED, JobState.STARTING}
+        begun = self._may_sit or (bool(unshown) and self._is_typed and was_starting)
+        if begun and log not in {None, self._sat} and _may_sit_at(log):
             raise TerminalThere(unshown)
 
     def _sit(self) -> None:
@@ -182,7 +190,7 @@ class Attendance:
             self._sat = path
             if not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):  # else it has just ended
                 say("gpuqueue", f"nobody can type to job {self._job_id} from here: {error.strerror}")
-            put(unshown)
+            self._shown.put(unshown)
             return
 
         def begin() -> None:
@@ -192,25 +200,24 @@ class Attendance:
                 self._is_told = True
                 words = f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on"
                 click.echo(f"gpuqueue: {words}\r", err=True)  # which goes back to the line's begin by itself no more
-            put(unshown or b"")
+            self._shown.put(unshown or b"")
             unshown = b""
 
         try:
-            is_left = seat.sit(self._tail, put, begin)
+            is_left = seat.sit(self._tail, self._shown.put, begin)
         except KeyboardInterrupt:
-            put(unshown)
+            self._shown.put(unshown)
             raise
         self._sat = path
         if is_left:
-            click.echo("", err=True)
             self._leave(f"it runs on: gpuqueue attach {self._job_id}")
 
     def _held(self, job: Job) -> None:
-        self._line.clear()
+        self._make_room()
         tell_held(job)
 
     def _away(self, error: Unreachable) -> None:
-        self._line.clear()
+        self._make_room()
         tell_away(error)
 
     def _put_errors(self) -> None:
@@ -219,15 +226,15 @@ class Attendance:
             self._errors.turn_to(path)
             for chunk in self._errors.rest():
                 self._line.clear()
-                put(chunk, err=True)
+                self._shown.put(chunk, err=True)
 
     def _again(self, run: Run) -> None:
-        self._line.clear()
+        self._make_room()
         tell_again(run)
 
     def _interrupted(self) -> None:
         """Ask what Ctrl-C was meant to say, and do that. Where nobody can be asked, what one has submitted is ended."""
-        self._line.clear()
+        self._make_room()
         if self._cancelled:
             self._leave("it is being cancelled")
         from gpuqueue.cli import question  # noqa: PLC0415 - most jobs are let run
@@ -251,9 +258,16 @@ class Attendance:
             return self._client.get(self._job_id).state.is_end
         return False
 
+    def _make_room(self) -> None:
+        """Let a line of ours stand by itself: not over the waiting line, nor at the end of what the job wrote."""
+        self._line.clear()
+        self._shown.finish()
+
     def _tell_it_runs_on(self) -> None:
+        self._make_room()
         say("gpuqueue", f"job {self._job_id}: it runs on: gpuqueue attach {self._job_id}")
 
     def _leave(self, words: str) -> None:
+        self._make_room()
         say("gpuqueue", f"job {self._job_id}: {words}")
         sys.exit(INTERRUPTED)

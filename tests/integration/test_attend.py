@@ -362,3 +362,29 @@ def test_a_reader_that_goes_is_told_of_the_job_that_stays(working: Site) -> None
     assert "y\n" == done.stdout
     assert "job 1: it runs on: gpuqueue attach 1" in done.stderr
     working.cli("cancel", "1")
+
+
+# ---- after its output --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [(), ("--pty",)])
+def test_our_line_stands_by_itself_and_in_our_colours(working: Site, more: tuple[str, ...]) -> None:
+    """What a job had left unfinished went on in it: red, behind the last word, with the cursor hidden."""
+    script = r"printf '\033[?25l\033[31mred no newline'"
+    command = [GPUQUEUE, "run", *more, "--mem", "1M", "--", "sh", "-c", script]
+    with Terminal(command, working.environ, columns=100) as terminal:
+        assert 0 == terminal.ended()
+        ours = terminal.shows("gpuqueue: job 1 succeeded")
+        row = terminal.lines().index(ours)
+        assert ours.startswith("gpuqueue: ")
+        assert "default" == terminal.screen.buffer[row][0].fg
+        assert not terminal.screen.cursor.hidden
+        terminal.shows("red no newline")
+
+
+def test_output_that_is_whole_gets_nothing_added(working: Site) -> None:
+    """No line of ours more than there was, and nothing for a pipe."""
+    with Terminal([GPUQUEUE, "run", "--mem", "1M", "--", "echo", "hello"], working.environ) as terminal:
+        assert 0 == terminal.ended()
+        terminal.shows("gpuqueue: job 1 succeeded")
+        assert b"hello\r\ngpuqueue: job 1 succeeded" in terminal.written

@@ -119,6 +119,23 @@ def test_a_ctrl_c_right_before_is_ours_and_is_asked_about_at_once(working: Site)
         assert 1 == terminal.picture().count("ready")
 
 
+def test_what_is_said_of_the_keys_comes_before_the_jobs_first_prompt(working: Site) -> None:
+    """A job that was last seen as starting showed its prompt first, and one typed behind our line."""
+    late = (
+        "from dataclasses import replace; from gpuqueue.cli import attend, main; from gpuqueue.job import JobState\n"
+        "seen = attend.Attendance._seen\n"
+        "def late(self, job):\n"
+        "    is_new = job.state is JobState.RUNNING and not self._is_told\n"
+        "    seen(self, replace(job, state=JobState.STARTING) if is_new else job)\n"
+        "attend.Attendance._seen = late; main.main()"
+    )
+    with Terminal([sys.executable, "-c", late, *run(TALKS)[1:]], working.environ, columns=100) as terminal:
+        terminal.shows("ready")
+        assert 0 <= terminal.written.find(b"this is the terminal") < terminal.written.find(b"ready")
+        terminal.press("over\r")
+        assert 4 == terminal.ended()
+
+
 def test_the_size_follows_ours(working: Site) -> None:
     """The job is told as any program at a resized terminal is."""
     script = "trap 'stty size' WINCH; stty size; echo ready; while :; do sleep 0.05; done"
