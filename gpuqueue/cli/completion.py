@@ -18,8 +18,8 @@ def completion(ctx: click.Context, shell: str) -> None:
 
     \b
     Examples:
-      eval "$(gpuqueue completion bash)"           in ~/.bashrc (bash 4.4 or newer)
-      eval "$(gpuqueue completion zsh)"            in ~/.zshrc, behind compinit
+      eval "$(gpuqueue completion bash)"        in ~/.bashrc (bash 4.4 or newer)
+      eval "$(gpuqueue completion zsh)"         in ~/.zshrc, behind compinit
       gpuqueue completion fish > ~/.config/fish/completions/gpuqueue.fish
     """  # noqa: D301 - \b is click's mark for lines to keep
     kind = get_completion_class(shell)

@@ -35,10 +35,21 @@ _WHICH = (
     click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users),
     click.option("-n", "--name", help="Only jobs of exactly this name."),
     click.option(
-        "-s", "--state", "states", multiple=True, type=click.Choice([str(s) for s in JobState]), help="In this state."
+        "-s",
+        "--state",
+        "states",
+        multiple=True,
+        metavar="STATE",
+        type=click.Choice([str(s) for s in JobState]),
+        help=f"In this state: {', '.join(JobState)}.",
     ),
     click.option(
-        "--ending", "endings", multiple=True, type=click.Choice([str(e) for e in EndingKind]), help="That ended so."
+        "--ending",
+        "endings",
+        multiple=True,
+        metavar="ENDING",
+        type=click.Choice([str(e) for e in EndingKind]),
+        help=f"That ended so: {', '.join(EndingKind)}.",
     ),
     click.option("--exit-code", type=click.IntRange(0, 255), metavar="N", help="That ended with this exit code."),
     click.option("--array", type=_ID, metavar="ID", help="Only the members of this array."),

@@ -208,7 +208,7 @@ def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
     \b
     Examples:
       gpuqueue down
-      gpuqueue down --leave-jobs                   then an upgrade, then gpuqueue up
+      gpuqueue down --leave-jobs                   then upgrade, then gpuqueue up
     """  # noqa: D301 - \b is click's mark for lines to keep
     if leave_jobs and cancel_jobs:
         raise BadRequest("--leave-jobs and --cancel-jobs contradict each other: say one of them")

@@ -83,6 +83,16 @@ def test_every_help_has_examples_that_can_be_typed(name: str, command: click.Com
     assert {word for word in typed if re.fullmatch(r"--?[a-z][\w-]*", word)} <= options | {"-s"}
 
 
+@pytest.mark.parametrize(
+    ("name", "command"), [("", commands), *every_command()], ids=["", *(name for name, _ in every_command())]
+)
+def test_every_help_fits_a_terminal_of_80_columns(name: str, command: click.Command) -> None:
+    """Lines that click shall keep are as long as they were written: the exit codes and one example were broken."""
+    context = click.Context(command, info_name=f"gpuqueue {name}".strip(), terminal_width=80)
+
+    assert [] == [line for line in command.get_help(context).splitlines() if len(line) > 80]
+
+
 @pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
 def test_every_example_is_understood(name: str, command: click.Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line is read as a shell and the command would read it: every value is one, and nothing is missing."""
