@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-BLUE, SKY, ORANGE, RED, GREY = "#0072B2", "#9CCDE8", "#E69F00", "#D55E00", "#D0D0D0"
+BLUE, SKY, ORANGE, RED, DARK = "#0072B2", "#9CCDE8", "#E69F00", "#D55E00", "#909090"
 #: For the devices of one run; a line's style tells more than eight apart.
 LINES = (BLUE, RED, "#009E73", ORANGE, "#56B4E9", "#CC79A7", "#000000", "#8A7A00")
 STYLE = {
@@ -174,24 +174,31 @@ def _waits(axes: Axes, course: Course) -> None:
     axes.set_ylabel(unit)
     axes.grid(visible=True, axis="y")
     middles: Any = _middles(course)
-    for name, colour, mark, words in (
-        ("wait_p95_s", ORANGE, "s", "95 of 100 waited no longer"),
-        ("wait_median_s", BLUE, "o", "half waited no longer"),
+    # Where few jobs wait both are the same: the first is seen below the second.
+    for name, colour, mark, words, broad in (
+        ("wait_p95_s", ORANGE, "s", "95 of 100 waited no longer", 2.5),
+        ("wait_median_s", BLUE, "o", "half waited no longer", 1.0),
     ):
         waits = [getattr(step, name) for step in course.steps]
         line = [math.nan if wait is None else wait / size for wait in waits]
-        axes.plot(middles, line, color=colour, marker=mark, markersize=4, linewidth=1.5, label=words)
+        axes.plot(middles, line, color=colour, marker=mark, markersize=4 * broad, linewidth=1.5 * broad, label=words)
     axes.set_ylim(bottom=0)
     _time_axis(axes, course)
     _legend(axes)
 
 
 def _devices(axes: Axes, figure: Figure, course: Course) -> None:
-    """Draw a row a device: how busy it was over time, white without a job, grey where nobody could see."""
-    from matplotlib.colors import ListedColormap  # noqa: PLC0415 - as in style
+    """Draw a row a device: how busy it was over time, white without a job, grey where nobody could see.
+
+    Where nobody could see of any (as of simulated ones), for how much of the time each was held.
+    """
+    from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 - as in style
     from matplotlib.dates import date2num  # noqa: PLC0415 - as in style
 
-    axes.set_title("How busy each device was with jobs")
+    is_seen = any(step.utilisation is not None for _, steps in course.devices for step in steps)
+    axes.set_title(
+        "How busy each device was with jobs" if is_seen else "How much of the time each device was held by jobs"
+    )
     if not course.devices:
         _nothing(axes, "no device was held")
         return
@@ -199,11 +206,11 @@ def _devices(axes: Axes, figure: Figure, course: Course) -> None:
     rows = list(range(len(course.devices) + 1))
     lengths_s = [(end - start).total_seconds() for start, end in zip(course.bounds, course.bounds[1:], strict=False)]
     busy = [[_busy(step, s) for step, s in zip(steps, lengths_s, strict=True)] for _, steps in course.devices]
-    unseen = [
-        [1.0 if step.held_s and step.utilisation is None else math.nan for step in steps] for _, steps in course.devices
-    ]
-    axes.pcolormesh(edges, rows, unseen, cmap=ListedColormap([GREY]), vmin=0, vmax=1)
-    mesh = axes.pcolormesh(edges, rows, busy, cmap="YlGnBu", vmin=0, vmax=100)
+    unseen = [[_unseen(step, s) for step, s in zip(steps, lengths_s, strict=True)] for _, steps in course.devices]
+    greys = LinearSegmentedColormap.from_list("held", ["#F0F0F0", DARK])
+    if is_seen:
+        axes.pcolormesh(edges, rows, unseen, cmap=greys, vmin=0, vmax=100)
+    mesh = axes.pcolormesh(edges, rows, busy if is_seen else unseen, cmap="YlGnBu", vmin=0, vmax=100)
     labels = [label for label, _ in course.devices]
     every = math.ceil(len(labels) / MOST_LABELS)
     axes.set_yticks([place + 0.5 for place in range(0, len(labels), every)], [short(x, 20) for x in labels[::every]])
@@ -213,7 +220,8 @@ def _devices(axes: Axes, figure: Figure, course: Course) -> None:
         axes.axhline(edge, color="white", linewidth=1)
     _time_axis(axes, course)
     bar = figure.colorbar(mesh, ax=axes, pad=0.01, fraction=0.05)
-    bar.set_label("% busy (white: no job, grey: not known)", fontsize=9)
+    words = "% busy (white: no job, grey: not seen)" if is_seen else "% held (how busy is not known)"
+    bar.set_label(words, fontsize=9)
 
 
 def _busy(step: Figures, length_s: float) -> float:
@@ -221,6 +229,13 @@ def _busy(step: Figures, length_s: float) -> float:
     if not step.held_s or step.utilisation is None:
         return math.nan
     return 100 * step.utilisation * min(1.0, step.held_s / length_s)
+
+
+def _unseen(step: Figures, length_s: float) -> float:
+    """Return for how much of the time jobs held a device of which nobody could see how busy it was, in percent."""
+    if not step.held_s or step.utilisation is not None:
+        return math.nan
+    return 100 * min(1.0, step.held_s / length_s)
 
 
 # ---- a job -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,65 @@
+"""The charts of ``gpuqueue stats --plot``: what they say where not all is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+
+from gpuqueue.cli import charts
+from gpuqueue.figures import By, Course, Figures, Group, Statistics
+
+pytest.importorskip("matplotlib")
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+HELD = [Figures(gpu_s=600.0 * n, wait_median_s=3.0 * n, wait_p95_s=3.0 * n, waits=1) for n in (1, 3, 6, 2)]
+SEEN = [replace(each, utilisation=0.5) for each in HELD]
+
+
+def drawn(*devices: list[Figures]) -> Any:
+    """Return the picture of four hours on *devices*."""
+    course = Course(
+        bounds=tuple(NOON + timedelta(hours=n) for n in range(5)),
+        steps=tuple(HELD),
+        devices=tuple((f"box:{place}", tuple(steps)) for place, steps in enumerate(devices)),
+    )
+    people = Statistics(
+        by=By.USER,
+        since=NOON,
+        until=NOON + timedelta(hours=4),
+        groups=(Group(key="ada", label="ada", figures=HELD[2]),),
+        total=HELD[2],
+    )
+    return charts.overview(people, course, "usage")
+
+
+def shares(axes: Any) -> list[list[float]]:
+    """Return the fields of each mesh that can be seen, in percent."""
+    return [[round(each) for each in mesh.get_array().compressed().ravel()] for mesh in axes.collections]
+
+
+def test_devices_of_which_nobody_sees_how_busy_they_are_show_when_they_were_held() -> None:
+    """Of simulated ones a quarter of the picture was one grey field."""
+    axes = drawn(HELD).axes[3]
+
+    assert axes.get_title(loc="left") == "How much of the time each device was held by jobs"
+    assert shares(axes) == [[17, 50, 100, 33]]
+
+
+def test_among_devices_that_are_seen_the_others_are_grey_for_as_long_as_they_were_held() -> None:
+    """The darker, the longer."""
+    axes = drawn(SEEN, HELD).axes[3]
+
+    assert axes.get_title(loc="left") == "How busy each device was with jobs"
+    assert shares(axes) == [[17, 50, 100, 33], [8, 25, 50, 17]]
+
+
+def test_two_courses_of_waits_that_are_the_same_are_both_seen() -> None:
+    """One lay below the other, as narrow as that."""
+    below, above = drawn(HELD).axes[2].get_lines()[:2]
+
+    assert list(below.get_ydata()) == list(above.get_ydata())
+    assert below.get_linewidth() > 2 * above.get_linewidth()
+    assert below.get_markersize() > 2 * above.get_markersize()
