@@ -176,7 +176,7 @@ def _waits(axes: Axes, course: Course) -> None:
     middles: Any = _middles(course)
     # Where few jobs wait both are the same: the first is seen below the second.
     for name, colour, mark, words, broad in (
-        ("wait_p95_s", ORANGE, "s", "95 of 100 waited no longer", 2.5),
+        ("wait_p95_s", ORANGE, "s", "95 of 100 waited no longer", 1.8),
         ("wait_median_s", BLUE, "o", "half waited no longer", 1.0),
     ):
         waits = [getattr(step, name) for step in course.steps]

@@ -148,7 +148,7 @@ def _table(told: Statistics) -> str:
 def _notes(told: Statistics) -> list[str]:
     total: Any = told.total
     period = f"{render.when(told.since)} to {render.when(told.until)}"
-    notes = [f"{period}. ASKED and PEAK are means of a device over time; USED is their share."]
+    notes = [f"{period}.", "ASKED and PEAK are means of a device over time; USED is their share."]
     if total.measured is not None and total.measured < 0.995:  # noqa: PLR2004 - what rounds to 100 % is all
         notes.append(
             f"PEAK and USED are of {render.percent(total.measured)} of the time: of the rest no peak is known (yet)."

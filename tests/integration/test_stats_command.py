@@ -64,6 +64,7 @@ def test_the_table_json_and_csv_tell_the_same(recorded: Site) -> None:
 
     assert ["USER", "ada", "bob", "all"] == [line.split()[0] for line in table[:4]]
     assert ["ada", "bob"] == [group["label"] for group in plain["groups"]] == [row["key"] for row in rows]
+    assert max(map(len, table[4:])) <= 80, "the notes below it broke on a usual terminal"
     assert (2, 1, 0.5) == (plain["total"]["runs"], plain["total"]["failed"], plain["total"]["failure_rate"])
     assert [str(group["gpu_s"]) for group in plain["groups"]] == [row["gpu_s"] for row in rows]
     assert "nothing ran in this time" in recorded.cli("stats", "--since", "2026-11-02", "--until", "2026-11-03").stderr

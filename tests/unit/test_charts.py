@@ -61,5 +61,5 @@ def test_two_courses_of_waits_that_are_the_same_are_both_seen() -> None:
     below, above = drawn(HELD).axes[2].get_lines()[:2]
 
     assert list(below.get_ydata()) == list(above.get_ydata())
-    assert below.get_linewidth() > 2 * above.get_linewidth()
-    assert below.get_markersize() > 2 * above.get_markersize()
+    assert below.get_linewidth() > 1.5 * above.get_linewidth()
+    assert below.get_markersize() > 1.5 * above.get_markersize()
