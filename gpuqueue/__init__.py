@@ -8,12 +8,14 @@ Names are resolved when they are first used: importing the package costs nothing
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from gpuqueue.version import VERSION
 
+#: As typing has it: to import that here would take longer than all the rest.
+TYPE_CHECKING = False
+
 if TYPE_CHECKING:
+    from typing import Any
+
     from gpuqueue.client import Client
     from gpuqueue.device import Device, DeviceWish, Peak, PeakSource
     from gpuqueue.errors import GpuQueueError
@@ -64,6 +66,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - only where a name is used
+
     return getattr(import_module(_HOMES[name]), name)
 
 
