@@ -13,8 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import UnaryExpression
 from sqlalchemy.sql.operators import custom_op
 
+from gpuqueue.book import patterns
 from gpuqueue.book.labels import device_labels
-from gpuqueue.book.tables import job_tags, jobs, run_devices
+from gpuqueue.book.tables import job_tags, jobs, run_devices, runs
 from gpuqueue.errors import JobNotFound
 from gpuqueue.frozen import dataclass
 from gpuqueue.history import Sort
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from gpuqueue.history import HistoryQuery
 
 Condition = sa.ColumnElement[bool]
+
+#: What a shell adds to the number of the signal that killed a process, for an exit code.
+BY_SIGNAL = 128
 
 #: The column of each order of figures; None in it is not known, and stands last.
 _COLUMNS: dict[Sort, sa.Column[Any]] = {
@@ -54,6 +58,7 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
         *_from_the_time_on(connection, query),
         *_on_devices(connection, query),
         *_tagged(connection, query),
+        *_killed(connection, query),
     ]
     rows: list[sa.RowMapping] = []
     for part in _parts(connection, query):
@@ -122,7 +127,7 @@ def _beyond(column: sa.Column[int], job_id: int, query: HistoryQuery) -> Conditi
 def _place(connection: sa.Connection, column: sa.Column[Any], job_id: int) -> Any:
     found = connection.execute(sa.select(column).where(jobs.c.id == job_id)).first()
     if found is None:
-        raise JobNotFound(f"there is no job {job_id} in the history to go on after")
+        raise JobNotFound(f"there is no job {job_id} in the history to go on after: take the last id of a page")
     return found[0]
 
 
@@ -136,6 +141,8 @@ def _conditions(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
     for column, compare, bound in _bounds(query):
         if bound is not None:
             yield compare(_unindexed(column) if along_ids and column is not jobs.c.id else column, bound)
+    if query.name is not None and _is_pattern(query):
+        yield patterns.matching(connection, jobs.c.name, query.name)
     if query.text is not None:
         yield sa.or_(*(each.icontains(query.text, autoescape=True) for each in (jobs.c.command, jobs.c.note)))
 
@@ -173,9 +180,9 @@ def _alike(query: HistoryQuery) -> Iterator[tuple[sa.Column[Any], Sequence[Any]]
         (column, [value])
         for column, value in (
             (jobs.c.user_name, query.user),
-            (jobs.c.name, query.name),
+            (jobs.c.name, None if _is_pattern(query) else query.name),
             (jobs.c.host, query.host),
-            (jobs.c.exit_code, query.exit_code),
+            (jobs.c.exit_code, None if _may_be_a_signal(query) else query.exit_code),
             (jobs.c.array_id, query.array_id),
         )
         if value is not None
@@ -241,6 +248,36 @@ def _tagged(connection: sa.Connection, query: HistoryQuery) -> Iterator[Conditio
             yield jobs.c.id.in_(has_it.correlate(None))
         else:
             yield sa.exists().where(job_tags.c.job_id == jobs.c.id, job_tags.c.tag == word)
+
+
+def _is_pattern(query: HistoryQuery) -> bool:
+    return query.name is not None and patterns.is_pattern(query.name)
+
+
+def _may_be_a_signal(query: HistoryQuery) -> bool:
+    return query.exit_code is not None and query.exit_code > BY_SIGNAL
+
+
+def _killed(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
+    """Yield that the last run ended with a code that may be a shell's word for a signal, or was killed by that one.
+
+    Such a run has no code of its own. Nearly all runs end otherwise, so the indexes of what is unusual find them.
+    """
+    if query.exit_code is None or not _may_be_a_signal(query):
+        return
+    by_code = sa.and_(jobs.c.exit_code == query.exit_code, jobs.c.exit_code != 0)
+    last = sa.select(sa.func.max(runs.c.attempt)).where(runs.c.job_id == jobs.c.id, runs.c.ending.is_not(None))
+    by_it = sa.exists().where(
+        runs.c.job_id == jobs.c.id,
+        runs.c.attempt == last.correlate(jobs).scalar_subquery(),
+        runs.c.signal == query.exit_code - BY_SIGNAL,
+    )
+    killed = sa.and_(jobs.c.ending == EndingKind.SIGNALLED.value, jobs.c.ending != EndingKind.EXITED.value)
+    if _are_few(connection, by_code) and _are_few(connection, killed):
+        found = sa.union_all(sa.select(jobs.c.id).where(by_code), sa.select(jobs.c.id).where(killed, by_it))
+        yield jobs.c.id.in_(found)
+    else:
+        yield sa.or_(by_code, sa.and_(killed, by_it))
 
 
 def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:

@@ -177,18 +177,24 @@ def _models(run: Run) -> str:
 
 
 def chosen(text: str) -> tuple[str, ...]:
-    """Return the columns that a list such as ``id,user,peak`` names; the unit at a name's end may be left out.
+    """Return the columns that a list such as ``id,user,peak`` names.
+
+    The unit at a name's end may be left out, and what stands above a column in the table names it too.
 
     Raises:
         BadRequest: a name means no column, or nothing is named.
 
     """
-    short_names = {_without_unit(name): name for name in reversed(COLUMNS)}
+    known = {column.head.lower(): name for name, column in reversed(COLUMNS.items())}
+    known |= {_without_unit(name): name for name in reversed(COLUMNS)} | {name: name for name in COLUMNS}
     found = []
     for word in (part.strip().lower() for part in text.split(",")):
-        name = word if word in COLUMNS else short_names.get(word)
+        name = known.get(word)
         if name is None:
-            raise BadRequest(f"{brief(word)} is no column: choose from {', '.join(COLUMNS)}")
+            from difflib import get_close_matches  # noqa: PLC0415 - only where a name is mistaken
+
+            meant = "".join(f"did you mean {each}? Or " for each in get_close_matches(word, known, n=1))
+            raise BadRequest(f"{brief(word)} is no column: {meant}choose from {', '.join(COLUMNS)}")
         found.append(name)
     return tuple(found)
 

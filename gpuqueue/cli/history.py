@@ -19,13 +19,14 @@ from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
 from gpuqueue.codec import record_to_plain
-from gpuqueue.errors import BadRequest
+from gpuqueue.command import say
+from gpuqueue.errors import BadRequest, JobNotFound
 from gpuqueue.history import Sort
 from gpuqueue.job import JobState
 from gpuqueue.jobname import JobName
 from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_bytes, parse_duration
-from gpuqueue.words import plain, short
+from gpuqueue.words import brief, plain, short
 
 #: The columns of ``--csv``; docs/reference/json.md explains them. New ones are only ever added at the end.
 CSV_COLUMNS = tuple(COLUMNS)
@@ -33,7 +34,7 @@ CSV_COLUMNS = tuple(COLUMNS)
 _ID = click.IntRange(1, MAX_ID)
 _WHICH = (
     click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users),
-    click.option("-n", "--name", help="Only jobs of exactly this name."),
+    click.option("-n", "--name", help="Only jobs of this name: train, or a pattern such as 'train*'."),
     click.option(
         "-s",
         "--state",
@@ -51,7 +52,12 @@ _WHICH = (
         type=click.Choice([str(e) for e in EndingKind]),
         help=f"That ended so: {', '.join(EndingKind)}.",
     ),
-    click.option("--exit-code", type=click.IntRange(0, 255), metavar="N", help="That ended with this exit code."),
+    click.option(
+        "--exit-code",
+        type=click.IntRange(0, 255),
+        metavar="N",
+        help="With this exit code; 128 + n: also by signal n.",
+    ),
     click.option("--array", type=_ID, metavar="ID", help="Only the members of this array."),
     click.option(
         "--tag", "tags", multiple=True, metavar="WORD", help="With this tag; may be repeated.", shell_complete=tags
@@ -60,7 +66,7 @@ _WHICH = (
         "-d",
         "--device",
         metavar="WHICH",
-        help="On this device: HOST:INDEX, a UUID or its start.",
+        help="On this device: HOST:INDEX, an index on this host, a UUID or its start.",
         shell_complete=device_uuids,
     ),
     click.option(
@@ -76,6 +82,14 @@ _WHICH = (
 )
 
 
+#: Filters in which one may err: what to say where such a one alone finds nothing, and where to look.
+_MISTAKEN = (
+    ("device", "none ran on a device {}", ". gpuqueue gpus lists those that are there"),
+    ("host", "none ran on a host {}", ". gpuqueue gpus lists those that are there"),
+    ("model", "none ran on a device with {} in its name", ". gpuqueue gpus lists those that are there"),
+    ("user", "none is of a user {}", ""),
+    ("name", "none is called {}", ". A pattern finds more: --name 'train*'"),
+)
 #: What of the options says nothing of which jobs.
 _NO_FILTER = frozenset({"array", "sort", "reverse"})
 
@@ -136,6 +150,9 @@ def history(  # noqa: PLR0913 - each is one option
     bounds = _bounds(min_peak, min_duration, max_duration)
     more = 0 if as_json or as_csv else 1
     with Client() as client:
+        _must_be_known(client, asked["after_id"])
+        if (asked["device"] or "").isdecimal():  # as drain takes it
+            asked["device"] = f"{client.settings.host}:{asked['device']}"
         records = client.history(
             states=[JobState(each) for each in states],
             endings=[EndingKind(each) for each in endings],
@@ -150,16 +167,35 @@ def history(  # noqa: PLR0913 - each is one option
             endings or set(states) - {cancelled} or any(each is not None for each in (since, until, *bounds.values()))
         )
         never_began = None if as_json or as_csv or narrowed else _never_began(client, asked)
+        if not records and not never_began:
+            say("gpuqueue", "no job in the history matches" + _alone(client, asked))
     if as_json:
         click.echo(json.dumps([record_to_plain(record) for record in records], indent=2))
     elif as_csv:
         click.echo(_csv(records, names or CSV_COLUMNS), nl=False)
     elif records:
         _show(records, names, limit)
-    elif not never_began:
-        click.echo("no job in the history matches", err=True)
     if never_began:
         click.echo(f"and never began: {short(str(never_began), 200)}, cancelled before a device took them", err=True)
+
+
+def _must_be_known(client: Client, after_id: int | None) -> None:
+    """Refuse to go on after a job that is not there: in the order of the ids that would begin anew, or with nothing.
+
+    Raises:
+        JobNotFound: it is not.
+
+    """
+    if after_id is not None and client.book.get(after_id) is None:
+        raise JobNotFound(f"there is no job {after_id} in the history to go on after: take the last id of a page")
+
+
+def _alone(client: Client, asked: Mapping[str, Any]) -> str:
+    """Return which of the filters finds nothing already by itself: that one was mistaken, or nothing ran there yet."""
+    for name, words, where in _MISTAKEN:
+        if asked[name] is not None and not client.history(**{name: asked[name]}, limit=1):
+            return f": {words.format(brief(asked[name]))}{where}"
+    return ""
 
 
 def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:

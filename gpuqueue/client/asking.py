@@ -60,10 +60,10 @@ class Asking(Connection):
 
         Args:
             user: The submitting account.
-            name: The whole name.
+            name: The whole name, or a pattern such as ``"sweep*"``.
             states: One of these.
             endings: How the current or last run ended: one of these.
-            exit_code: That of the current or last run.
+            exit_code: That of the current or last run; 128 + n is also of one that signal n killed.
             array: The id of the array whose members they are.
             tags: Words that all are tags of the job.
             since: Submitted then or later.

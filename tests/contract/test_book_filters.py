@@ -152,6 +152,54 @@ def test_few_or_many_within_a_bound_give_the_same(
     assert 0 < len(few) < 8
 
 
+@pytest.fixture
+def named(book: Book) -> Book:
+    """Return a book with jobs of names in which a pattern's signs mean something."""
+    outbox = Outbox(book)
+    for job_id, name in enumerate(("sweep-1", "sweep-22", "Sweep-1", "s[1]", "s1", "a^", "x%y"), start=1):
+        outbox.submit(job_id, make_spec(name=name))
+    outbox.record()
+    return book
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("swee*", [2, 1]),
+        ("sweep-?", [1]),
+        ("[sS]weep-1", [3, 1]),
+        ("[!s]*", [7, 6, 3]),
+        ("s[1]", [5, 4]),
+        ("s[", []),
+        ("s[[]1]", [4]),
+        ("*[\\^]", [6]),
+        ("?%?", [7]),
+        ("swee", []),
+        ("*.*", []),
+    ],
+)
+def test_a_name_may_be_a_pattern(named: Book, name: str, expected: list[int]) -> None:
+    """As cancel --name takes it; one that is a whole name means that too."""
+    assert expected == ids(named, name=name)
+
+
+@pytest.mark.parametrize("few", [filters.FEW, 0])
+def test_an_exit_code_may_be_a_signal(book: Book, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """``run`` gives 137 for a job that SIGKILL ended, so whoever looks for 137 means that; for one run again, not."""
+    monkeypatch.setattr(filters, "FEW", few)
+    outbox = Teller(book)
+    endings = (Ending.from_status(-9), Ending.from_status(137), Ending.from_status(-15), OUT_OF_MEMORY, TIMED_OUT)
+    for job_id, ending in enumerate((*endings, Ending.from_status(9), Ending.stopped(EndingKind.TIMED_OUT, -9)), 1):
+        outbox.submit(job_id)
+        outbox.run(job_id, ending)
+    outbox.record()
+
+    assert [2, 1] == ids(book, exit_code=137)
+    assert [2] == ids(book, exit_code=137, sort=Sort.PEAK, after_id=3, limit=1)
+    assert [3] == ids(book, exit_code=143)
+    assert [6] == ids(book, exit_code=9)
+
+
 def test_a_clock_that_was_set_back_hides_no_job(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     """Job 3 was submitted, by the store's clock, before job 1: the time is what counts, not the id."""
     outbox = Outbox(book)

@@ -58,6 +58,7 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
         (["history", "--since", "1d", "--until", "2d"], 2, "nothing lies between them"),
         (["history", "--since", "0001-01-01"], 2, "is no time"),
         (["history", "--command", "x" * 1001], 2, "text must have at most 1000 characters"),
+        (["history", "--after", "77"], 3, "no job 77 in the history to go on after: take the last id of a page"),
         (["history", "--sort", "peak", "--after", "77"], 3, "no job 77 in the history"),
         (["show", "seven"], 2, "is no job: write 17"),
         (["show", "1_2-3"], 2, "1_2-3 is several jobs"),
@@ -278,10 +279,29 @@ def test_the_history_goes_on_page_by_page_in_the_columns_asked_for(site: Site) -
         line.split() for line in first.stdout.splitlines()
     ]
     assert "and more: add --after 2\n" == first.stderr
-    last = site.cli("history", "--columns", "id,exit", "--csv", "--sort", "user", "--after", "2", check=False)
+    last = site.cli("history", "--columns", "id,pek", "--csv", "--sort", "user", "--after", "2", check=False)
     assert (2, "") == (last.returncode, last.stdout)
+    assert "'pek' is no column: did you mean peak? Or choose from id" in last.stderr
     last = site.cli("history", "--columns", "id,name", "--csv", "--sort", "user", "--after", "2", "--exit-code", "0")
     assert ("id,name\n1,n1\n", "") == (last.stdout, last.stderr)
+    heads = site.cli("history", "--columns", "ID,asked,Took,device,exit", "--csv", "--limit", "1", "--name", "n[12]")
+    assert "id,mem_bytes,duration_s,devices,exit_code" == heads.stdout.splitlines()[0]
+    assert "2," == heads.stdout.splitlines()[1][:2]
+
+    here = site.settings.host
+    assert ["3", "2", "1"] == [each["id"] for each in _csv(site, "--device", "0")]
+    for words, hint in (
+        (("--device", "7"), f"none ran on a device '{here}:7'. gpuqueue gpus lists those that are there"),
+        (("--host", "nowhere", "--user", "x"), "none ran on a host 'nowhere'. gpuqueue gpus"),
+        (("--name", "n"), "none is called 'n'. A pattern finds more: --name 'train*'"),
+    ):
+        nothing = site.cli("history", *words, "--json")
+        assert "[]\n" == nothing.stdout
+        assert nothing.stderr.startswith(f"gpuqueue: no job in the history matches: {hint}")
+
+
+def _csv(site: Site, *words: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(site.cli("history", "--csv", *words).stdout)))
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
