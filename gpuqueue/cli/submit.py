@@ -209,12 +209,14 @@ def run(ctx: click.Context, /, **options: Any) -> None:
         options["pty"] = Window.ours(typed=True)
     from gpuqueue.cli.attend import Attendance  # noqa: PLC0415 - to submit a job takes less than to attend one
     from gpuqueue.cli.ctrl_c import CtrlC  # noqa: PLC0415 - as above
+    from gpuqueue.cli.unread import tell_unread  # noqa: PLC0415 - as above
     from gpuqueue.client import Client  # noqa: PLC0415 - as above
 
     begin = options["begin"]
     with Client() as client, CtrlC() as ctrl_c:  # from here on a Ctrl-C must not leave a job of which nobody knows
         job = _submit(client, ctx.obj, options)
         click.echo(f"gpuqueue: job {job.id} queued", err=True)
+        tell_unread()
         tell_if_past(begin, job)
         warn_if_alone(client, job)
         warn_if_nobody_sends(client, job)

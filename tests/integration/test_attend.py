@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -53,6 +54,37 @@ def piped(site: Site, directory: Path, *words: str) -> subprocess.Popen[bytes]:
     """Start a command whose output goes into the files ``out`` and ``err`` of *directory*."""
     with (directory / "out").open("wb") as out, (directory / "err").open("wb") as err:
         return subprocess.Popen([GPUQUEUE, *words], env=site.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+
+
+# ---- standard input ----------------------------------------------------------------------------------------------
+
+
+def told_with(site: Site, stdin: int) -> str:
+    """Return what ``run`` says beside the job's output, with *stdin* as its standard input."""
+    words = [GPUQUEUE, "run", "--mem", "1M", "--", "cat"]
+    done = subprocess.run(words, env=site.environ, stdin=stdin, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_what_is_piped_to_it_is_not_lost_in_silence(working: Site, tmp_path: Path) -> None:
+    """``cat data | gpuqueue run …`` gave the job nothing, and said nothing."""
+    said = "gpuqueue: what is on standard input does not go to the job, which reads nothing there: put it into a file"
+    reader, writer = os.pipe()
+    os.write(writer, b"data")
+    assert said in told_with(working, reader)
+    os.read(reader, 10)
+    assert said not in told_with(working, reader)  # a pipe that is only there, as cron and ssh give one
+    os.close(writer)
+    assert said not in told_with(working, reader)
+    os.close(reader)
+
+    (tmp_path / "data").write_bytes(b"data")
+    with (tmp_path / "data").open("rb", buffering=0) as file:
+        assert said in told_with(working, file.fileno())
+        file.read()
+        assert said not in told_with(working, file.fileno())
+    assert said not in told_with(working, subprocess.DEVNULL)
 
 
 # ---- waiting -----------------------------------------------------------------------------------------------------
