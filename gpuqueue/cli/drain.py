@@ -36,8 +36,7 @@ def drain(devices: tuple[str, ...], reason: str, *, all_here: bool) -> None:
     with Changing() as client:
         drained = client.drain(*devices, reason=reason, all_here=all_here)
     for each in drained:
-        jobs = ", ".join(str(job_id) for job_id in each.jobs)
-        click.echo(f"{_name(each)}: takes no new job" + (f"; job {jobs} goes on" if jobs else ""))
+        click.echo(f"{_name(each)}: takes no new job{_going_on(each.jobs)}")
 
 
 @click.command()
@@ -63,6 +62,11 @@ def resume(devices: tuple[str, ...], *, all_here: bool) -> None:
         why = "its machine is going down, and gpuqueue up takes that back"
         click.echo(f"gpuqueue: {_name(each)} still takes no new job: {why}", err=True)
     sys.exit(Refused.exit_code if closed else 0)
+
+
+def _going_on(jobs: Sequence[int]) -> str:
+    ids = ", ".join(map(str, jobs))
+    return (f"; jobs {ids} go on" if len(jobs) > 1 else f"; job {ids} goes on") if jobs else ""
 
 
 def _name(each: DeviceStatus) -> str:

@@ -53,6 +53,18 @@ COMMANDS = {
     "completion": ("gpuqueue.cli.completion", "Print what makes a shell complete these words."),
 }
 
+#: What those who come from Slurm, pueue or a shell type first -> what it is called here.
+CALLED_ELSEWHERE = {
+    **dict.fromkeys(("ls", "ps", "list", "squeue"), "queue"),
+    **dict.fromkeys(("kill", "rm", "remove", "scancel"), "cancel"),
+    **dict.fromkeys(("sbatch", "add"), "submit"),
+    **dict.fromkeys(("sinfo", "nvidia-smi"), "gpus"),
+    "srun": "run",
+    "sacct": "history",
+    "pause": "hold",
+    "restart": "retry",
+    "follow": "attach",
+}
 #: How many more objects there must be before Python looks for some that nobody can reach: those that watch get there.
 COLLECT_AT = 100_000
 #: Headings of the list of commands, in the order in which one meets them. What stands under none comes last.
@@ -89,7 +101,8 @@ class Commands(click.Group):
             return super().resolve_command(ctx, args)
         from difflib import get_close_matches  # noqa: PLC0415 - only where a name is mistaken
 
-        meant = " or ".join(get_close_matches(name, COMMANDS, n=2))
+        elsewhere = CALLED_ELSEWHERE.get(name)
+        meant = elsewhere or " or ".join(get_close_matches(name, COMMANDS, n=2))
         raise click.UsageError(f"No such command {name!r}." + (f" Did you mean {meant}?" if meant else ""), ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above

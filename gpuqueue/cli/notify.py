@@ -12,7 +12,7 @@ import click
 from gpuqueue.cli import render
 from gpuqueue.cli.notice_options import targets
 from gpuqueue.client import Client
-from gpuqueue.command import say
+from gpuqueue.command import say, sentence
 from gpuqueue.errors import BadRequest
 from gpuqueue.notice import Notice, NoticeKind, masked
 
@@ -72,7 +72,10 @@ def _test(notice: Notice) -> int:
     began_s = time.monotonic()
     trouble = sending.send(url, message)
     where = notice.shown if notice.kind is NoticeKind.URL else f"{notice.shown} ({masked(url)})"
+    if trouble == sending.NO_SCHEME:
+        raise BadRequest(f"nothing can be sent to {where}: {trouble}")
     if trouble is not None:
-        return say("gpuqueue", f"nothing was sent to {where}: {trouble}", 1)
+        next_step = "" if "pip install" in trouble else " Does this machine reach it, and is the URL right?"
+        return say("gpuqueue", f"nothing was sent to {where}: {sentence(trouble)}{next_step}", 1)
     click.echo(f"sent to {where} in {time.monotonic() - began_s:.1f} s")
     return 0

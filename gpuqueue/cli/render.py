@@ -230,7 +230,8 @@ def _told(notice: Notice, told: Told | None) -> str:
         return f": sent {when(told.at)}"
     if told.outcome is Outcome.NOT_NEEDED:
         return ": not needed"
-    why = f" after {told.tries} tries: {plain(told.trouble)}" if told.trouble else ""
+    times = "1 try" if told.tries == 1 else f"{told.tries} tries"
+    why = f" after {times}: {plain(told.trouble)}" if told.trouble else ""
     return f": {'given up' if told.outcome is Outcome.GIVEN_UP else 'not sent yet'}{why}" if why else ""
 
 

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 else:
     shell_completion = later("click.shell_completion")
 
+#: How much a mistyped option is like the one that was meant, from 0 to 1.
+CLOSE = 0.75
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -42,11 +44,12 @@ class WithRest(click.Command):
         try:
             return super().parse_args(ctx, words)
         except click.UsageError as error:
-            if ctx.obj is None and ("No such option" in error.message or "extra argument" in error.message):
+            told = _with_close_ones(error)
+            if ctx.obj is None and ("No such option" in told.message or "extra argument" in told.message):
                 raise click.UsageError(
-                    f"{sentence(error.format_message())} What belongs to the script goes after --.", ctx
+                    f"{sentence(told.format_message())} What belongs to the script goes after --.", ctx
                 ) from None
-            raise
+            raise told from None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[shell_completion.CompletionItem]:
         """Complete files behind ``--``: what stands there is the job's."""
@@ -61,6 +64,16 @@ class WithRest(click.Command):
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         """Show the ``--`` in the usage line."""
         return [*super().collect_usage_pieces(ctx), "[-- ARGS…]"]
+
+
+def _with_close_ones(error: click.UsageError) -> click.UsageError:
+    """Return *error* with a guess only at an option that is nearly what was typed: most are meant for the script."""
+    if not isinstance(error, click.NoSuchOption) or not error.possibilities:
+        return error
+    from difflib import get_close_matches  # noqa: PLC0415 - only where an option is mistaken
+
+    close = get_close_matches(error.option_name, error.possibilities, cutoff=CLOSE)
+    return click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
 
 
 def job_options(command: F) -> F:

@@ -48,7 +48,7 @@ class Noticing(Connection):
             if not senders and sending.is_there():  # no recorder is there to ask
                 schemes = set(sending.schemes())
             if schemes and notice.scheme not in schemes:
-                raise BadRequest(f"nothing can be sent to {notice.shown}: Apprise knows no such scheme")
+                raise BadRequest(f"nothing can be sent to {notice.shown}: {sending.NO_SCHEME}")
             return
         known = {target for each in senders for target in each.targets} | set(self.settings.notify)
         if (MAIL if notice.kind is NoticeKind.ADDRESS else notice.to) not in known:

@@ -139,12 +139,14 @@ def messages(facts: Facts) -> Findings:
     if late:
         why = f": {short(trouble, MAX_WHY)}" if trouble else ""
         remedy = "does a recorder run, with pip install 'gpuqueue-server[notify]'? gpuqueue notify lists its targets"
-        return warning(f"{late} messages are still to be sent, the first about job {job_id}{why}", remedy)
+        what = "1 message is" if late == 1 else f"{late} messages are"
+        return warning(f"{what} still to be sent, the first about job {job_id}{why}", remedy)
     gone, job_id, trouble = facts.book.given_up
     if gone:
         why = short(trouble or "no reason was given", MAX_WHY)
         remedy = "gpuqueue notify --test WHAT, where the recorder runs; its jobs are not concerned"
-        return warning(f"{gone} messages were given up this week, the last about job {job_id}: {why}", remedy)
+        what = "1 message was" if gone == 1 else f"{gone} messages were"
+        return warning(f"{what} given up this week, the last about job {job_id}: {why}", remedy)
     return ok("none is late")
 
 

@@ -17,6 +17,8 @@ import signal
 import sys
 from typing import Any
 
+#: What is wrong with a URL that no plugin is for.
+NO_SCHEME = "Apprise knows no such scheme"
 #: A part of a URL that is shorter is no secret worth the name.
 _LEAST = 4
 
@@ -55,6 +57,8 @@ def _sent(asked: dict[str, Any]) -> str | None:
     asset = apprise.AppriseAsset(
         app_id="gpuqueue", app_desc="gpuqueue", app_url="", async_mode=False, pgp_autogen=False, pem_autogen=False
     )
+    if asked["url"].partition("://")[0].lower() not in _schemes():
+        return NO_SCHEME
     target = apprise.Apprise.instantiate(asked["url"], asset=asset, suppress_exceptions=True)
     if target is None:
         return f"its URL cannot be read: {_words(said.getvalue(), asked['url']) or 'no such scheme'}"

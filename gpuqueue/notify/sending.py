@@ -13,12 +13,15 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from gpuqueue.notify import child
 from gpuqueue.notify.message import Message
 
 #: How long one message may take, in seconds: connecting, a greylisting mail server, all of it.
 LIMIT_S = 30.0
 #: How long listing the schemes may take, in seconds. It asks no network.
 SCHEMES_S = 30.0
+#: What is wrong with a URL that no plugin is for.
+NO_SCHEME = child.NO_SCHEME
 _COMMAND = (sys.executable, "-m", "gpuqueue.notify.child")
 _LATE = "it took longer than {:g} s"
 

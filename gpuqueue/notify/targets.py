@@ -36,7 +36,8 @@ def no_such_target(notice: Notice, known: list[str]) -> str:
     there = f"there are {', '.join(known)}" if known else "there are none"
     if notice.kind is NoticeKind.ADDRESS:
         return f"no mail can be sent to {notice.to}: the site has no target {MAIL!r} (setting notify); {there}"
-    return f"no target is called {notice.to!r} here (setting notify): {there}"
+    instead = "name one there, or say a mail address or a URL such as ntfy://ntfy.sh/TOPIC"
+    return f"no target is called {notice.to!r} here (setting notify): {there}; {instead}"
 
 
 def _mail_to(address: str, account: str) -> str:

@@ -76,7 +76,7 @@ def test_what_is_refused_is_tried_again_and_given_up_at_last(open_site: Site, ho
     assert JobState.SUCCEEDED is open_site.client.get(job).state
     assert "on end     json://…: given up after 5 tries: " in open_site.cli("show", str(job)).stdout
     doctor = open_site.cli("doctor", check=False).stdout
-    assert f"1 messages were given up this week, the last about job {job}: " in doctor
+    assert f"1 message was given up this week, the last about job {job}: " in doctor
 
 
 def test_what_is_refused_once_is_sent_the_next_time(open_site: Site, hook: Hook) -> None:

@@ -149,10 +149,12 @@ def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> 
         terminal.shows("begun")
         terminal.press(CTRL_C)
         terminal.shows(QUESTION)
+        terminal.press("x\r")  # it went on, as if that had been said
+        terminal.shows("answer c, d or g")
         terminal.press("\r")
         terminal.shows(f"job {job_id} goes on")
         terminal.press(CTRL_C)
-        until(lambda: sum(QUESTION in line for line in terminal.lines()) == 2, what="a second question")
+        until(lambda: sum(QUESTION in line for line in terminal.lines()) == 3, what="another question")
         terminal.press("d\r")
         assert 130 == terminal.ended()
         assert f"job {job_id}: it runs on: gpuqueue attach {job_id}" in terminal.picture()

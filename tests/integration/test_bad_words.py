@@ -128,7 +128,17 @@ def test_no_words_bring_more_than_a_line_and_a_code(here: JobQueue, command: str
         (["submit", "--mem", "1G", "--on-end", "x" * 5000, "--", "true"], 2, "can be told nothing"),
         (["notify", "--test", "command:true"], 2, "try it in a shell"),
         (["notify", "--test", "team", "--json"], 2, "exclude each other"),
-        (["notify", "--test", "team"], 2, "no target is called 'team' here (setting notify): there are none"),
+        (
+            ["notify", "--test", "team"],
+            2,
+            "(setting notify): there are none; name one there, or say a mail address or a URL",
+        ),
+        (["notify", "--test", "bogus://x"], 2, "nothing can be sent to bogus://…: Apprise knows no such scheme"),
+        (
+            ["notify", "--test", "json://127.0.0.1:1/t"],
+            1,
+            ". Does this machine reach it, and is the URL right?",
+        ),
         (["notify", "--test", "a@b.org"], 2, "the site has no target 'mail'"),
         (["wait", "--timeout", "1x", "1"], 2, "is not a duration"),
         (["nonsense\x07"], 2, "No such command 'nonsense\ufffd'"),

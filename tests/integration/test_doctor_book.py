@@ -79,9 +79,10 @@ def test_messages_that_are_late_or_were_given_up_are_told(book: Book, book_url: 
     book.put_off_notice(second, until=now, trouble="HTTP 500")
     assert "2 messages are still to be sent, the first about job 2: HTTP 500" == of(book_url)["messages"].seen
     book.settle_notice(second, Outcome.GIVEN_UP, at=now, trouble="HTTP 500")
+    assert "1 message is still to be sent, the first about job 3" == of(book_url)["messages"].seen
     book.settle_notice(third, Outcome.GIVEN_UP, at=now - timedelta(days=8), trouble="HTTP 404")
     found = of(book_url)["messages"]
-    assert "1 messages were given up this week, the last about job 2: HTTP 500" == found.seen
+    assert "1 message was given up this week, the last about job 2: HTTP 500" == found.seen
     assert (Grade.WARNING, "gpuqueue notify --test WHAT") == (found.grade, found.remedy.partition(",")[0])
 
 

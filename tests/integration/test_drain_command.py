@@ -11,6 +11,7 @@ from bounded import until
 from factories import make_device, make_offer, serve
 from site_of_one import Site
 
+from gpuqueue.cli.drain import _going_on
 from gpuqueue.client.changing import MAX_REASON
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import JobState
@@ -34,6 +35,12 @@ def announce(site: Site) -> None:
         device = make_device(f"sim-{site.settings.host}-{index}", index=index)
         serve(site.queue, make_offer(device.uuid, device=device, host=site.settings.host))
     serve(site.queue, make_offer("GPU-far", host="far"))
+
+
+@pytest.mark.parametrize(("jobs", "words"), [((), ""), ((4,), "; job 4 goes on"), ((4, 5), "; jobs 4, 5 go on")])
+def test_it_is_said_what_goes_on(jobs: tuple[int, ...], words: str) -> None:
+    """It said "job 94, 95, 96 goes on"."""
+    assert words == _going_on(jobs)
 
 
 def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site, tmp_path: Path) -> None:
