@@ -39,6 +39,8 @@ else:
 SHOWN_LINES, PIPE_WIDTH = 8, 200
 
 job_id = click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids())
+#: No time at all, as one may write it.
+NOW = frozenset({"0", "0s"})
 json_option = click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 
 
@@ -178,7 +180,7 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
 )
 @click.option("--any", "first", is_flag=True, help="For the first of them to end.")
 @click.option("--all", "every", is_flag=True, help="For all of them, as if nothing is said.")
-@click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); the jobs go on.")
+@click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); 0s: only look.")
 @json_option
 def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool, as_json: bool) -> None:
     """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else the first bad one's.
@@ -195,7 +197,7 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
     """  # noqa: D301 - \b is click's mark for lines to keep
     if first and every:
         raise BadRequest("--any and --all contradict each other: say one of them")
-    timeout_s = None if timeout is None else parse_duration(timeout)
+    timeout_s = None if timeout is None else 0.0 if timeout.strip() in NOW else parse_duration(timeout)
     ended: dict[int | str, Job] = {}
     from gpuqueue.client import Client  # noqa: PLC0415 - a list or a log takes a part of it
     from gpuqueue.client.choosing import Which  # noqa: PLC0415 - as above

@@ -273,12 +273,17 @@ def _evidence(peak: Peak) -> str:
         return "not measured"
     words = [str(peak.source), f"{peak.samples} samples"]
     if peak.interval_s:
-        words.append(f"every {format_duration(peak.interval_s)}")
+        words.append(f"every {_pause(peak.interval_s)}")
     if peak.na_samples:
         words.append(f"{peak.na_samples} without an answer")
     if peak.shared:
         words.append("others were there")
     return ", ".join(words)
+
+
+def _pause(interval_s: float) -> str:
+    """Return the time between two samples: below a tenth of a second in milliseconds, where the tenths would say 0."""
+    return f"{interval_s * 1000:.0f}ms" if interval_s < 0.1 else format_duration(interval_s)  # noqa: PLR2004 - as said
 
 
 def _activity(activity: Activity) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gpuqueue.cli.completing import live_ids
 from gpuqueue.command import say
 from gpuqueue.job import Job
 from gpuqueue.retries import DEFAULT_ON
@@ -20,6 +21,7 @@ after = click.option(
     multiple=True,
     metavar="ID[:ok|any|fail]",
     help="Wait until that job has ended: well (ok, the default), in any way, or badly. Repeat it, or use commas.",
+    shell_complete=live_ids(),
 )
 begin = click.option("--begin", metavar="TIME", help=f"Not before: {TIMES}.")
 retries = click.option("--retries", type=int, metavar="N", help="Run it again after a failure, at most N times.")

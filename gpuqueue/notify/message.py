@@ -44,7 +44,7 @@ def message_of(record: Record, *, host: str) -> Message:
 
 
 def title_of(record: Record) -> str:
-    """Return the end in one line: ``job 17 (train) failed: exit code 1 after 3 h 12 min on gpu0 of node1``."""
+    """Return the end in one line: ``job 17 (train) failed: exit code 1 after 3 h 12 min on node1:0``."""
     job, run = record.job, record.last_run
     noun = "job" if job.spec.array is None else "array"
     words = [f"{noun} {job.label} ({short(job.spec.name, 60)})", _ended(record)]
@@ -72,8 +72,10 @@ def _how(ending: Ending) -> str:
 
 
 def _place(run: Run) -> str:
-    names = [_name(device.kind, device.index) for device in run.devices]
-    return plain(f"{', '.join(names) or 'a device'} of {run.host}")
+    if any(device.index is None or device.kind is DeviceKind.CPU for device in run.devices) or not run.devices:
+        names = [_name(device.kind, device.index) for device in run.devices]
+        return plain(f"{', '.join(names) or 'a device'} of {run.host}")
+    return plain(f"{run.host}:{','.join(str(device.index) for device in run.devices)}")
 
 
 def _name(kind: DeviceKind | None, index: int | None) -> str:

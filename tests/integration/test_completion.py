@@ -68,6 +68,7 @@ def three(site: Site) -> Site:
         ("gpuqueue history --user b", ["plain,bob"]),
         ("gpuqueue history --device GPU", ["plain,GPU-0"]),
         ("gpuqueue drain ", ["plain,0"]),
+        ("gpuqueue submit --after ", ["plain,1", "plain,2", "plain,3"]),
         ("gpuqueue submit --pool ", ["plain,lab"]),
         ("gpuqueue submit --priority u", ["plain,urgent"]),
         ("gpuqueue submit --device ", ["plain,gpu", "plain,cpu", "plain,any", "plain,0"]),

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from bounded import until
-from factories import must_claim, serve
+from factories import make_offer, make_spec, must_claim, serve
 from site_of_one import BIN, Site
 
 from gpuqueue.errors import JobNotFound, WaitTimeout
@@ -173,3 +173,13 @@ def test_a_member_that_there_is_not_is_said_not_to_be(open_site: Site) -> None:
 
     assert 3 == refused.returncode
     assert f"there is no job {array}_77: the members of {array} are 0-9" in refused.stderr
+
+
+def test_no_time_at_all_only_looks(site: Site) -> None:
+    """A script that polls must not have to wait; it was refused."""
+    serve(site.queue, make_offer())
+    job_id = site.queue.submit(make_spec()).id
+    for word in ("0s", "0"):
+        said = site.cli("wait", "--timeout", word, str(job_id), check=False)
+        assert (124, "") == (said.returncode, said.stdout)
+        assert f"job {job_id} has not ended after 0 s" in said.stderr

@@ -45,15 +45,15 @@ def a_record(state: JobState, ending: Ending | None = None, **run: object) -> Re
     [
         (
             a_record(JobState.FAILED, Ending.from_status(1)),
-            "job 17 (train) failed: exit code 1 after 3 h 12 min on gpu0 of node1",
+            "job 17 (train) failed: exit code 1 after 3 h 12 min on node1:0",
         ),
         (
             a_record(JobState.SUCCEEDED, Ending.from_status(0)),
-            "job 17 (train) succeeded after 3 h 12 min on gpu0 of node1",
+            "job 17 (train) succeeded after 3 h 12 min on node1:0",
         ),
         (
             a_record(JobState.FAILED, Ending.from_status(-11)),
-            "job 17 (train) failed: killed by SIGSEGV after 3 h 12 min on gpu0 of node1",
+            "job 17 (train) failed: killed by SIGSEGV after 3 h 12 min on node1:0",
         ),
         (
             a_record(JobState.FAILED, Ending.stopped(EndingKind.TIMED_OUT, -15), devices=()),
@@ -61,7 +61,7 @@ def a_record(state: JobState, ending: Ending | None = None, **run: object) -> Re
         ),
         (
             a_record(JobState.LOST, Ending.lost("its shim vanished"), duration_s=None),
-            "job 17 (train) lost on gpu0 of node1",
+            "job 17 (train) lost on node1:0",
         ),
         (a_record(JobState.CANCELLED), "job 17 (train) cancelled before it ever ran"),
     ],

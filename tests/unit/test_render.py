@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gpuqueue.cli.render import memory_line, table
+from gpuqueue.cli.render import _pause, memory_line, table
 from gpuqueue.device import Timeline
 from gpuqueue.run import RunDevice
 from gpuqueue.words import plain, short
@@ -26,3 +26,8 @@ def test_a_line_of_memory_is_as_long_as_the_run() -> None:
     assert "memory ▄█ ▄ over 4.0s" == memory_line(device)
     assert "memory ▄█ ▄   over 6.0s" == memory_line(device, 6.2)
     assert "" == memory_line(RunDevice(uuid="GPU-1", lease_bytes=8), 6.2)
+
+
+def test_samples_in_quick_succession_have_a_time_between_them() -> None:
+    """It said "every 0.0s" of 21 samples in a second."""
+    assert ["48ms", "0.2s", "5.0s"] == [_pause(each) for each in (0.048, 0.2, 5.0)]
