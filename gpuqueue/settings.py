@@ -290,11 +290,20 @@ def _read_values(
             origins[name] = origin
         except (BadRequest, ValueError) as error:
             faults.append(BadRequest(f"setting {key_of(name)} ({origin}): {error}"))
-    unknown = set(from_file) - {key_of(name) for name in READERS}
+    known = [key_of(name) for name in READERS]
     faults += [
-        BadRequest(f"file {path}: {key!r} is no setting: see docs/reference/settings.md") for key in sorted(unknown)
+        BadRequest(f"file {path}: {key!r} is no setting: {_meant(key, known)}")
+        for key in sorted(set(from_file) - {*known})
     ]
     return values, origins
+
+
+def _meant(key: str, known: list[str]) -> str:
+    """Return which setting may be meant by *key*; all of them where none is like it."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only where a key is mistaken
+
+    close = get_close_matches(key, known, n=2)
+    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
 
 
 def _as_words(raw: object) -> str:

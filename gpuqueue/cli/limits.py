@@ -61,7 +61,10 @@ def _pool_plain(name: str, pool: PoolLimits) -> dict[str, object]:
 def _tables(found: LimitsInUse) -> str:
     tables = [_of_users(found.bounds)] if found.bounds else []
     tables += [_of_pools(found.pools)] if found.pools else []
-    return "\n\n".join(tables) or "nothing is limited here: see limits and pool_limits in docs/reference/settings.md"
+    return (
+        "\n\n".join(tables)
+        or 'nothing is limited here: limits and pool_limits do that, such as limits = "ada: running_jobs=4"'
+    )
 
 
 def _of_users(bounds: tuple[Bound, ...]) -> str:

@@ -78,7 +78,7 @@ def reading(facts: Facts) -> Findings:
     """Can every value be read?"""
     if not facts.faults:
         return ok("every value can be read")
-    remedy = "docs/reference/settings.md; until then every command is refused, and this report shows defaults instead"
+    remedy = "mend it where it says; until then every command is refused, and this report shows defaults instead"
     return (problem(str(fault), remedy) for fault in facts.faults)
 
 
@@ -87,7 +87,9 @@ def variables(facts: Facts) -> Findings:
     known = {variable_of(name) for name in facts.settings.origins} | {f"{PREFIX}CONFIG"} | IN_A_JOB | OF_COMPOSE
     unknown = sorted(name for name in facts.environ if name.startswith(PREFIX) and name not in known)
     if unknown:
-        return warning(f"{', '.join(unknown)} is no setting and does nothing", "see docs/reference/settings.md")
+        return warning(
+            f"{', '.join(unknown)} is no setting and does nothing", "write it right, or take it out of the environment"
+        )
     if f"{PREFIX}TOKEN" in facts.environ:
         return note(f"this is the inside of job {facts.environ.get(f'{PREFIX}JOB_ID', '?')}")
     return ok("none is misspelt")

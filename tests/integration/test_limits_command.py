@@ -47,7 +47,7 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
 def test_a_site_without_limits_says_so(site: Site) -> None:
     """In one line."""
     assert (
-        "nothing is limited here: see limits and pool_limits in docs/reference/settings.md\n"
+        'nothing is limited here: limits and pool_limits do that, such as limits = "ada: running_jobs=4"\n'
         == site.cli("limits").stdout
     )
 

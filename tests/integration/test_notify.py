@@ -74,9 +74,7 @@ def test_a_failed_job_tells_a_web_hook_and_a_person(told_site: Site, hook: Hook,
     told_site.until_recorded(job)
     (post,) = until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
     ((sender, recipients, mail),) = until(lambda: box.mails, what=f"a mail\n{told_site.log()}")
-    assert post["title"].startswith(
-        f"job {job} (train) failed: exit code 3 after 0 s on {told_site.settings.host}:0"
-    )
+    assert post["title"].startswith(f"job {job} (train) failed: exit code 3 after 0 s on {told_site.settings.host}:0")
     assert ("q@site.org", ("bob@example.org",)) == (sender, recipients)
     assert post["title"] == mail["Subject"]
     body = post["message"]

@@ -273,6 +273,7 @@ def test_a_setting_is_taken_or_named_with_its_origin(name: str, text: str) -> No
         (b"[lease]\na = 1", r"setting lease \(file"),
         (b"lease = 2026-11-01", r"setting lease \(file"),
         (b"'\\u001b]0;x' = 1", "is no setting"),
+        (b"leese = '3s'", "'leese' is no setting: did you mean lease?"),
         (b"#" * 2_000_000, "is larger than 1048576 bytes"),
     ],
 )
