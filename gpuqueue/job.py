@@ -131,6 +131,8 @@ class WaitReason(str, Enum):
     MEMORY = "memory"
     #: The queue knows of no device of the kind, and in the pool, that it may run on.
     DEVICE = "device"
+    #: Devices have the memory for it, but as many runs as may be on them at once.
+    SLOTS = "slots"
     #: Every device that it may run on is kept for a job that has waited too long, or takes no new job.
     RESERVATION = "reservation"
     #: Every device that it may run on takes no new job, by somebody's say.

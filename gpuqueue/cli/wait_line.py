@@ -30,6 +30,7 @@ CLEAR = "\r\x1b[K"
 WORDS = {
     WaitReason.MEMORY: "for memory",
     WaitReason.DEVICE: "for a device that serves it",
+    WaitReason.SLOTS: "for a free slot on a device",
     WaitReason.DRAINED: "for a device that is not drained",
     WaitReason.PAUSE: "for the queue, which was rebuilt",
     WaitReason.HELD: "for a person",

@@ -150,13 +150,20 @@ class Surroundings:
         has_room = {each for each in found if each not in self._drained and self._has_room(job, each)}
         if self._are_enough(job, has_room) and not self._are_enough(job, has_room - for_others):
             return WaitReason.RESERVATION
-        return WaitReason.MEMORY
+        has_memory = {each for each in found if each not in self._drained and self._has_memory(job, each)}
+        only_slots = self._are_enough(job, has_memory) and not self._are_enough(job, has_room)
+        return WaitReason.SLOTS if only_slots else WaitReason.MEMORY
 
     def _has_room(self, job: Job, device: str) -> bool:
         """Return whether *job* could start on a device now, were that kept for nobody."""
         _, room = self._room[device]
+        return room.slots > 0 and self._has_memory(job, device)
+
+    def _has_memory(self, job: Job, device: str) -> bool:
+        """Return whether *job* could start on a device now, might any number of runs be there."""
+        _, room = self._room[device]
         is_alone = not room.runs or not job.spec.placement.exclusive
-        return is_alone and room.slots > 0 and room.free_bytes >= job.spec.shape.mem_bytes
+        return is_alone and room.free_bytes >= job.spec.shape.mem_bytes
 
     def _are_enough(self, job: Job, devices: Iterable[str]) -> bool:
         """Return whether a host has as many of *devices* as *job* needs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timezone
+from typing import Any
 
 import pytest
 from factories import BOB, claim, make_offer, make_spec, must_claim, serve
@@ -98,6 +99,25 @@ def test_who_would_have_no_room_anyway_waits_for_memory(queue: JobQueue) -> None
     alone = queue.get(queue.submit(make_spec(placement=Placement(exclusive=True))).id)
     assert alone is not None
     assert WaitReason.MEMORY is alone.reason, "a run is there"
+
+
+def test_who_waits_for_a_slot_is_told_so(queue: JobQueue) -> None:
+    """Not "memory": there is plenty on the card that has as many jobs as it may. What no memory is left for says so."""
+    full = make_offer("GPU-1", slots=2, pool="fast")
+    serve(queue, make_offer("GPU-0"), full)
+    for nonce in ("1" * 12, "2" * 12):
+        queue.submit(make_spec(mem_bytes=GIB, pool="fast"))
+        assert queue.claim(full, worker="worker-GPU-1", lease_s=300, nonce=nonce)
+
+    def reason(**spec: Any) -> WaitReason | None:
+        job = queue.get(queue.submit(make_spec(**spec)).id)
+        assert job is not None
+        return job.reason
+
+    assert WaitReason.SLOTS is reason(mem_bytes=GIB, pool="fast")
+    assert WaitReason.MEMORY is reason(mem_bytes=23 * GIB, pool="fast")
+    assert WaitReason.MEMORY is reason(mem_bytes=GIB), "the other card has a slot"
+    assert WaitReason.MEMORY is reason(placement=Placement(exclusive=True), pool="fast"), "it waits for the runs"
 
 
 def test_without_a_reservation_it_is_passed_each_time(queue: JobQueue) -> None:
