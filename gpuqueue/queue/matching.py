@@ -60,9 +60,6 @@ def why_impossible(spec: JobSpec, why: str, figure: int, devices: Collection[tup
     _, several = _NOUNS[spec.device]
     lines = {
         "pool": f"no device is in pool {spec.pool}: see the pools in gpuqueue gpus --json, or leave out --pool",
-        "urgent": (
-            f"{spec.account.name} may not use the level urgent here: use --priority high, or ask who runs this site"
-        ),
         "model": (
             f"no device of type {plain(' or '.join(spec.placement.models))}{where}: there are "
             f"{models_of(devices, spec.pool)}: say another --device-type, or none"

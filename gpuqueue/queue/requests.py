@@ -20,6 +20,7 @@ from gpuqueue.queue.connect import answering
 from gpuqueue.queue.looks import Looks
 from gpuqueue.queue.matching import why_impossible
 from gpuqueue.queue.unqueued import Found, Unknown
+from gpuqueue.words import plain
 
 if TYPE_CHECKING:
     import hashlib
@@ -49,7 +50,7 @@ class Requests(Looks):
 
         Raises:
             Impossible: no known device could ever run it, or a job that it is to come after ended otherwise.
-            Refused: a limit leaves no room for it, now or ever.
+            Refused: a limit leaves no room for it, now or ever, or its user may not use its level.
             Unknown: jobs that it is to come after are not here.
             Found: a job of this user with its dedupe key waits or runs.
 
@@ -98,7 +99,7 @@ class Requests(Looks):
         is the account that asks, empty for a part of the queue itself.
 
         Raises:
-            Refused: it runs or has ended, is somebody else's, or a limit does not allow it.
+            Refused: it runs or has ended, is somebody else's, or a limit, or who may use its level, does not allow it.
             Unreadable: its request cannot be read.
             BadRequest: it would wait for itself.
             Impossible, Unknown: see :meth:`submit`; nothing was changed.
@@ -159,6 +160,11 @@ def _refuse(
         raise Impossible(f"job {job_id} {ended}: a job that is to come after it otherwise could never start")
     if verdict == "impossible":
         why, figure = rest
+        if why == "urgent":
+            raise Refused(
+                f"{plain(spec.account.name)} may not use the level urgent here: use --priority high, or ask who runs "
+                "this site (setting urgent)"
+            )
         raise Impossible(why_impossible(spec, why, int(figure), known() if why == "model" else ()))
     if verdict == "limited":
         whose, limit, used, most, asked = rest

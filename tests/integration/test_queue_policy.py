@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import redis
 from factories import BOB, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.clock import SystemClock
-from gpuqueue.errors import Impossible
+from gpuqueue.errors import Refused
 from gpuqueue.job import Account, JobState, Level
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
@@ -116,14 +117,16 @@ def test_a_short_half_life_never_outgrows_a_number(queue: JobQueue, store: redis
 
 
 def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> None:
-    """Refused at submit, in one line that says what else there is; nothing is queued."""
+    """Refused at submit and edit, in one line that says what else there is: that is no mistake in the words."""
     serve(queue)
     queue.set_policy(half_life_s=WEEK_S, urgent=["bob"], shares={})
 
     queue.submit(make_spec(level=Level.URGENT, account=BOB))
     queue.submit(make_spec(level=Level.HIGH))
-    with pytest.raises(Impossible, match="ada may not use the level urgent here: use --priority high"):
+    with pytest.raises(Refused, match="ada may not use the level urgent here: use --priority high"):
         queue.submit(make_spec(level=Level.URGENT))
+    with pytest.raises(Refused, match="ada may not use the level urgent here"):
+        queue.edit(2, lambda spec: replace(spec, level=Level.URGENT), level=True)
     assert 2 == store.zcard(keys.LIVE)
     queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
     queue.submit(make_spec(level=Level.URGENT))
