@@ -29,7 +29,7 @@ class Shares:
         """Return what ``ann=2, @vision=3`` and ``vision: ann bob; nlp: eve`` mean.
 
         Raises:
-            BadRequest: something there is no share, or a user is in two groups.
+            BadRequest: something there is no share, is named twice, or a user is in two groups.
 
         """
         members = _members(groups)
@@ -40,6 +40,8 @@ class Shares:
             whose, name = (weights, name[1:]) if name.startswith("@") else (users, name)
             if not equals or not _NAME.fullmatch(name.strip()):
                 raise BadRequest(f"{brief(each)} is no share: write ann=2 for a user, @vision=3 for a group")
+            if name.strip() in whose:
+                raise BadRequest(f"{each.partition('=')[0].strip()} is named twice: write one share")
             whose[name.strip()] = _weight(weight)
         unknown = weights.keys() - members.keys()
         if unknown:
@@ -68,7 +70,11 @@ def _members(text: str) -> dict[str, tuple[str, ...]]:
         found = tuple(names.split())
         if not colon or not found or not all(map(_NAME.fullmatch, (group.strip(), *found))):
             raise BadRequest(f"{brief(each)} is no group: write vision: ann bob; nlp: eve")
+        if group.strip() in members:
+            raise BadRequest(f"the group {group.strip()} is named twice: write all its members in one place")
         for name in found:
+            if taken.get(name) == group.strip():
+                raise BadRequest(f"{name} is named twice in the group {group.strip()}")
             if name in taken:
                 raise BadRequest(f"{name} is in two groups, {taken[name]} and {group.strip()}: choose one")
             taken[name] = group.strip()

@@ -31,6 +31,10 @@ def test_nothing_said_is_nothing_special() -> None:
         ("", "vision", "'vision' is no group: write"),
         ("", "vision:", "'vision:' is no group: write"),
         ("", "a: ann; b: ann", "ann is in two groups, a and b"),
+        ("ann=1, bob=1, ann=2", "", "^ann is named twice: write one share"),
+        ("@a=1, @a = 2", "a: ann", "^@a is named twice: write one share"),
+        ("", "a: x y; a: z", "the group a is named twice: write all its members in one place"),
+        ("", "a: ann ann", "ann is named twice in the group a"),
     ],
 )
 def test_what_is_no_share_is_said(shares: str, groups: str, words: str) -> None:
