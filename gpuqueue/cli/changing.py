@@ -9,7 +9,7 @@ import click
 
 from gpuqueue.array import Indexes
 from gpuqueue.cli.acting import Selection, act_on, chosen, ids, on_each
-from gpuqueue.client.changing import Changing
+from gpuqueue.client.changing import NO_MEMBER, Changing
 from gpuqueue.client.choosing import Stand
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused
 from gpuqueue.job import JobState
@@ -80,7 +80,8 @@ def move(ids: tuple[str, ...], *, front: bool, undo: bool) -> None:
     with Changing() as client:
 
         def act(client: Changing, name: str) -> str:
-            return _line(name, client.move(name, front=front))
+            place = "before all others of its user" if front else "back at its place by arrival"
+            return f"{_line(name, client.move(name, front=front))}, {place}"
 
         sys.exit(on_each(client, ids, act, last_first=True))
 
@@ -126,18 +127,29 @@ class _Missed:
 
         """
         name = JobName.parse(word)
-        others = [
-            f"{JobName(name.id, indexes)} {'is' if len(indexes) == 1 else 'are'} {stands}"
-            for indexes, stands in self._found
-        ]
-        if not others:
+        if not self._found:
             return _line(word, state)
         if name.part is None:  # all of it means what is there
-            return _line(word, state) + (f", but {', '.join(others)}" if verb == "hold" else "")
+            return _line(word, state) + (f", but {', '.join(self._told(name))}" if verb == "hold" else "")
         not_these = {index for indexes, _ in self._found for index in indexes}
-        done = Indexes.of(index for index in name.part if index not in not_these)
-        click.echo(_line(str(JobName(name.id, done)), state))
-        raise Refused(f"{', '.join(others)}: there is nothing to {verb}")
+        done = _line(str(JobName(name.id, Indexes.of(index for index in name.part if index not in not_these))), state)
+        told = self._told(name)
+        if not told:
+            return done
+        click.echo(done)
+        raise Refused(f"{', '.join(told)}: there is nothing to {verb}")
+
+    def _told(self, name: JobName) -> list[str]:
+        """Return what to tell of the members that were not reached, but for what a range may pass over."""
+        return [
+            f"{JobName(name.id, indexes)} {_are(stands, len(indexes))}" for indexes, stands in self._found if stands
+        ]
+
+
+def _are(stands: str, number: int) -> str:
+    if number == 1:
+        return f"is {stands}"
+    return "are no members" if stands == NO_MEMBER else f"are {stands}"
 
 
 def _line(name: str, state: object) -> str:

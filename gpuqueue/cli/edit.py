@@ -12,6 +12,10 @@ from gpuqueue.cli.arrays import JobNameType
 from gpuqueue.cli.completing import live_ids, pools
 from gpuqueue.client.changing import Changing
 from gpuqueue.job import Level
+from gpuqueue.words import plain
+
+#: What is called otherwise on the command line than in Python.
+_CALLED = {"time_limit": "time", "preference": "placement"}
 
 
 @click.command()
@@ -48,5 +52,16 @@ def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
         level = None if priority is None else Level[priority.upper()]
         given = {name: value for name, value in changes.items() if value not in (None, ())}
         job = client.edit(checks.whole_job(job_id), level=level, **given)
-        click.echo(f"job {job.id}: {job.state}")
+        if priority is not None:
+            given["priority"] = priority
+        click.echo(f"job {job.id}: {job.state}, {', '.join(_said(*each) for each in given.items())}")
         placement_options.warn_if_alone(client, job)
+
+
+def _said(name: str, value: object) -> str:
+    """Return what was changed in the words in which it was asked for: ``mem 8G``, ``exclusive``."""
+    words = _CALLED.get(name, name.replace("_", " "))
+    if isinstance(value, bool):
+        return words if value else "shared"
+    text = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+    return f"{words} {plain(text)}".rstrip() if text else f"any {words}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -30,10 +30,17 @@ if TYPE_CHECKING:
     from gpuqueue.retries import RetryOn
     from gpuqueue.waits import Dependency
 
-#: Called with members of an array, and where they stand: a state, ``over``, or ``no member``.
+#: Where an index stands that the array never had.
+NO_MEMBER = "no member"
+#: Called with members of an array, and where they stand: a state, ``over``, or ``no member``; with an empty text where
+#: a range passes over them: they are over, or lie between the members.
 Missed = Callable[[Indexes, str], None]
 #: Longest reason for a drain, in characters: it is shown in one line.
 MAX_REASON = 200
+
+
+def _already(state: JobState) -> str:
+    return f"was {state} already" if state is JobState.LOST else f"has {state} already"
 
 
 class Changing(Choosing):
@@ -51,11 +58,19 @@ class Changing(Choosing):
 
         """
         done = self._changed("cancel", job, missed)
+        name = checks.job_name(job)
+        if name.part is not None and not done.moved:
+            raise self._nothing_to_cancel(name)
         if done.state.is_end and done.state is not JobState.CANCELLED:
-            raise Refused(f"job {job} has {done.state} already: see gpuqueue show {job}")
-        if done.moved == 0 and not done.state.is_end and done.state is not JobState.CANCELLING:
-            raise Refused(f"nothing of {job} waits or runs: there is nothing to cancel, see gpuqueue show {job}")
+            raise Refused(f"job {job} {_already(done.state)}: see gpuqueue show {job}")
         return done.state
+
+    def _nothing_to_cancel(self, name: JobName) -> Refused:
+        """Return what to raise where a member has ended, or several have."""
+        state = self.get(str(name)).state if name.member is not None else JobState.CANCELLED
+        if state is not JobState.CANCELLED:
+            return Refused(f"job {name} {_already(state)}: see gpuqueue show {name}")
+        return Refused(f"nothing of {name} waits or runs: there is nothing to cancel, see gpuqueue show {name.id}")
 
     def hold(self, job: int | str, *, missed: Missed | None = None) -> JobState:
         """Keep a waiting job, or what waits of an array or a part of it, from being started. *missed*: as for cancel.
@@ -89,7 +104,8 @@ class Changing(Choosing):
 
         """
         name = checks.one_job(job)
-        state = self.queue.move(name.member.id if name.member else name.id, front=front, by=self._by)
+        called = str(name)
+        state = self.queue.move(name.member.id if name.member else name.id, front=front, by=self._by, called=called)
         if state is not None:
             return state
         known = self.show(job).job
@@ -147,6 +163,7 @@ class Changing(Choosing):
 
         """
         from gpuqueue.client.editing import Edit  # noqa: PLC0415 - imports are what users wait for
+        from gpuqueue.queue.requests import only_waiting  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.unqueued import Unknown  # noqa: PLC0415 - as in queue
 
         wanted = Edit(
@@ -183,7 +200,7 @@ class Changing(Choosing):
         except Unknown as unknown:
             state = edit(ends=self._ends(unknown.job_ids))
         if state is None:
-            raise Refused(f"job {job_id} {self.show(job_id).job.state.said}: only a job that waits can be edited")
+            raise only_waiting(job_id, self.show(job_id).job.state)
         return self.get(job_id)
 
     def _changed(self, act: str, job: int | str, missed: Missed | None) -> Changed:
@@ -193,7 +210,7 @@ class Changing(Choosing):
             done = self.queue.change(act, name.id, by=self._by)
         else:
             done = self.queue.part(name.id, act, name.part, by=self._by)
-            if done is None or done.moved == 0:
+            if done is None or not done.moved:
                 self._must_have(name)
             elif act == "cancel":
                 done = replace(done, state=JobState.CANCELLING if done.ending else JobState.CANCELLED)
@@ -206,23 +223,28 @@ class Changing(Choosing):
         return Changed(state=self.show(name.id).job.state)
 
     def _tell_missed(self, name: JobName, done: Changed, missed: Missed) -> None:
-        """Tell where the members of *name* stand that were not reached.
-
-        Of those that are no jobs of their own any more only what was named one by one: a range means what is there.
-        """
+        """Tell where the members of *name* stand that were not reached."""
         stands: dict[str, list[int]] = {}
         for index, state in done.others.items():
             stands.setdefault(str(state), []).append(index)
-        singles = {each[0] for each in name.part.ranges if len(each) == 1} if name.part is not None else set()
-        unknown = singles - set(done.others) - (done.reached or set())
-        array = self._array(name.id) if unknown else None
-        if array is not None and array.spec.array is not None:
-            waits = {*array.tally.left, *array.tally.held} if array.tally is not None else set()
-            for index in sorted(unknown - waits):
-                word = "over" if index in array.spec.array.indexes else "no member"
-                stands.setdefault(word, []).append(index)
+        named = set(name.part) if name.part is not None else set()
+        for index, word in self._elsewhere(name, named - set(done.others) - (done.reached or set())):
+            stands.setdefault(word, []).append(index)
         for word, indexes in stands.items():
             missed(Indexes.of(indexes), word)
+
+    def _elsewhere(self, name: JobName, unknown: Collection[int]) -> Iterator[tuple[int, str]]:
+        """Yield where those of a part stand that are no jobs of their own; not what stood there before."""
+        array = self._array(name.id) if unknown else None
+        if array is None or array.spec.array is None or name.part is None:
+            return
+        members, here = array.spec.array.indexes, array.tally
+        singles = {each[0] for each in name.part.ranges if len(each) == 1}
+        last = max(each[-1] for each in members.ranges)
+        for index in sorted(unknown):
+            if here is None or (index not in here.left and index not in here.held):
+                passed_over = index not in singles and index <= last
+                yield index, "" if passed_over else "over" if index in members else NO_MEMBER
 
     def _moved(self, job: int | str, done: Changed, wanted: JobState, verb: str) -> JobState:
         if done.moved:

@@ -114,10 +114,10 @@ class Changes(Store):
         )
 
     @answering
-    def move(self, job_id: int, *, front: bool, by: str = "") -> JobState | None:
+    def move(self, job_id: int, *, front: bool, by: str = "", called: str = "") -> JobState | None:
         """Put a job that waits before all others of its user, or back to its place by arrival; None if it is unknown.
 
-        *by*: see :meth:`change`.
+        *by*: see :meth:`change`. *called* is what people call it, where that is not its id.
 
         Raises:
             Refused: it runs or has ended, or is somebody else's.
@@ -127,9 +127,9 @@ class Changes(Store):
         if not reply:
             return None
         if reply[0] == "of":
-            raise not_yours(job_id, reply[1])
+            raise not_yours(called or job_id, reply[1])
         if reply[0] == "stands":
-            raise Refused(f"job {job_id} {JobState(reply[1]).said}: only a job that waits can be moved")
+            raise Refused(f"job {called or job_id} {JobState(reply[1]).said}: only a job that waits can be moved")
         return state_in(reply[0])
 
     @answering

@@ -130,12 +130,21 @@ class Requests(Looks):
                 return JobState(verdict)
 
 
+def only_waiting(job_id: int, state: JobState) -> Refused:
+    """Return what to raise where somebody would edit a job that does not wait, with what to do in its place."""
+    anew = f"gpuqueue retry {job_id} --mem 8G, or with what else it needs"
+    first = "" if state.is_end else f"gpuqueue cancel {job_id}, then "
+    return Refused(
+        f"job {job_id} {state.said}: only a job that waits can be edited; to run it otherwise: {first}{anew}"
+    )
+
+
 def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
     """Raise what the queue has against an edit that it could not have against a submit."""
     if verdict == "of":
         raise not_yours(job_id, rest[0])
     if verdict == "stands":
-        raise Refused(f"job {job_id} is {rest[0]}: only a job that waits can be edited")
+        raise only_waiting(job_id, JobState(rest[0]))
     if verdict == "begun":
         raise Refused(
             f"job {job_id} is an array that has begun, or a member of one: only --at-once can be changed of it. For "

@@ -14,8 +14,9 @@ from spoken import speak
 from terminal import Terminal
 
 from gpuqueue.array import Array
-from gpuqueue.job import Account
+from gpuqueue.job import Account, JobState
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.run import Ending
 from gpuqueue.submission import current_account
 
 ME = current_account("laptop")
@@ -105,6 +106,71 @@ def test_of_a_part_it_says_what_was_held_and_what_was_not(here: JobQueue) -> Non
         (said := speak(["release", f"{array}_1,5"])).code,
         said.stdout.decode(),
     )
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
+def test_what_never_was_is_not_said_to_be_done(here: JobQueue, verb: str) -> None:
+    """Of `2-9` where there is `0-3` the two that there are; of `7-9` there is no job; and 3 cannot be told from 4."""
+    array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
+    if verb == "release":
+        here.part(array, "hold")
+    state = {"cancel": "cancelled", "hold": "held", "release": "queued"}[verb]
+
+    said = speak([verb, f"{array}_2-9"])
+
+    told = f"gpuqueue: {array}_4-9 are no members: there is nothing to {verb}\n"
+    assert (5, f"job {array}_2-3: {state}\n", told) == (said.code, said.stdout.decode(), said.stderr)
+    none = speak([verb, f"{array}_7-9"])
+    assert (3, b"") == (none.code, none.stdout)
+    assert f"there is no job {array}_7-9: the members of {array} are 0-3" in none.stderr
+
+
+def fail(queue: JobQueue) -> int:
+    """Let the next job fail; return which it was."""
+    run = must_claim(queue)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    failed = {"state": JobState.FAILED, "ending": Ending.from_status(256), "duration_s": 1.0, "devices": ()}
+    assert queue.finish(run.job_id, run.token, **failed)  # type: ignore[arg-type]
+    return run.job_id
+
+
+def test_a_range_passes_over_what_is_over_and_what_lies_between(here: JobQueue) -> None:
+    """It means what is there; and what was done is said of that alone."""
+    array = here.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
+    fail(here)
+    assert 0 == speak(["cancel", f"{array}_2"]).code
+
+    said = speak(["hold", f"{array}_0-8"])
+
+    assert (0, f"job {array}_4,6,8: held\n", "") == (said.code, said.stdout.decode(), said.stderr)
+    assert b"" == speak(["hold", f"{array}_0,4"]).stdout, "they are held, and over"
+
+
+def test_what_has_ended_of_an_array_is_not_cancelled_again(here: JobQueue) -> None:
+    """As a single job that has ended. It said `cancelled` of a member that had failed, as often as one asked."""
+    array = here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
+    first, second = fail(here), fail(here)
+    assert (array + 1, array + 2) == (first, second)
+    assert f"job {array}_2: cancelled\n".encode() == speak(["cancel", f"{array}_2"]).stdout
+
+    member, both, again = (speak(["cancel", f"{array}_{part}"]) for part in ("1", "0-1", "2"))
+
+    line = f"gpuqueue: job {array}_1 has failed already: see gpuqueue show {array}_1\n"
+    assert (5, b"", line) == (member.code, member.stdout, member.stderr)
+    nothing = f"gpuqueue: nothing of {array}_0-1 waits or runs: there is nothing to cancel, see gpuqueue show {array}\n"
+    assert (5, b"", nothing) == (both.code, both.stdout, both.stderr)
+    assert (5, b"", nothing.replace("0-1", "2")) == (again.code, again.stdout, again.stderr)
+
+
+def test_a_member_that_cannot_be_moved_has_the_name_that_one_gave_it(here: JobQueue) -> None:
+    """Not the id that it has within: nobody saw that."""
+    array = here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
+    must_claim(here)
+
+    said = speak(["move", f"{array}_0", "--front"])
+
+    line = f"gpuqueue: job {array}_0 is starting: only a job that waits can be moved\n"
+    assert (5, line) == (said.code, said.stderr)
 
 
 def test_a_filter_without_a_terminal_wants_a_yes(here: JobQueue) -> None:
@@ -215,7 +281,12 @@ def test_what_is_named_first_goes_first(here: JobQueue) -> None:
 
     said = speak(["move", "4", "2-3", "--front"])
 
-    assert (0, ["job 3: queued", "job 2: queued", "job 4: queued"]) == (said.code, said.stdout.decode().splitlines())
+    assert (0, [f"job {each}: queued, before all others of its user" for each in (3, 2, 4)]) == (
+        said.code,
+        said.stdout.decode().splitlines(),
+    )
+    assert b"job 2: queued, back at its place by arrival\n" == speak(["move", "2", "--undo"]).stdout
+    assert 0 == speak(["move", "4", "2", "--front"]).code
     assert f"order  level normal; moved to the front of {ME.name}'s own; nobody is before it" in (
         speak(["why", "4"]).stdout.decode()
     )

@@ -93,9 +93,9 @@ def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
     submit(queue)
     claimed = must_claim(queue)
     store = connect(queue.url)
-    for state in ("starting", "succeeded"):
+    for said in ("is starting", "has succeeded"):
         before = digest(store)
-        with pytest.raises(Refused, match=f"job 1 is {state}: only a job that waits can be edited"):
+        with pytest.raises(Refused, match=f"job 1 {said}: only a job that waits can be edited"):
             queue.edit(1, to(name="x"))
         assert before == digest(store)
         ending = Ending.from_status(0)
@@ -251,7 +251,8 @@ def test_edit_by_the_command_line(site: Site) -> None:
         "edit", str(second), *words, "--begin", "2030-01-01", "--gpus", "1", "--device", "gpu", "--pool", ""
     )
 
-    assert f"job {second}: queued\n" == done.stdout
+    changed = f"mem 8G, time 2h, name big, after {first}, retries 2, begin 2030-01-01, gpus 1, device gpu, any pool"
+    assert f"job {second}: queued, {changed}, priority high\n" == done.stdout
     job = job_of(site.queue, second)
     spec = job.spec
     assert (8 * GIB, 7200.0, "big", Level.HIGH, 2) == (
@@ -272,7 +273,7 @@ def test_edit_by_the_command_line(site: Site) -> None:
         ([str(second), "--mem", "80G"], 2, "the largest"),
         ([str(second), "--after", str(second)], 2, "it is that job"),
         (["77", "--mem", "1G"], 3, "there is no job 77"),
-        (["claimed", "--mem", "1G"], 5, "only a job that waits can be edited"),
+        (["claimed", "--mem", "1G"], 5, "can be edited; to run it otherwise: gpuqueue cancel 2, then gpuqueue retry 2"),
     ):
         if wrong[0] == "claimed":
             wrong[0] = str(must_claim(site.queue).job_id)
