@@ -124,8 +124,9 @@ class Axis:
                     "other values one by one, such as 0.1,0.2,0.3"
                 )
             if not piece or "\0" in piece or (span and int(span[2]) < int(span[1])):
+                what = "an empty value" if self.text.replace(",", "") and not piece else "no values"
                 raise BadRequest(
-                    f"{self.name}={brief(self.text)} has no values: write them like lr=1e-3,1e-4 or seed=0..4"
+                    f"{self.name}={brief(self.text)} has {what}: write them like lr=1e-3,1e-4 or seed=0..4"
                 )
 
     @classmethod

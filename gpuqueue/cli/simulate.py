@@ -147,7 +147,11 @@ def _left_out(jobs: Trace, told: Comparison) -> list[str]:
         (jobs.on_cpu, "ran on a CPU"),
         (told.too_large, "fit no device of this site"),
     )
-    return [f"{count} job{'s' if count > 1 else ''} left out: {why}" for count, why in said if count]
+    return [f"{_counted(count, 'job')} left out: {why}" for count, why in said if count]
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def simulation_to_plain(told: Comparison, jobs: Trace) -> dict[str, Any]:
@@ -171,7 +175,7 @@ def _text(told: Comparison, devices: str) -> str:
     """Return the policies as one table and our users as another, in 80 columns, and how to read them."""
     ours = told.outcomes[0]
     speed = ours.all.jobs / told.took_s
-    of_users = f"{ours.all.jobs} jobs of {len(ours.users)} users"
+    of_users = f"{_counted(ours.all.jobs, 'job')} of {_counted(len(ours.users), 'user')}"
     lines = [
         f"{of_users}, {render.hours(ours.all.gpu_s)} GPU-hours, on {short(devices, 36)}",
         "",

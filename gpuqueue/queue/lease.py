@@ -215,8 +215,8 @@ class DeviceStatus:
 
     @property
     def drained(self) -> str | None:
-        """Return in words why it takes no new job by somebody's say, None if nobody drained it."""
-        return "; ".join(each.why or f"drained {each}" for each in self.drains) or None
+        """Return in words why it is drained (``the fan``, ``by ann``), None if nobody drained it."""
+        return "; ".join(each.why or str(each) for each in self.drains) or None
 
     @property
     def free_bytes(self) -> int:

@@ -10,7 +10,7 @@ from gpuqueue.simulator.trace import Request
 from gpuqueue.units import format_bytes, parse_bytes
 from gpuqueue.words import brief
 
-_CARDS = re.compile(r"(?:(\d{1,4})x)?(\S+)", re.ASCII)
+_CARDS = re.compile(r"(?:(\d{1,15})x)?(\S+)", re.ASCII)
 #: Most devices of a site: a claim looks at all of its host's.
 MOST_CARDS = 1024
 
@@ -47,7 +47,11 @@ class Site:
         cards: list[Card] = []
         for number, words in enumerate(text.strip().removeprefix("sim:").split("/")):
             host = f"host{number}"
-            sizes = [size for word in words.split(",") for size in _sizes(word)]
+            kinds = [_kind(word) for word in words.split(",")]
+            count = len(cards) + sum(number for number, _ in kinds)
+            if count > MOST_CARDS:  # before they are made: a slip of the finger must not fill the memory
+                raise BadRequest(f"{brief(text)} has {count} devices or more: at most {MOST_CARDS} can be simulated")
+            sizes = [size for number, size in kinds for _ in range(number)]
             for index, total_bytes in enumerate(sizes):
                 if total_bytes <= headroom_bytes:
                     headroom, total = format_bytes(headroom_bytes), format_bytes(total_bytes)
@@ -61,8 +65,6 @@ class Site:
                         usable_bytes=total_bytes - headroom_bytes,
                     )
                 )
-        if len(cards) > MOST_CARDS:
-            raise BadRequest(f"{brief(text)} has {len(cards)} devices: at most {MOST_CARDS} can be simulated")
         return cls(cards=tuple(cards), slots=slots, headroom_bytes=headroom_bytes)
 
     @property
@@ -86,8 +88,9 @@ class Site:
         )
 
 
-def _sizes(word: str) -> list[int]:
+def _kind(word: str) -> tuple[int, int]:
+    """Return how many cards of one kind there are, and the memory of each in bytes."""
     match = _CARDS.fullmatch(word.strip())
     if match is None or not int(match[1] or 1) or not match[2][0].isdigit():
         raise BadRequest(f"{brief(word)} names no devices: write 4x24G, with commas between kinds, / between hosts")
-    return [parse_bytes(match[2])] * int(match[1] or 1)
+    return int(match[1] or 1), parse_bytes(match[2])

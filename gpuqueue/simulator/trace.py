@@ -114,6 +114,9 @@ def _judge(head: list[str], name: str) -> None:
     twice = next((column for column in head if column and head.count(column) > 1), None)
     if twice:
         raise BadRequest(f"{name} has the column {brief(twice)} twice")
+    both = next((f"{column} and {other}" for column, other in _ALSO.items() if column in head and other in head), None)
+    if both:
+        raise BadRequest(f"{name} has the columns {both}, which say the same: leave out one")
 
 
 def _from_zero(found: list[Request]) -> tuple[Request, ...]:
@@ -160,7 +163,7 @@ def _request(line: _Line, number: int) -> Request:
         mem_bytes=line.read("mem_bytes", _size),
         gpus=line.read("gpus", _gpus, 1),
         duration_s=max(LEAST_S, round(line.read("duration_s", _seconds), 3)),
-        time_limit_s=max(LEAST_S, line.read("time_limit_s", _seconds)) if line.text("time_limit_s") else None,
+        time_limit_s=line.read("time_limit_s", _limit) if line.text("time_limit_s") else None,
         level=line.read("level", _level, Level.NORMAL),
         group=line.read("group", _user) if line.text("group") else "",
         name=line.text("name"),
@@ -181,6 +184,13 @@ def _seconds(text: str) -> float:
     if not math.isfinite(found) or found > MAX_S:
         raise BadRequest(f"{brief(text)} is longer than ten years")
     return found
+
+
+def _limit(text: str) -> float:
+    found = _seconds(text)
+    if found <= 0:
+        raise BadRequest("a time limit must be above 0: leave it empty for none")
+    return max(LEAST_S, found)
 
 
 def _size(text: str) -> int:

@@ -225,7 +225,7 @@ def test_who_is_sent_where_nobody_serves_is_told(site: Site, client: Client) -> 
 
     done = site.cli("edit", str(job), "--device", "cpu")
 
-    assert f"job {job}: queued\n" == done.stdout
+    assert f"job {job}: queued, device cpu\n" == done.stdout
     assert "no CPU is served: the job waits. Serve one with gpuqueue up --devices auto,cpu" in done.stderr
     assert WaitReason.DEVICE is client.get(job).reason
     assert "" == site.cli("edit", str(job), "--device", "gpu").stderr

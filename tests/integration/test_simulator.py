@@ -312,6 +312,15 @@ def test_the_example_is_a_trace_and_a_table(example: str) -> None:
     assert max(map(len, lines)) <= 80
 
 
+def test_one_is_no_plural() -> None:
+    """One job of one user."""
+    lines = "arrival_s,user,mem,duration_s\n0,ann,1G,5\n"
+
+    shown = CliRunner().invoke(commands, ["simulate", "-", "--devices", "24G"], input=lines)
+
+    assert shown.stdout.startswith("1 job of 1 user, "), shown.output
+
+
 def test_the_table_keeps_to_80_columns_where_waits_are_long() -> None:
     """Days of waiting, users with long names, and more of them than have a line."""
     rows = [f"0,user-with-a-long-name-{number},20G,{400000 + number}" for number in range(25)]
@@ -402,6 +411,8 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
         (("-", "--devices", "24G", "--shares", "@x=1"), "name them in groups"),
         (("-", "--devices", "24G", "--json", "--plot", "x.png"), "exclude each other"),
         (("-", "--devices", "24G", "--plot", "x.pdf"), "--plot cannot write"),
+        (("-", "--devices", "99999999x24G"), "'99999999x24G' has 99999999 devices or more: at most 1024 can be"),
+        (("-", "--devices", "24G/" * 1024 + "24G"), "has 1025 devices or more: at most 1024 can be"),
         (("-", "--devices", "1G"), "no job of the trace fits these devices"),
     ],
 )

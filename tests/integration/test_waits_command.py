@@ -9,6 +9,7 @@ from factories import make_spec, must_claim, serve
 from site_of_one import Site
 
 from gpuqueue.job import JobState
+from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.run import Ending
 from gpuqueue.settings import Settings
 from workers.recorder import Recorder
@@ -35,6 +36,29 @@ def end(site: Site, code: int = 0) -> None:
     state = JobState.FAILED if code else JobState.SUCCEEDED
     ending = Ending.from_status(code)
     site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
+
+
+def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site) -> None:
+    """It was accepted, and the job ran once more all the same."""
+    job_id = submit(open_site, "--retries", "2")
+    end(open_site, 256)
+
+    refused = open_site.cli("edit", str(job_id), "--retries", "0", "--name", "x", check=False)
+
+    said = f"gpuqueue: job {job_id} waits for its retry 1 already: gpuqueue cancel {job_id} if it is to run no more, or"
+    assert (5, f"{said} --retries 1 that this is the last\n") == (refused.returncode, refused.stderr)
+    assert "x" != open_site.client.get(job_id).spec.name
+    assert 1 == len(open_site.cli("edit", str(job_id), "--retries", "1").stdout.splitlines())
+
+
+def test_why_says_drained_once(open_site: Site) -> None:
+    """`drained: drained by ann` says it twice."""
+    job_id = submit(open_site)
+    open_site.queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ann")
+
+    told = open_site.cli("why", str(job_id)).stdout
+
+    assert "drained: by ann" in told
 
 
 def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:

@@ -55,6 +55,14 @@ def test_what_only_looks_like_a_range_is_a_value() -> None:
     assert ["../a", "x..y"] == [Axis.parse("data=../a,x..y").value(place) for place in (0, 1)]
 
 
+def test_one_empty_value_is_called_that() -> None:
+    """Not that there are none: two of three are there."""
+    with pytest.raises(BadRequest, match="a='1,,2' has an empty value"):
+        Axis.parse("a=1,,2")
+    with pytest.raises(BadRequest, match="has no values"):
+        Axis.parse("a=")
+
+
 def test_a_sweep_goes_through_all_combinations_the_last_fastest() -> None:
     """In the order given."""
     sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4"), Axis.parse("seed=0..2,7")])

@@ -89,6 +89,9 @@ def test_a_limit_ends_a_run() -> None:
         ([f"{HEAD},level", "1,ann,1G,5,top"], "line 2, column level: 'top' is no level: say low, normal"),
         (["submitted_at,user,mem,duration", "soon,ann,1G,5"], "line 2, column submitted_at: 'soon' is no time"),
         ([HEAD, '1,"ann,1G,5'], "is no CSV"),
+        ([f"{HEAD},time_limit_s", "1,ann,1G,5,0"], "line 2, column time_limit_s: a time limit must be above 0"),
+        (["arrival_s,user,mem,mem_bytes,duration_s", "1,ann,1G,2,5"], "has the columns mem_bytes and mem, which say"),
+        (["arrival_s,user,mem,duration_s,duration", "1,ann,1G,2,5"], "has the columns duration_s and duration, which"),
     ],
 )
 def test_what_makes_no_sense_is_named_by_line_and_column(lines: list[str], words: str) -> None:
