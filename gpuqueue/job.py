@@ -431,7 +431,8 @@ class Job:
     ``begins_at`` is when it may start, where that is to come; ``because`` why it was cancelled, where nobody did.
     ``member`` says whose member it is, ``tally`` how far it has come where it is an array itself. ``front`` is not None
     where it was moved before all others of its user that waited then: of several the highest goes first. ``tags`` are
-    the words that it can be found by, ``note`` is what somebody has to say of it.
+    the words that it can be found by, ``note`` is what somebody has to say of it. ``lifted`` is the level to which
+    waiting has lifted it, None where it counts as was asked for; only the queue tells, of what waits.
     """
 
     id: int
@@ -456,6 +457,7 @@ class Job:
     front: int | None = None
     tags: tuple[str, ...] = ()
     note: str | None = None
+    lifted: Level | None = None
 
     @property
     def label(self) -> str:

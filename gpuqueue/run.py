@@ -196,7 +196,10 @@ class Run:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Note:
-    """Something about a run that its owner should know, such as that it holds more memory than it asked for."""
+    """Something that its owner should know of a run, such as that it holds too much, or of a job that waits.
+
+    ``attempt`` is 0 where there was no run yet.
+    """
 
     at: datetime
     attempt: int

@@ -51,8 +51,15 @@ def get(connection: sa.Connection, job_id: int) -> Record | None:
 
 
 def _notes(connection: sa.Connection, job_id: int) -> tuple[Note, ...]:
-    told = (event for event in events(connection, job_id) if event.act is Act.NOTE)
-    return tuple(Note(at=event.at, attempt=event.attempt, text=event.fields.get("detail", "")) for event in told)
+    told = (event for event in events(connection, job_id) if event.act in {Act.NOTE, Act.LIFT})
+    return tuple(Note(at=event.at, attempt=event.attempt, text=_text(event)) for event in told)
+
+
+def _text(event: Event) -> str:
+    level = event.fields.get("level", "")
+    if event.act is not Act.LIFT or level not in {str(each.value) for each in Level}:
+        return event.fields.get("detail", "")
+    return f"waited long: lifted to level {Level(int(level))}"
 
 
 def survivors(connection: sa.Connection) -> Iterator[list[Survivor]]:

@@ -106,10 +106,10 @@ def _note(line: Line, width: int) -> str:
         return fitted(line.progress, width)
     if line.stands.is_active:
         return ""
-    level = line.job.spec.level
+    level = line.job.lifted or line.job.spec.level
     stands_so = line.stands is line.job.state  # else it is what is held of an array, whose others go on
     why = render.waits_for(line.job, line.listing.at) if stands_so else str(line.stands)
-    words = (why, "" if level is Level.NORMAL else f"level {level}")
+    words = (why, "" if line.job.spec.level is level is Level.NORMAL else render.level_of(line.job))
     return ", ".join(word for word in words if word)
 
 

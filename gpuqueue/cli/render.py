@@ -69,6 +69,11 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
     return "\n".join(line(row) for row in (head, *rows))
 
 
+def level_of(job: Job) -> str:
+    """Return the level that was asked for, and the one that waiting has lifted it to: ``level low, lifted to high``."""
+    return f"level {job.spec.level}" + (f", lifted to {job.lifted}" if job.lifted is not None else "")
+
+
 def state(job: Job) -> str:
     """Return the job's state, coloured where it matters."""
     return click.style(str(job.state), fg=COLOURS.get(job.state))
@@ -150,6 +155,7 @@ def story(record: Record, live: Live | None = None) -> str:
     job, spec = record.job, record.job.spec
     never_began = job.state is JobState.CANCELLED and not job.attempt and job.spec.array is None
     why = job.because or waits_for(job, datetime.now(timezone.utc)) or ("before it started" if never_began else "")
+    known = {run.attempt for run in record.runs}
     lines = [
         f"job {job.label}  {plain(spec.name)}",
         f"  state      {state(job)}" + (f" ({why})" if why and why != str(job.state) else ""),
@@ -160,7 +166,7 @@ def story(record: Record, live: Live | None = None) -> str:
         f"  asked      {size_of(spec)} on {places_of(spec)}{put_of(spec.placement)}"
         + (f", at most {format_duration(spec.time_limit_s)}" if spec.time_limit_s else "")
         + (f", {spec.signal} before that" if spec.signal else "")
-        + f", level {spec.level}",
+        + f", {level_of(job)}",
         *_wait_lines(job),
         *array_story(job),
         *([f"  tags       {' '.join(job.tags)}"] if job.tags else []),
@@ -168,6 +174,7 @@ def story(record: Record, live: Live | None = None) -> str:
         *_notice_lines(record),
         *([f"  retry of   job {spec.retry_of}"] if spec.retry_of is not None else []),
         f"  submitted  {when(job.submitted_at)}",
+        *(f"  note       {when(note.at)} {plain(note.text)}" for note in record.notes if note.attempt not in known),
         f"  started    {when(job.started_at)}",
         f"  ended      {when(job.ended_at)}",
         *_live_lines(job, live),

@@ -226,6 +226,7 @@ def job(job_id: int, fields: Mapping[str, str], spec: str | None) -> Job:
             front=int(fields["fr"]) if fields.get("fr") else None,
             tags=tuple(filter(None, fields["tg"].split(","))) if "tg" in fields else wanted.tags,
             note=fields.get("nt") or None,
+            lifted=Level(int(fields["lv"])) if waits and int(fields.get("lf") or 0) else None,
         )
 
 

@@ -9,6 +9,8 @@ from factories import make_spec, must_claim, serve
 from site_of_one import Site
 
 from gpuqueue.job import JobState
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.run import Ending
 from gpuqueue.settings import Settings
@@ -59,6 +61,26 @@ def test_why_says_drained_once(open_site: Site) -> None:
     told = open_site.cli("why", str(job_id)).stdout
 
     assert "drained: by ann" in told
+
+
+def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
+    """`queue` and `show` said low where `why` said high, and nothing said since when."""
+    job_id = submit(open_site, "--priority", "low")
+    store = connect(open_site.queue.url)
+    store.hset(keys.job(job_id), "ts", open_site.queue.now_ms() - 90 * 1000)
+    store.close()
+    assert [1, 0] == [open_site.queue.age(after_s=60) for _ in range(2)]
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    while recorder.record(0):
+        pass
+
+    assert "level low, lifted to normal" in open_site.cli("queue").stdout
+    shown = open_site.cli("show", str(job_id)).stdout
+    assert ", level low, lifted to normal\n" in shown
+    assert "waited long: lifted to level normal\n" in shown
+    assert "level normal" in open_site.cli("why", str(job_id)).stdout
+    (note,) = json.loads(open_site.cli("show", str(job_id), "--json").stdout)["notes"]
+    assert (0, "waited long: lifted to level normal") == (note["attempt"], note["text"])
 
 
 def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:
