@@ -10,7 +10,7 @@ import click
 
 from gpuqueue.checkout import Checkout
 from gpuqueue.cli.arrays import story as array_story
-from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource
+from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.notice import Notice, NoticeKind
 from gpuqueue.placement import Placement
@@ -309,6 +309,8 @@ def _activity(activity: Activity) -> str:
 #: From nothing to all; the heights of a line of memory.
 BLOCKS = "▁▂▃▄▅▆▇█"
 LINE_WIDTH = 48
+#: Looks at a run come at least so often, in seconds; what lies farther apart are not two looks in a row.
+LOOK_S = 1.5
 
 
 def memory_line(device: RunDevice, duration_s: float | None = None) -> str:
@@ -319,7 +321,8 @@ def memory_line(device: RunDevice, duration_s: float | None = None) -> str:
     line = device.timeline
     if line is None or not any(line.bytes):
         return ""
-    steps = [*line.bytes, *[None] * (int((duration_s or 0.0) / line.step_s) - len(line.bytes))]
+    looked = _between_looks(line)
+    steps = [*looked, *[None] * (int((duration_s or 0.0) / line.step_s) - len(looked))]
     width = min(LINE_WIDTH, len(steps))
     largest = max(each for each in line.bytes if each is not None)
     blocks = []
@@ -329,3 +332,15 @@ def memory_line(device: RunDevice, duration_s: float | None = None) -> str:
         ]
         blocks.append(BLOCKS[max(known) * (len(BLOCKS) - 1) // largest] if known else " ")
     return f"memory {''.join(blocks)} over {format_duration(len(steps) * line.step_s)}"
+
+
+def _between_looks(line: Timeline) -> list[int | None]:
+    """Return the steps of *line*, each of those between two looks in a row with what the first one saw."""
+    steps, last = list(line.bytes), 0
+    for place, seen in enumerate(line.bytes):
+        if seen is None:
+            continue
+        if (place - last) * line.step_s <= LOOK_S:
+            steps[last:place] = [line.bytes[last]] * (place - last)
+        last = place
+    return steps

@@ -24,7 +24,7 @@ from from_code import PROGRAMS, leaves
 
 from gpuqueue import codec
 from gpuqueue.array import Array
-from gpuqueue.book.tables import metadata
+from gpuqueue.book.tables import REVISION, metadata
 from gpuqueue.cli.doctor import MARKS
 from gpuqueue.cli.doctor import _plain as doctor_plain
 from gpuqueue.cli.history import CSV_COLUMNS
@@ -390,6 +390,11 @@ def test_every_table_and_column_is_described() -> None:
     described = {head: first_words(text) for head, text in sections(REFERENCE / "database.md").items()}
 
     assert expected == {head: columns for head, columns in described.items() if columns}
+
+
+def test_the_tutorial_shows_the_tables_of_today() -> None:
+    """Its first screen is what a newcomer compares with their own."""
+    assert [REVISION] == re.findall(r"tables at revision (\d+)", (DOCS / "tutorial.md").read_text())
 
 
 def test_what_travels_and_what_the_job_finds_is_described() -> None:

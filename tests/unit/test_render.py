@@ -28,6 +28,14 @@ def test_a_line_of_memory_is_as_long_as_the_run() -> None:
     assert "" == memory_line(RunDevice(uuid="GPU-1", lease_bytes=8), 6.2)
 
 
+def test_a_line_of_memory_has_no_gap_between_two_looks() -> None:
+    """Ten looks a second and then one: every other block of a short run was blank, as if nobody had looked."""
+    steps = (None, 4, 8, None, None, 4, *[None] * 5, 8)
+    device = RunDevice(uuid="GPU-1", lease_bytes=8, timeline=Timeline(step_s=0.4, bytes=steps))
+
+    assert "memory  ▄███▄     █ over 4.8s" == memory_line(device)
+
+
 def test_samples_in_quick_succession_have_a_time_between_them() -> None:
     """It said "every 0.0s" of 21 samples in a second."""
     assert ["48ms", "0.2s", "5.0s"] == [_pause(each) for each in (0.048, 0.2, 5.0)]

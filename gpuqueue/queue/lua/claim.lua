@@ -349,13 +349,14 @@ local function worth_judging(shape)
 end
 
 local ASKED = 2 -- of so many users each is asked for what fits; mostly one of them has it
--- Where few shapes fit: which, and then who waits with one of them, least served first.
 local function who_has(lv, shapes)
   local sets, has = {}, {}
   for i = 1, #shapes do sets[i] = key3('su', lv, shapes[i]) end
   for _, user in ipairs(call('SUNION', unpack(sets))) do has[user] = true end
   return has
 end
+
+-- Where few shapes fit: which, and then who waits with one of them, least served first.
 local function search(lv, from)
   local fitting = {}
   for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', available)) do
