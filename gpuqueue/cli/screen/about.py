@@ -33,6 +33,6 @@ def told(client: Client, job_id: int, about: About) -> str:
         if about is About.STORY:
             record = client.show(job_id)
             return click.unstyle(render.story(record, live.look(client, record.job)))
-        return "\n".join(log_lines(last_bytes(client.log_path(job_id), LOG_BYTES)))
+        return "\n".join(log_lines(last_bytes(client.log_path(job_id), LOG_BYTES))) or "nothing was written yet"
     except GpuQueueError as error:
         return plain(str(error))
