@@ -34,6 +34,8 @@ VARIABLE = "_GPUQUEUE_COMPLETE"
 LIMIT_S = 0.6
 #: Of how many jobs the ids are offered, the oldest first.
 MOST_JOBS = 1000
+#: Of how many ended jobs.
+MOST_ENDED = 50
 #: Longest explanation beside an id, in characters.
 WIDTH = 40
 
@@ -63,6 +65,19 @@ def live_ids(*states: str) -> Completer:
         )
 
     return offered
+
+
+def ended_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Complete the id of a job that ended badly not long ago, the last one first."""
+    named = set(map(str, ctx.params.get(param.name or "") or ()))
+    return _starting(
+        incomplete,
+        (
+            (job.label, f"{job.state}, {job.spec.account.name}, {job.spec.name}")
+            for job in _ended()
+            if job.label not in named
+        ),
+    )
 
 
 def users(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
@@ -137,18 +152,26 @@ def _jobs() -> list[Job]:
     return _seen(lambda client: client.jobs(limit=MOST_JOBS)) or []
 
 
+def _ended() -> list[Job]:
+    from gpuqueue.job import JobState  # noqa: PLC0415 - as in _seen
+
+    badly = (JobState.FAILED, JobState.LOST, JobState.CANCELLED)
+    records = _seen(lambda client: client.history(states=badly, limit=MOST_ENDED), of_book=True)
+    return [record.job for record in records or ()]
+
+
 def _devices() -> list[DeviceStatus]:
     return _seen(lambda client: client.devices()) or []
 
 
-def _seen(ask: Callable[[Client], T]) -> T | None:
-    """Ask the store; None if it does not answer in time."""
+def _seen(ask: Callable[[Client], T], *, of_book: bool = False) -> T | None:
+    """Ask the store, or the book; None if it does not answer in time."""
     from gpuqueue.client import Client  # noqa: PLC0415 - a shell that completes an option asks no store
     from gpuqueue.errors import GpuQueueError  # noqa: PLC0415 - as above
     from gpuqueue.look import Look  # noqa: PLC0415 - as above
 
     with contextlib.suppress(GpuQueueError), Client() as client:
-        client.queue  # noqa: B018 - the import may take long, and is no fault of the store
+        client.book if of_book else client.queue  # noqa: B018 - the import may take long, and is no fault of the store
         return Look(lambda: ask(client), LIMIT_S).seen()
     return None
 

@@ -7,6 +7,7 @@ import sys
 import click
 
 from gpuqueue.cli.acting import on_each
+from gpuqueue.cli.completing import ended_ids
 from gpuqueue.cli.wait_options import tell_found
 from gpuqueue.client.choosing import Which
 from gpuqueue.client.retrying import Retrying
@@ -14,7 +15,7 @@ from gpuqueue.job import Level
 
 
 @click.command()
-@click.argument("ids", metavar="ID…", nargs=-1, required=True)
+@click.argument("ids", metavar="ID…", nargs=-1, required=True, shell_complete=ended_ids)
 @click.option("-m", "--mem", metavar="SIZE", help="Memory on each device; as before if not said.")
 @click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit; as before if not said.")
 @click.option("-p", "--priority", type=click.Choice([str(level) for level in Level]), help="As before if not said.")

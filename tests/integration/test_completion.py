@@ -12,7 +12,10 @@ from factories import BOB, make_device, make_offer, make_spec, must_claim, serve
 from site_of_one import BIN, Site
 from terminal import Terminal
 
+from gpuqueue.book import migrate
+from gpuqueue.book.book import Book
 from gpuqueue.cli.completing import LIMIT_S, VARIABLE
+from workers.recorder import Recorder
 
 GPUQUEUE = str(BIN / "gpuqueue")
 
@@ -89,6 +92,19 @@ def test_what_lives_is_offered(three: Site, line: str, items: list[str]) -> None
     """Each place gets what may stand there, and no more."""
     found = offered(three, line)
     assert items == found or (items == [] and not any(item.startswith("plain,1") for item in found))
+
+
+def test_retry_is_offered_what_ended_badly(three: Site) -> None:
+    """The one command that is for jobs that are over."""
+    assert not any(offered(three, "gpuqueue retry "))  # no book yet
+    three.queue.cancel(2)
+    migrate.upgrade(three.settings.database_url)
+    book = Book(three.settings.database_url)
+    Recorder(three.settings, three.queue, book).record(0)
+    book.close()
+
+    assert ["plain,2"] == offered(three, "gpuqueue retry ")
+    assert not any(offered(three, "gpuqueue retry 2 "))
 
 
 def test_other_hosts_devices_go_by_uuid(site: Site) -> None:
