@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gpuqueue.book.connect import open_engine, writing
+from gpuqueue.book.connect import open_engine
 from gpuqueue.book.tables import jobs, run_devices, runs
 from gpuqueue.units import GIB
 
@@ -106,7 +106,7 @@ def fill(url: str, count: int) -> None:
     engine = open_engine(url)
     made = rows(count)
     began = time.perf_counter()
-    with writing(engine) as connection:
+    with engine.begin() as connection:  # not as the recorder writes: that gives up after half a minute
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA cache_size = -400000")
         indexes = [index for table in (jobs, runs, run_devices) for index in table.indexes]
