@@ -232,9 +232,8 @@ def _from_the_time_on(connection: sa.Connection, query: HistoryQuery) -> Iterato
         return
     if far is not None:
         period = period & (column < far if query.reverse else column >= far)
-    # As it stands, SQLite would walk along the ids for the first one of them: what this is to spare.
-    name = _unindexed(jobs.c.id) if connection.dialect.name == "sqlite" else jobs.c.id
-    end = (sa.func.min if query.reverse else sa.func.max)(name)
+    # As it stands, a database would walk along the ids for the first one of them: what this is to spare.
+    end = (sa.func.min if query.reverse else sa.func.max)(_unindexed(jobs.c.id))
     first = sa.select(end).where(period).correlate(None).scalar_subquery()
     yield jobs.c.id >= first if query.reverse else jobs.c.id <= first
 
