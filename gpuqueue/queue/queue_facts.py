@@ -15,7 +15,7 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import DeviceStatus
-from gpuqueue.queue.surroundings import ends_later
+from gpuqueue.queue.surroundings import is_paused
 
 if TYPE_CHECKING:
     import redis
@@ -77,7 +77,7 @@ class QueueFacts:
     @property
     def is_paused(self) -> bool:
         """Whether nothing is claimed yet, since the store was rebuilt a moment ago."""
-        return ends_later(self.claims_from_ms, self.reaped_ms, now_ms=self.now_ms)
+        return is_paused(self.claims_from_ms, self.reaped_ms, now_ms=self.now_ms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -89,7 +89,8 @@ class Recovery(Store):
         """Return how long nothing is claimed yet, because the store was rebuilt a moment ago; 0 if that is over."""
         claims, ticked = cast("list[str | None]", self._redis.hmget(keys.META, "claims", "reap"))
         now_ms = self.now_ms()
-        return max(1, int(claims or 0) - now_ms) / 1000 if is_paused(claims, ticked, now_ms=now_ms) else 0.0
+        claims_ms = int(claims or 0)
+        return max(1, claims_ms - now_ms) / 1000 if is_paused(claims_ms, int(ticked or 0), now_ms=now_ms) else 0.0
 
     @answering
     def adopt(self, stray: Stray, *, lease_s: float) -> JobState | None:

@@ -52,16 +52,11 @@ def announced(facts: Iterable[str]) -> list[tuple[str, Device]]:
     return found
 
 
-def is_paused(claims: str | None, ticked: str | None, *, now_ms: int) -> bool:
+def is_paused(claims_ms: int | None, ticked_ms: int | None, *, now_ms: int) -> bool:
     """Return whether nothing is claimed yet, by the fields ``claims`` and ``reap`` of a store that was rebuilt.
 
-    As ``pausing`` in ``lua/lib.lua``.
+    As ``pausing`` in ``lua/lib.lua``: a pause lasts until a tick has seen its end.
     """
-    return ends_later(int(claims or 0), int(ticked or 0), now_ms=now_ms)
-
-
-def ends_later(claims_ms: int | None, ticked_ms: int | None, *, now_ms: int) -> bool:
-    """Return whether a pause until *claims_ms* goes on: it lasts until a tick has seen its end."""
     return (claims_ms or 0) > min(now_ms, ticked_ms or 0)
 
 
@@ -101,7 +96,7 @@ class Surroundings:
         (seconds, micros), facts, drained, kept, claims, limits = answers
         self.now_ms = int(seconds) * 1000 + int(micros) // 1000
         self._limits = limits
-        self._paused = is_paused(*claims, now_ms=self.now_ms)
+        self._paused = is_paused(*(int(each or 0) for each in claims), now_ms=self.now_ms)
         self.held_bytes: dict[int, int] = {}
         self._announced = announced(facts)
         self._records: list[tuple[Device, str]] = []
