@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from factories import serve
 from site_of_one import Site
 
 from gpuqueue.embedded.store import EmbeddedStore
@@ -65,3 +66,16 @@ def site(store_url: str, tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path / "state", store_url)
     yield made
     made.stop()
+
+
+@pytest.fixture
+def here(
+    queue: JobQueue, store_url: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> JobQueue:
+    """Return a queue that the command line uses, with a device that nobody works for."""
+    shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
+    monkeypatch.setenv("GPUQUEUE_REDIS_URL", store_url)
+    monkeypatch.setenv("GPUQUEUE_DATABASE_URL", f"sqlite:///{tmp_path / 'book.db'}")
+    monkeypatch.setenv("GPUQUEUE_HOST", "nodeA")
+    serve(queue)
+    return queue

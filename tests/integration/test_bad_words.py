@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import odd
 import pytest
-from factories import make_spec, must_claim, serve
+from factories import make_spec, must_claim
 from hypothesis import given
 from hypothesis import strategies as st
 from spoken import documented, harmless, speak
@@ -61,20 +60,13 @@ ELSEWHERE = {"run", "attach", "estimate", "simulate", "up", "down", "status", "d
 
 
 @pytest.fixture
-def here(
-    queue: JobQueue, store_url: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> JobQueue:
+def here(here: JobQueue) -> JobQueue:
     """Return a queue with a waiting, a running and a cancelled job, and let the command line use it."""
-    shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
-    monkeypatch.setenv("GPUQUEUE_REDIS_URL", store_url)
-    monkeypatch.setenv("GPUQUEUE_DATABASE_URL", f"sqlite:///{tmp_path / 'book.db'}")
-    monkeypatch.setenv("GPUQUEUE_HOST", "nodeA")
-    serve(queue)
-    queue.submit(make_spec(name="\x1b]0;owned\x07\n\u202e"))
-    must_claim(queue)
-    queue.submit(make_spec())
-    queue.cancel(queue.submit(make_spec()).id)
-    return queue
+    here.submit(make_spec(name="\x1b]0;owned\x07\n\u202e"))
+    must_claim(here)
+    here.submit(make_spec())
+    here.cancel(here.submit(make_spec()).id)
+    return here
 
 
 def test_every_command_is_tried_here_or_elsewhere() -> None:

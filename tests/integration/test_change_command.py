@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
-from factories import BOB, make_spec, must_claim, serve
+from factories import BOB, make_spec, must_claim
 from spoken import speak
 from terminal import Terminal
 
@@ -20,19 +19,6 @@ from gpuqueue.run import Ending
 from gpuqueue.submission import current_account
 
 ME = current_account("laptop")
-
-
-@pytest.fixture
-def here(
-    queue: JobQueue, store_url: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> JobQueue:
-    """Return a queue that the command line uses, with a device that nobody works for."""
-    shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
-    monkeypatch.setenv("GPUQUEUE_REDIS_URL", store_url)
-    monkeypatch.setenv("GPUQUEUE_DATABASE_URL", f"sqlite:///{tmp_path / 'book.db'}")
-    monkeypatch.setenv("GPUQUEUE_HOST", "nodeA")
-    serve(queue)
-    return queue
 
 
 def put(queue: JobQueue, *names: str, account: Account = ME) -> list[int]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
-
 import pytest
-from factories import make_spec, serve
+from factories import make_spec
 from spoken import speak
 
 from gpuqueue.job import JobState
@@ -14,19 +11,6 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.submission import current_account
 
 ME = current_account("laptop")
-
-
-@pytest.fixture
-def here(
-    queue: JobQueue, store_url: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> JobQueue:
-    """Return a queue that the command line uses, with a device that nobody works for."""
-    shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
-    monkeypatch.setenv("GPUQUEUE_REDIS_URL", store_url)
-    monkeypatch.setenv("GPUQUEUE_DATABASE_URL", f"sqlite:///{tmp_path / 'book.db'}")
-    monkeypatch.setenv("GPUQUEUE_HOST", "nodeA")
-    serve(queue)
-    return queue
 
 
 SWEEP = ["submit", "--mem", "1G", "--sweep", "lr=1,2", "--", "python", "t.py"]
