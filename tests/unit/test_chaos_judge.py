@@ -106,6 +106,14 @@ def lost_once(**changes: Any) -> Evidence:
     return evidence(**{**whole, **changes})
 
 
+def test_no_job_of_the_plan_asks_to_be_run_again() -> None:
+    """Two of 950 jobs drew 75, came back after each end for as long as somebody released them, and counted as lost."""
+    drawn = {plan.exit_code for plan in plan_jobs(7, 4000, longest_s=5.0)}
+
+    assert len(drawn) > 100  # of 1 to 120, and 0
+    assert 75 not in drawn
+
+
 def test_what_went_well_has_no_finding() -> None:
     """Also with a run that was lost because its shim was killed: that is counted, and is no fault."""
     assert () == judge(evidence()).findings
