@@ -44,9 +44,35 @@ def complete(group: click.Group, program: str) -> int:
     """Answer the shell's question in VARIABLE; return the exit code."""
     with contextlib.redirect_stderr(io.StringIO()):
         try:
-            return shell_completion.shell_complete(group, {}, program, VARIABLE, os.environ.get(VARIABLE, ""))
+            from gpuqueue.cli.shells import KINDS  # noqa: PLC0415 - as in _seen
+
+            shell, _, wish = os.environ.get(VARIABLE, "").partition("_")
+            if shell not in KINDS or wish != "complete":
+                return 1
+            click.echo(KINDS[shell](group, {}, program, VARIABLE).complete().encode())
         except Exception:  # noqa: BLE001 - the shell asks, in the middle of somebody's typing: silence is the answer
             return 1
+    return 0
+
+
+def one_of(values: Iterable[str]) -> Completer:
+    """Return what completes one of fixed words."""
+    words = tuple((str(value), "") for value in values)
+    return lambda _ctx, _param, incomplete: _starting(incomplete, words)
+
+
+def listed(one: Completer) -> Completer:
+    """Return what completes the last of several values with commas between them, of which *one* completes each."""
+
+    def offered(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+        before, comma, last = incomplete.rpartition(",")
+        named = before.split(",")
+        items = [item for item in one(ctx, param, last) if item.value not in named]
+        for item in items:
+            item.value = f"{before}{comma}{item.value}"
+        return items
+
+    return offered
 
 
 def live_ids(*states: str) -> Completer:
@@ -80,33 +106,40 @@ def ended_ids(ctx: click.Context, param: click.Parameter, incomplete: str) -> It
     )
 
 
+def awaited(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Complete for which job another waits, and behind a colon for which of its endings."""
+    job_id, colon, _ = incomplete.partition(":")
+    if not colon:
+        return live_ids()(ctx, param, incomplete)
+    from gpuqueue.waits import Condition  # noqa: PLC0415 - as in _seen
+
+    return _starting(incomplete, ((f"{job_id}:{each}", "") for each in Condition))
+
+
 def users(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
     """Complete the name of a user who has a job in the queue."""
     return _starting(incomplete, ((name, "") for name in sorted({job.spec.account.name for job in _jobs()})))
 
 
 def device_names(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
-    """Complete a device as ``drain`` takes it: by its index if it is on this host, else by its UUID.
+    """Complete a device as ``drain`` takes it: by its index if it is on this host, else by ``HOST:INDEX``.
 
-    ``HOST:INDEX`` is left out: most shells break words at a colon.
+    Whoever has begun with a host or a UUID goes on with that.
     """
 
-    def name(client: Client, each: DeviceStatus) -> str:
-        return str(each.device.index) if each.host == client.settings.host else each.device.uuid
+    def names(client: Client, each: DeviceStatus) -> list[str]:
+        here = [str(each.device.index)] if each.host == client.settings.host else []
+        return [*here, f"{each.host}:{each.device.index}", each.device.uuid]
 
-    found = _seen(lambda client: [(name(client, each), _where(each)) for each in client.devices()])
-    return _starting(incomplete, found or ())
-
-
-def device_uuids(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
-    """Complete the UUID of a device."""
-    return _starting(incomplete, ((each.device.uuid, _where(each)) for each in _devices()))
+    found = _seen(lambda client: [(names(client, each), _where(each)) for each in client.devices()])
+    return _starting(
+        incomplete, ((name, where) for every, where in found or () for name in (every if incomplete else every[:1]))
+    )
 
 
-def placements(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:
-    """Complete on which device a job shall run: a kind, or a device as :func:`device_names` has it."""
-    kinds = [(kind, "") for kind in ("gpu", "cpu", "any")]
-    return _starting(incomplete, kinds) + device_names(_ctx, _param, incomplete)
+def placements(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Complete on which device a job shall run: a kind, or devices as :func:`device_names` has them."""
+    return one_of(("gpu", "cpu", "any"))(ctx, param, incomplete) + listed(device_names)(ctx, param, incomplete)
 
 
 def models(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> Items:

@@ -14,7 +14,7 @@ import click
 from gpuqueue.checks import MAX_ID
 from gpuqueue.cli import columns as all_columns
 from gpuqueue.cli.columns import COLUMNS, chosen
-from gpuqueue.cli.completing import device_uuids, hosts, models, tags, users
+from gpuqueue.cli.completing import device_names, hosts, listed, models, one_of, tags, users
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
@@ -67,7 +67,7 @@ _WHICH = (
         "--device",
         metavar="WHICH",
         help="On this device: HOST:INDEX, an index on this host, a UUID or its start.",
-        shell_complete=device_uuids,
+        shell_complete=device_names,
     ),
     click.option(
         "--model", metavar="TEXT", help="On devices with this in their name, such as A100.", shell_complete=models
@@ -110,7 +110,12 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("-l", "--limit", type=click.IntRange(1, 10**9), default=50, show_default=True, help="How many.")
 @click.option("--after", "after_id", type=_ID, metavar="ID", help="Go on after this job: the next page.")
 @click.option("--before", "before_id", type=_ID, metavar="ID", help="Only jobs older than this one.")
-@click.option("--columns", metavar="LIST", help="Which columns, such as id,user,peak: for table and CSV.")
+@click.option(
+    "--columns",
+    metavar="LIST",
+    help="Which columns, such as id,user,peak: for table and CSV.",
+    shell_complete=listed(one_of(COLUMNS)),
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a job.")
 def history(  # noqa: PLR0913 - each is one option

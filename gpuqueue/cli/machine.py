@@ -13,6 +13,7 @@ from dataclasses import asdict
 import click
 
 from gpuqueue.cli import render
+from gpuqueue.cli.completing import listed, one_of
 from gpuqueue.cli.device_table import device_table
 from gpuqueue.cli.drain import drain_lines, drain_plain
 from gpuqueue.cli.fitting import terminal_width
@@ -31,7 +32,10 @@ from gpuqueue.words import plain, short
 
 @click.command()
 @click.option(
-    "--devices", metavar="SPEC", help="auto, gpu, cpu, or simulated ones such as sim:4x24G; gpu,cpu serves both."
+    "--devices",
+    metavar="SPEC",
+    help="auto, gpu, cpu, or simulated ones such as sim:4x24G; gpu,cpu serves both.",
+    shell_complete=listed(one_of(("auto", "gpu", "cpu"))),
 )
 @click.option("--foreground", is_flag=True, help="Stay here until SIGTERM or Ctrl-C, for systemd and containers.")
 def up(devices: str | None, *, foreground: bool) -> None:

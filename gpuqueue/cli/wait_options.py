@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli.completing import live_ids
+from gpuqueue.cli.completing import awaited, listed, one_of
 from gpuqueue.command import say
 from gpuqueue.job import Job
-from gpuqueue.retries import DEFAULT_ON
+from gpuqueue.retries import DEFAULT_ON, RetryOn
 from gpuqueue.wishes import NONE, TIMES
 from gpuqueue.words import plain
 
@@ -21,7 +21,7 @@ after = click.option(
     multiple=True,
     metavar="ID[:ok|any|fail]",
     help="Wait until that job has ended: well (ok, the default), in any way, or badly. Repeat it, or use commas.",
-    shell_complete=live_ids(),
+    shell_complete=listed(awaited),
 )
 begin = click.option("--begin", metavar="TIME", help=f"Not before: {TIMES}.")
 retries = click.option("--retries", type=int, metavar="N", help="Run it again after a failure, at most N times.")
@@ -30,6 +30,7 @@ retry_on = click.option(
     metavar="ENDINGS",
     help=f"After which endings: failed, signalled, out_of_memory, timed_out, refused, lost, any. "
     f"[default: {','.join(map(str, DEFAULT_ON))}]",
+    shell_complete=listed(one_of(RetryOn)),
 )
 
 #: Those of submit.
