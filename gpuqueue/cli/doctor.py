@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.doctor.examination import EXIT_CODES, examine
 from gpuqueue.doctor.repairs import repair
 from gpuqueue.finding import Finding, Grade, to_plain
@@ -33,7 +34,7 @@ LABEL = 18
 @click.option("--deep", is_flag=True, help="Also try what takes long: import torch, look through the whole book.")
 @click.option("--fix", is_flag=True, help="First make the repairs that are safe, and tell each.")
 @click.option("-q", "--quiet", is_flag=True, help="Tell only what is wrong.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@json_option
 def doctor(*, deep: bool, fix: bool, quiet: bool, as_json: bool) -> None:
     """Tell what is wrong on this site, and what to do about it.
 

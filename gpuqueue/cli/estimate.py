@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli import render
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.submit import WithRest
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, DryRunFailed
@@ -64,7 +65,7 @@ SHOWN = 5
     "--batch-option", metavar="NAME", default="--batch-size", show_default=True, help="What the script calls it."
 )
 @click.option("--python", metavar="PATH", help="Interpreter of the script; the active environment's by default.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@json_option
 @click.pass_context
 def estimate(
     ctx: click.Context,

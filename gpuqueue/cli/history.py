@@ -16,6 +16,7 @@ from gpuqueue.cli import columns as all_columns
 from gpuqueue.cli.columns import COLUMNS, chosen
 from gpuqueue.cli.completing import device_names, hosts, listed, models, one_of, tags, users
 from gpuqueue.cli.fitting import terminal_width
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
 from gpuqueue.codec import record_to_plain
@@ -116,7 +117,7 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Which columns, such as id,user,peak: for table and CSV.",
     shell_complete=listed(one_of(COLUMNS)),
 )
-@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a job.")
 def history(  # noqa: PLR0913 - each is one option
     *,

@@ -15,6 +15,7 @@ from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.held import tell_again, tell_away, tell_held, tell_the_book
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.period import EXAMPLES, moment
 from gpuqueue.client.watching import Watching
 from gpuqueue.command import put, say
@@ -41,7 +42,6 @@ SHOWN_LINES, PIPE_WIDTH = 8, 200
 job_id = click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids())
 #: No time at all, as one may write it.
 NOW = frozenset({"0", "0s"})
-json_option = click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
 
 
 @click.command()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import click
 
 from gpuqueue.cli import render
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.client.looking import Looking
 from gpuqueue.limits import EVERYBODY, Bound, LimitsInUse, PoolLimits
 from gpuqueue.units import format_bytes, format_duration
@@ -15,7 +16,7 @@ from gpuqueue.words import plain
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@json_option
 def limits(*, as_json: bool) -> None:
     """Tell what users, groups and pools may have at a time here, and what is used of it.
 

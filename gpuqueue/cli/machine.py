@@ -17,6 +17,7 @@ from gpuqueue.cli.completing import listed, one_of
 from gpuqueue.cli.device_table import device_table
 from gpuqueue.cli.drain import drain_lines, drain_plain
 from gpuqueue.cli.fitting import terminal_width
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.client import Client
 from gpuqueue.codec import device_to_plain
 from gpuqueue.command import say
@@ -156,7 +157,7 @@ def _tell(what: str, how: str, where: str) -> None:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@json_option
 def status(*, as_json: bool) -> None:
     """Tell what runs here. Exit code 4 if the store does not answer.
 
@@ -271,7 +272,7 @@ def _forget(machine: Machine) -> None:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@json_option
 def gpus(*, as_json: bool) -> None:
     """List the devices: what is promised on each, what strangers hold, what a new job could get.
 

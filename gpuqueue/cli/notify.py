@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli import render
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.notice_options import targets
 from gpuqueue.client import Client
 from gpuqueue.command import say, sentence
@@ -19,7 +20,7 @@ from gpuqueue.notice import Notice, NoticeKind, masked
 
 @click.command()
 @click.option("--test", "to", metavar="WHAT", help="Send a message there now, from here.", shell_complete=targets)
-@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@json_option
 def notify(to: str | None, *, as_json: bool) -> None:
     """List the targets that jobs may name with --on-end, or send a test message to one.
 

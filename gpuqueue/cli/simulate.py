@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli import picture, render
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.settings import Settings
 from gpuqueue.shares import Shares
@@ -43,7 +44,7 @@ _BLAMED = re.compile(r"^setting (\w+) \(environment \w+\):")
 @click.option("--shares", metavar="LIST", help="Shares, such as ann=2,@vision=3.")
 @click.option("--groups", metavar="LIST", help="Who is in which group. Default: the trace's column group.")
 @click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Another run of chance.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@json_option
 @picture.picture_option("charts of the waits and of the memory in use")
 @click.option("--example", is_flag=True, help="Print a small trace, to begin with.")
 @click.option("--make", "count", type=click.IntRange(1, trace.MOST_JOBS), metavar="N", help="Print a trace of N jobs.")
@@ -233,7 +234,7 @@ def _users(outcome: Outcome) -> str:
 
 def _starts(outcome: Outcome) -> str:
     told = ", ".join(f"{outcome.starts.get(kind, 0)} {kind}" for kind in ("immediate", "backfill", "reserved"))
-    return f"Starts: {told} (docs/explanation/order.md)."
+    return f'Starts: {told} ("Who goes first" in the documentation).'
 
 
 def _plot(told: Comparison, devices: str, path: str) -> None:

@@ -13,6 +13,7 @@ import click
 from gpuqueue.cli import charts, picture, render
 from gpuqueue.cli.completing import users
 from gpuqueue.cli.history import cell
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
@@ -52,7 +53,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 @click.option("--since", metavar="WHEN", default="30d", show_default=True, help="From 7d, 12h, 2026-11-01 on.")
 @click.option("--until", metavar="WHEN", help="Up to then. Default: now.")
 @click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users)
-@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@json_option
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a group.")
 @picture.picture_option("charts of usage, memory, waits and devices")
 def stats(

@@ -9,6 +9,7 @@ import click
 
 from gpuqueue.cli.completing import users
 from gpuqueue.cli.fitting import is_dumb, terminal_width
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.queue_json import progress_to_plain
 from gpuqueue.cli.screen import lines
 from gpuqueue.cli.screen.snapshot import Snapshot, take
@@ -28,7 +29,7 @@ from gpuqueue.errors import BadRequest
     help="Time between two looks.",
 )
 @click.option("--once", is_flag=True, help="Print one picture as text and leave; so does a pipe.")
-@click.option("--json", "as_json", is_flag=True, help="One picture as JSON (docs/reference/json.md).")
+@json_option
 def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None:
     """Show devices and jobs live, with bars of memory and progress; cancel, hold and look into logs with a key.
 

@@ -11,6 +11,7 @@ import click
 from gpuqueue.cli import render
 from gpuqueue.cli.arrays import JobNameType
 from gpuqueue.cli.completing import live_ids
+from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.client.looking import Looking
 from gpuqueue.clock import SystemClock, from_epoch_ms
@@ -25,7 +26,7 @@ from gpuqueue.words import plain, short
 
 @click.command()
 @click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids("queued", "held"))
-@click.option("--json", "as_json", is_flag=True, help="As JSON (docs/reference/json.md).")
+@json_option
 def why(job_id: str, *, as_json: bool) -> None:
     """Tell why a job waits: which device lacks how much, because of whom, and when it may start.
 

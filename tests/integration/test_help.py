@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -15,6 +16,7 @@ from site_of_one import BIN, Site
 from terminal import Terminal
 
 from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
+from workers.cli import worker_commands
 
 #: Commands that only tell something: what to type for an answer as JSON, once job 1 has ended.
 READ = {
@@ -53,6 +55,7 @@ ACT = {
     "down",
     "db",
 }
+DOCS = Path(__file__).parents[2] / "docs"
 #: What a terminal takes for a colour or a weight.
 STYLE = re.compile(rb"\x1b\[[0-9;]*m")
 
@@ -91,6 +94,18 @@ def test_every_help_fits_a_terminal_of_80_columns(name: str, command: click.Comm
     context = click.Context(command, info_name=f"gpuqueue {name}".strip(), terminal_width=80)
 
     assert [] == [line for line in command.get_help(context).splitlines() if len(line) > 80]
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [("", commands), *every_command(), ("", worker_commands), *worker_commands.commands.items()]
+)
+def test_no_help_names_a_file_that_only_a_checkout_has(name: str, command: click.Command) -> None:
+    """``--json`` pointed to docs/reference/json.md, which no installed user has: a page is named by its title."""
+    text = " ".join(command.get_help(click.Context(command, info_name=name)).split())
+    titles = {path.read_text().splitlines()[0].removeprefix("# ") for path in DOCS.rglob("*.md")}
+
+    assert not re.search(r"docs/|\.md\b", text), text
+    assert set(re.findall(r'"([^"]+)" in the documentation', text)) <= titles
 
 
 @pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
