@@ -17,6 +17,8 @@ import click
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.words import in_one_line
 
+#: What one stayed with was left, and runs on.
+LEFT = 7
 #: Ended by Ctrl-C, and by a reader that has gone, as the shell reports SIGINT and SIGPIPE.
 INTERRUPTED, READER_GONE = 130, 141
 #: The class of what click puts in the place of standard output when nobody reads it any more. (Celery puts something

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 from gpuqueue.cli.main import main
+from gpuqueue.command import INTERRUPTED, LEFT, READER_GONE
 from gpuqueue.errors import GpuQueueError
 
 
@@ -28,7 +29,7 @@ def documented() -> set[int]:
     def codes(error: type[GpuQueueError]) -> set[int]:
         return {error.exit_code}.union(*(codes(below) for below in error.__subclasses__()))
 
-    return {0, 130, 141} | codes(GpuQueueError)
+    return {0, LEFT, INTERRUPTED, READER_GONE} | codes(GpuQueueError)
 
 
 def speak(words: Sequence[str], encoding: str = "utf-8") -> Spoken:

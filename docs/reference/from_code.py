@@ -17,6 +17,7 @@ import click
 
 from gpuqueue import settings as setting
 from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
+from gpuqueue.command import INTERRUPTED, LEFT, READER_GONE
 from gpuqueue.doctor.examination import EXIT_CODES
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.setting_values import READERS
@@ -33,7 +34,12 @@ PLACES = {
     "host": "this machine's host name",
 }
 #: Exit codes that no class of an error has.
-OTHER_CODES = {0: "All went well.", 130: "Interrupted by Ctrl-C.", 141: "The reader of the output has gone."}
+OTHER_CODES = {
+    0: "All went well.",
+    LEFT: "You left a job that runs on.",
+    INTERRUPTED: "Interrupted by Ctrl-C.",
+    READER_GONE: "The reader of the output has gone.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from gpuqueue.cli.leaving import leaving
 from gpuqueue.cli.shown import Shown
 from gpuqueue.cli.wait_line import WaitLine
 from gpuqueue.client import Client
-from gpuqueue.command import INTERRUPTED, say
+from gpuqueue.command import INTERRUPTED, LEFT, say
 from gpuqueue.errors import GpuQueueError, Refused, Unreachable
 from gpuqueue.job import Job, JobState
 from gpuqueue.logs import STDERR, TTY, LogTail
@@ -31,6 +31,7 @@ def attach(job_id: str) -> None:
 
     It begins with the beginning of the newest run. Ctrl-C asks whether to cancel the job or to leave it running. Of a
     job that was started with run --pty, on its host, you sit at its terminal: keys go there; Enter ~ . leaves it.
+    Exit code 7 says that you left, and the job runs on.
 
     \b
     Examples:
@@ -210,7 +211,7 @@ class Attendance:
             raise
         self._sat = path
         if is_left:
-            self._leave(f"it runs on: gpuqueue attach {self._job_id}")
+            self._leave(f"it runs on: gpuqueue attach {self._job_id}", LEFT)
 
     def _held(self, job: Job) -> None:
         self._make_room()
@@ -236,7 +237,7 @@ class Attendance:
         """Ask what Ctrl-C was meant to say, and do that. Where nobody can be asked, what one has submitted is ended."""
         self._make_room()
         if self._cancelled:
-            self._leave("it is being cancelled")
+            self._leave("it is being cancelled", INTERRUPTED)
         from gpuqueue.cli import question  # noqa: PLC0415 - most jobs are let run
 
         if question.can_ask():
@@ -245,7 +246,7 @@ class Attendance:
             choice = question.Choice.CANCEL if self._ours else question.Choice.DETACH
         self._ctrl_c.forget()
         if choice is question.Choice.DETACH:
-            self._leave(f"it runs on: gpuqueue attach {self._job_id}")
+            self._leave(f"it runs on: gpuqueue attach {self._job_id}", LEFT)
         if choice is question.Choice.GO_ON:
             say("gpuqueue", f"job {self._job_id} goes on")
         if choice is question.Choice.CANCEL:
@@ -267,7 +268,7 @@ class Attendance:
         self._make_room()
         say("gpuqueue", f"job {self._job_id}: it runs on: gpuqueue attach {self._job_id}")
 
-    def _leave(self, words: str) -> None:
+    def _leave(self, words: str, code: int) -> None:
         self._make_room()
         say("gpuqueue", f"job {self._job_id}: {words}")
-        sys.exit(INTERRUPTED)
+        sys.exit(code)

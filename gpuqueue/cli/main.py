@@ -140,8 +140,9 @@ def commands() -> None:
     \b
     gpuqueue COMMAND --help has examples of each.
     Exit codes: 0 done, 1 failed, 2 wrong use, 3 no such job, 4 a service does not
-    answer, 5 refused, 6 doctor warns, 124 out of time, 130 interrupted; run,
-    attach and wait return the job's own, or 128 + n if signal n killed it.
+    answer, 5 refused, 6 doctor warns, 7 left a job that runs on, 124 out of time,
+    130 interrupted; run, attach and wait return the job's own, or 128 + n if
+    signal n killed it.
     """  # noqa: D301 - \b is click's mark for lines to keep
 
 

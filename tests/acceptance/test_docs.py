@@ -20,7 +20,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from factories import make_device, make_spec
-from from_code import PROGRAMS, leaves
+from from_code import OTHER_CODES, PROGRAMS, leaves
 
 from gpuqueue import codec
 from gpuqueue.array import Array
@@ -177,7 +177,7 @@ def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
 
 
 def test_every_exit_code_is_described() -> None:
-    """The table has the codes of the error tree, and those of a success, Ctrl-C and a reader that leaves."""
+    """The table has the codes of the error tree, and those of a success, and of whoever interrupts or leaves."""
 
     def codes(error: type[GpuQueueError]) -> set[int]:
         return {error.exit_code}.union(*(codes(below) for below in error.__subclasses__()))
@@ -186,7 +186,7 @@ def test_every_exit_code_is_described() -> None:
     table = sections(REFERENCE / "commands.md")["Exit codes"]
 
     of_doctor = set(EXIT_CODES.values())
-    assert {0, 130, 141} | of_doctor | codes(GpuQueueError) == {int(code) for code in first_words(table)}
+    assert set(OTHER_CODES) | of_doctor | codes(GpuQueueError) == {int(code) for code in first_words(table)}
 
 
 def test_every_setting_is_described_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from factories import make_offer, make_spec, must_claim, serve
 from site_of_one import BIN, Site
 from terminal import Terminal
 
+from gpuqueue.command import LEFT
 from gpuqueue.job import JobState
 from gpuqueue.run import Ending
 from gpuqueue.units import GIB
@@ -143,7 +144,7 @@ def test_what_starts_at_once_has_not_waited(working: Site) -> None:
 
 
 def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> None:
-    """Go on; detach, and attach again; cancel."""
+    """Go on; detach, and attach again; cancel. A script can tell the last two apart: both were 130."""
     job_id = looper(working, tmp_path / "done")
     with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
         terminal.shows("begun")
@@ -156,7 +157,7 @@ def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> 
         terminal.press(CTRL_C)
         until(lambda: sum(QUESTION in line for line in terminal.lines()) == 3, what="another question")
         terminal.press("d\r")
-        assert 130 == terminal.ended()
+        assert LEFT == terminal.ended()
         assert f"job {job_id}: it runs on: gpuqueue attach {job_id}" in terminal.picture()
     working.until_state_in_queue(job_id, JobState.RUNNING)
 
@@ -224,6 +225,18 @@ def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:
     assert JobState.CANCELLED is working.client.get(job_id).state
 
 
+def test_ctrl_d_at_the_question_leaves_the_job_as_well(full: Site) -> None:
+    """As it leaves a shell; the code says that the job goes on."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
+        terminal.shows("waits for memory")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press("\x04")
+        assert LEFT == terminal.ended()
+        assert "job 2: it runs on: gpuqueue attach 2" in terminal.picture()
+    assert JobState.QUEUED is full.client.get(2).state
+
+
 def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
     """The question takes the place of the waiting line."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
@@ -231,7 +244,7 @@ def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
         terminal.press(CTRL_C)
         terminal.shows(QUESTION)
         terminal.press("d\r")
-        assert 130 == terminal.ended()
+        assert LEFT == terminal.ended()
     assert JobState.QUEUED is full.client.get(2).state
 
 
@@ -268,13 +281,13 @@ def test_no_byte_is_lost_or_doubled_by_a_ctrl_c_in_the_flood(working: Site, tmp_
 
 
 def test_an_attached_job_is_not_cancelled_where_nobody_can_be_asked(working: Site, tmp_path: Path) -> None:
-    """Whoever only looks on must not end it by leaving."""
+    """Whoever only looks on must not end it by leaving; and their script is not told that it was cancelled."""
     job_id = looper(working, tmp_path / "done")
     process = piped(working, tmp_path, "attach", str(job_id))
     until(lambda: "begun" in (tmp_path / "out").read_text(), what="output")
     process.send_signal(signal.SIGINT)
 
-    assert 130 == process.wait(60)
+    assert LEFT == process.wait(60)
     assert JobState.RUNNING is working.client.get(job_id).state
 
 

@@ -19,6 +19,7 @@ from site_of_one import BIN, Site
 from terminal import Terminal
 
 from gpuqueue.cli.seat import Leaving
+from gpuqueue.command import LEFT
 from gpuqueue.job import JobState
 
 GPUQUEUE = str(BIN / "gpuqueue")
@@ -156,7 +157,7 @@ def test_one_leaves_comes_back_and_types_on(working: Site) -> None:
         terminal.press("first\r")
         terminal.shows("got <first>")
         terminal.press("~.")
-        assert 130 == terminal.ended()
+        assert LEFT == terminal.ended()
         terminal.shows("it runs on: gpuqueue attach 1")
         assert is_cooked(terminal)
     assert JobState.RUNNING is working.until_state(1, JobState.RUNNING).state
