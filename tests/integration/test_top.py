@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -178,6 +179,37 @@ def test_a_terminal_that_knows_lines_alone_is_told_what_does(site: Site) -> None
         assert 2 == terminal.ended()
         terminal.shows("gpuqueue top --once prints one picture")
         assert b"\x1b" not in terminal.written
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_no_color_leaves_no_colour_at_all(site: Site, no_color: str, *, coloured: bool) -> None:
+    """https://no-color.org: there were greys. The row under the cursor is known by being the other way round."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer(host=site.settings.host))
+    site.queue.submit(make_spec(name="one"))
+    site.queue.submit(make_spec(name="two"))
+
+    with Terminal(TOP, {**site.environ, "NO_COLOR": no_color}) as terminal:
+        terminal.shows("two")
+        terminal.press("w")
+        terminal.shows("order  level normal")
+        terminal.press("c")
+        terminal.shows("Cancel job 1")
+        terminal.press("n")
+        terminal.hides("Cancel job")
+        rows = {line.split()[0]: row for row, line in enumerate(terminal.lines()) if line}
+        assert coloured is not terminal.screen.buffer[rows["1"]][2].reverse
+        assert not terminal.screen.buffer[rows["2"]][2].reverse
+        terminal.press("q")
+        assert 0 == terminal.ended()
+
+    assert coloured is bool(colours(terminal.written))
+
+
+def colours(written: bytes) -> set[int]:
+    """Return what of *written* a terminal takes for a colour; not 39 and 49, which go back to its own."""
+    said = {int(word) for words in re.findall(rb"\x1b\[([0-9;]*)m", written) for word in words.split(b";") if word}
+    return said & {*range(30, 39), *range(40, 49), 58, *range(90, 98), *range(100, 108)}
 
 
 def test_what_is_held_of_an_array_has_its_own_line_and_key(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,7 @@ class Top(App[None]):
     #jobs { height: 1fr; overflow-x: hidden; }
     #pane { height: 45%; border-top: solid $primary; display: none; padding: 0 1; text-wrap: nowrap; }
     #said { height: auto; max-height: 3; padding: 0 1; color: $warning; }
+    #head:nocolor, #jobs:nocolor > .datatable--cursor { text-style: reverse; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "cancel", "Cancel"),
@@ -72,7 +74,11 @@ class Top(App[None]):
     ]
 
     def __init__(self, client: Client, *, user: str | None = None, interval_s: float = 1.0) -> None:
-        super().__init__()
+        if os.environ.get("NO_COLOR"):
+            super().__init__(ansi_color=True)  # else Textual makes the colours grey, and greys are colours as well
+        else:
+            os.environ.pop("NO_COLOR", None)  # an empty one says nothing, but to Textual
+            super().__init__()
         self._client = client
         self._user = user
         self._me = client.account.name
