@@ -60,6 +60,27 @@ def in_words(text: str, width: int) -> str:
     return f"{whole} …" if whole else short(safe, width)
 
 
+def wrapped(text: str, width: int) -> list[str]:
+    """Return *text* in lines of at most *width* columns, broken between words; within one that is longer than a line.
+
+    There is one line at least, and no line without a character of a text that has any.
+    """
+    lines, line = [], ""
+    for word in text.split(" "):
+        together = f"{line} {word}" if line else word
+        if cells(together) <= width:
+            line = together
+            continue
+        if line:
+            lines.append(line)
+        while cells(word) > width:
+            cut = _cut(word, width) or word[:1]
+            lines.append(cut)
+            word = word[len(cut) :]  # noqa: PLW2901 - what is left of it
+        line = word
+    return [*lines, line] if line or not lines else lines
+
+
 def brief(value: object, width: int = 60) -> str:
     """Return a strange *value* as it may stand in a message: as Python writes it, and never long."""
     try:

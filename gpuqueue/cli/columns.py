@@ -99,9 +99,8 @@ def _used(record: Record) -> float | None:
 
 
 def _devices_in(record: Record, width: int) -> str:
-    """Return where the last run was, in so many characters: the end of the host's name goes, its devices stay."""
-    host, _, indexes = render.devices_of(record.last_run).rpartition(":")
-    return f"{short(host, max(1, width - len(indexes) - 1))}:{indexes}"
+    """Return where the last run was, in so many characters."""
+    return render.place(render.devices_of(record.last_run), width)
 
 
 #: Every column by its name. Those of ``--csv`` come first, in its order; new ones only ever at the end.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from gpuqueue.frozen import dataclass
-from gpuqueue.words import cells
+from gpuqueue.words import cells, wrapped
 
 #: What a line of the table is about.
 L = TypeVar("L")
@@ -59,6 +59,20 @@ class Column(Generic[L]):
     narrows: int | None = None
     #: What a pipe gets in place of the whole cell.
     piped: Callable[[L], str] | None = None
+
+
+def hanging(line: str, width: int | None) -> list[str]:
+    """Return *line*, broken where a terminal so *wide* has no room: what goes on stands below where its words began.
+
+    The words of ``start  by noon`` begin behind the two spaces.
+    """
+    if width is None or cells(line) <= width:
+        return [line]
+    begin, gap, words = line.partition(" " * GAP)
+    begin, words = (f"{begin}{gap}", words) if gap else ("", line)
+    indent = cells(begin) or GAP
+    first, *more = wrapped(words, max(TINY, width - indent))
+    return [f"{begin}{first}", *(" " * indent + each for each in more)]
 
 
 def fit(columns: Sequence[Column[L]], lines: Sequence[L], width: int) -> tuple[list[Column[L]], dict[str, int]]:

@@ -86,6 +86,12 @@ def devices_of(run: Run | None) -> str:
     return plain(f"{run.host}:{','.join(map(device_label, run.devices))}")
 
 
+def place(where: str, width: int) -> str:
+    """Return ``HOST:INDEXES`` in so many columns: the end of the host's name goes, its devices stay."""
+    host, colon, indexes = where.rpartition(":")
+    return f"{short(host, max(1, width - cells(indexes) - 1))}:{indexes}" if colon else short(where, width)
+
+
 def device_label(device: Device | RunDevice) -> str:
     """Return a device's index for people, ``cpu`` for the CPU; its UUID where nothing more is known."""
     if device.kind is DeviceKind.CPU:

@@ -9,7 +9,7 @@ import pytest
 
 from gpuqueue.client import Client
 from gpuqueue.client.editing import Edit
-from gpuqueue.words import cells, in_words, short
+from gpuqueue.words import cells, in_words, short, wrapped
 
 LINE = "job 12 waits for memory, 30s so far; 2 jobs before it"
 
@@ -43,6 +43,22 @@ def test_a_wide_name_is_cut_to_the_columns_that_there_are(width: int) -> None:
     """It was cut to so many characters, and took twice the room."""
     assert cells(short("\u8bad\u7ec3" * 8, width)) <= width
     assert cells(in_words("\u8bad \u7ec3 " * 8, width)) <= width
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "lines"),
+    [
+        ("one two three", 7, ["one two", "three"]),
+        ("one two three", 80, ["one two three"]),
+        ("a nodeA.example.org b", 6, ["a", "nodeA.", "exampl", "e.org", "b"]),
+        ("\u8bad\u7ec3 \u8bad", 4, ["\u8bad\u7ec3", "\u8bad"]),
+        ("\u8bad\u7ec3", 1, ["\u8bad", "\u7ec3"]),
+        ("", 5, [""]),
+    ],
+)
+def test_a_text_is_broken_between_words(text: str, width: int, lines: list[str]) -> None:
+    """Within one only where a line is too short for it."""
+    assert lines == wrapped(text, width)
 
 
 def test_edit_says_all_that_can_be_changed() -> None:

@@ -25,11 +25,11 @@ class About(str, Enum):
     STORY = "story"
 
 
-def told(client: Client, job_id: int, about: About) -> str:
-    """Return the lines that tell *about* a job; if nobody can, why not."""
+def told(client: Client, job_id: int, about: About, width: int | None = None) -> str:
+    """Return the lines that tell *about* a job, in a pane so *wide*; if nobody can, why not."""
     try:
         if about is About.WHY:
-            return click.unstyle(why.story(client.why(job_id)))
+            return click.unstyle(why.story(client.why(job_id), width))
         if about is About.STORY:
             record = client.show(job_id)
             return click.unstyle(render.story(record, live.look(client, record.job)))

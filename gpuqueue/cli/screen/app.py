@@ -43,6 +43,8 @@ COLOURS = {
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 #: Columns of the screen that are not the table's: the edges of its outer cells, and a scroll bar.
 BESIDE = 4
+#: Columns of the screen that are not the pane's.
+PANE_BESIDE = 2
 
 
 class Top(App[None]):
@@ -233,7 +235,7 @@ class Top(App[None]):
 
     @work(thread=True, exclusive=True, group="pane")
     def _read(self, job_id: int, about: About) -> None:
-        said = told(self._client, job_id, about)
+        said = told(self._client, job_id, about, self.size.width - PANE_BESIDE)
         if not get_current_worker().is_cancelled:
             self.call_from_thread(self._write, said, about)
 

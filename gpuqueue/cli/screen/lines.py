@@ -79,7 +79,9 @@ def device_rows(snapshot: Snapshot, beat_s: float) -> list[Row]:
 DEVICE_COLUMNS: tuple[Column, ...] = (
     Column(
         head="DEVICE",
-        cell=lambda row, _: plain(f"{row.status.host}:{render.device_label(row.status.device)}"),
+        cell=lambda row, width: render.place(
+            plain(f"{row.status.host}:{render.device_label(row.status.device)}"), width
+        ),
         least=11,
         narrows=2,
     ),

@@ -1,0 +1,122 @@
+"""What ``why`` says, as wide as a terminal is: no line is broken in the middle, and each column stays one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+from factories import BOB, make_device, make_spec
+
+from gpuqueue.cli.why import story
+from gpuqueue.cli.why_table import table
+from gpuqueue.job import Job, JobState, Level, WaitReason
+from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Start, Verdict
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.units import GIB
+from gpuqueue.why import Why
+from gpuqueue.words import cells
+
+AT = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+FAR = "trainer-with-a-long-name.vision.example.org"
+WAITS = Job(
+    id=12,
+    spec=make_spec(mem_bytes=20 * GIB, name="big"),
+    state=JobState.QUEUED,
+    submitted_at=AT,
+    reason=WaitReason.MEMORY,
+)
+OTHERS = {each: Job(id=each, spec=make_spec(account=BOB), state=JobState.RUNNING, submitted_at=AT) for each in (3, 4)}
+
+
+def device(host: str, index: int) -> DeviceStatus:
+    """Return a device with a headroom."""
+    return DeviceStatus(
+        device=replace(make_device(f"{host}-{index}"), index=index),
+        host=host,
+        worker="w",
+        worker_pid=1,
+        headroom_bytes=GIB,
+        foreign_bytes=0,
+        promised_bytes=0,
+        jobs=(),
+        slots=8,
+        pool="",
+        seen_s_ago=0.0,
+    )
+
+
+def verdict(host: str, index: int, obstacle: Obstacle, *runs: int) -> Verdict:
+    """Return why the job is not there."""
+    return Verdict(
+        device=f"{host}-{index}",
+        host=host,
+        obstacle=obstacle,
+        available_bytes=2 * GIB,
+        capacity_bytes=23 * GIB,
+        total_bytes=24 * GIB,
+        kept_for=None,
+        runs=tuple(Occupant(job_id=each, held_bytes=10 * GIB, ends_ms=1_800_000_000_000) for each in runs),
+    )
+
+
+EXPLANATION = Explanation(
+    job_id=12,
+    state=JobState.QUEUED,
+    level=Level.NORMAL,
+    higher=3,
+    users_before=2,
+    theirs=4,
+    own_before=5,
+    start=Start(at_ms=1_800_000_000_000, devices=(f"{FAR}-1",), blockers=(3, 4)),
+    devices=(
+        verdict("a", 0, Obstacle.MEMORY, 3),
+        verdict(FAR, 1, Obstacle.MEMORY, 3, 4),
+        verdict(FAR, 10, Obstacle.KIND),
+    ),
+)
+FOUND = Why(
+    job=WAITS,
+    explanation=EXPLANATION,
+    devices={each.device.uuid: each for each in (device("a", 0), device(FAR, 1), device(FAR, 10))},
+    others=OTHERS,
+)
+
+
+@pytest.mark.parametrize("width", range(50, 140))
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    """Which then breaks it where it likes, in the middle of a word."""
+    assert max(map(cells, story(FOUND, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_reason_goes_on_below_itself(width: int) -> None:
+    """It went on below the device's name, as if that were another device."""
+    head, *rows = table(FOUND, EXPLANATION, width).splitlines()
+    place = head.index("WHY NOT THERE")
+
+    assert all(not row[:place].strip() or row[place - 1] == " " for row in rows)
+    names = [row.split()[0] for row in rows if row[:place].strip()]
+    assert [name.rpartition(":")[2] for name in names] == ["0", "1", "10"]
+    said = " ".join(row[place:].strip() for row in rows)
+    assert "18G too little: job 3 (bob) 10G until " in said
+    assert said.endswith("headroom 1G not a gpu")
+
+
+def test_a_sentence_goes_on_behind_its_first_word() -> None:
+    """``order`` and ``start`` stand alone at the edge, where one looks for them."""
+    edge = [line for line in story(FOUND, 60).splitlines() if line and not line.startswith(" ")]
+
+    assert ["job 12", "order", "DEVICE", "a:0", "start"] == [
+        word for word in ("job 12", "order", "DEVICE", "a:0", "start") if any(line.startswith(word) for line in edge)
+    ]
+    assert 4 + 3 == len(edge), edge  # the table's head and three devices among them
+
+
+def test_a_pipe_gets_every_line_whole() -> None:
+    """For grep, and for whoever sends it on."""
+    said = story(FOUND)
+
+    assert said == story(FOUND, 1000)
+    assert f"{FAR}:10" in said
+    assert "before it: 3 jobs of higher levels, 4 of 2 users with less usage, 5 of ada's own" in said
