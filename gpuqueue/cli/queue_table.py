@@ -7,6 +7,7 @@ number for whoever cuts the table up.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
 import click
@@ -19,7 +20,7 @@ from gpuqueue.job import Job, JobState, Level
 from gpuqueue.listing import Listing
 from gpuqueue.progress import Progress
 from gpuqueue.units import format_bytes, format_duration
-from gpuqueue.words import plain, short
+from gpuqueue.words import cells, plain, short
 
 
 class Line(NamedTuple):
@@ -49,10 +50,20 @@ def table_of(lines: Sequence[Line], width: int | None = None) -> str:
     if width is None:
         rows = [[_piped(column, line) for column in COLUMNS] for line in lines]
         return render.table([column.head for column in COLUMNS], rows, right=_figures(COLUMNS))
-    columns, widths = fit(COLUMNS, lines, width)
+    columns, widths = fit(columns_for(lines), lines, width)
     rows = [[_shown(column, line, widths[column.head]) for column in columns] for line in lines]
     head = [short(column.head, widths[column.head]) for column in columns]
     return render.table(head, rows, right=_figures(columns))
+
+
+def columns_for(lines: Sequence[Line]) -> tuple[Column, ...]:
+    """Return the columns to fit *lines* into: the name of an array may be cut, that of a single job never."""
+    names = [cells(line.label) for line in lines if not _is_of_many(line)]
+    return (replace(ID, least=max([LEAST_ID, *names])), *COLUMNS[1:])
+
+
+def _is_of_many(line: Line) -> bool:
+    return line.label.endswith("]")
 
 
 def _figures(columns: Sequence[Column]) -> list[int]:
@@ -66,6 +77,15 @@ def _piped(column: Column, line: Line) -> str:
 def _shown(column: Column, line: Line, width: int) -> str:
     cell = short(column.cell(line, width), width)
     return click.style(cell, fg=render.COLOURS.get(line.stands)) if column is STATE else cell
+
+
+def _id(line: Line, width: int) -> str:
+    """Return what the job is called; of an array the first indexes that have room, and how many at once."""
+    if cells(line.label) <= width or not _is_of_many(line):
+        return line.label
+    indexes, percent, most = line.label.rstrip("]").partition("%")
+    end = f"{percent}{most}]"
+    return f"{short(indexes, width - len(end))}{end}"
 
 
 def _memory(line: Line, _width: int) -> str:
@@ -113,6 +133,10 @@ def _note(line: Line, width: int) -> str:
     return ", ".join(word for word in words if word)
 
 
+#: Narrowest name of an array: ``17_[0-3…]``.
+LEAST_ID = 11
+#: An array of which every other member waits has a long one, and that pushed all other columns out.
+ID = Column(head="ID", cell=_id, least=LEAST_ID, right=True, narrows=0)
 NAME = Column(head="NAME", cell=lambda line, _: plain(line.job.spec.name), least=11, enough=24, narrows=2)
 STATE = Column(head="STATE", cell=lambda line, _: str(line.stands))
 NOTE = Column(
@@ -124,7 +148,7 @@ NOTE = Column(
 )
 #: From left to right. New ones only ever before the last, which may hold several words.
 COLUMNS = (
-    Column(head="ID", cell=lambda line, _: line.label, right=True),
+    ID,
     NAME,
     Column(head="USER", cell=lambda line, _: short(line.job.spec.account.name, 12), keep=3),
     STATE,

@@ -11,7 +11,7 @@ import click
 import pytest
 from factories import make_spec
 
-from gpuqueue.array import Array, Indexes, Tally
+from gpuqueue.array import Array, Indexes, Member, Tally
 from gpuqueue.cli.progress_words import fitted
 from gpuqueue.cli.queue_json import listing_to_plain
 from gpuqueue.cli.queue_table import COLUMNS, queue_table
@@ -69,6 +69,37 @@ def test_a_name_in_wide_characters_shifts_nothing(width: int | None) -> None:
     assert width is None or max(map(cells, shown)) <= width
     begins = {cells(line.partition(word)[0]) for line, word in zip(shown, ("STATE", "running", "queued"), strict=True)}
     assert len(begins) == 1, "\n".join(shown)
+
+
+#: Of an array every third member was taken.
+PARTED = replace(
+    WAITS,
+    id=123,
+    spec=replace(WAITS.spec, array=Array.parse("0-999%16")),
+    tally=Tally(left=Indexes.parse(",".join(f"{i}-{i + 1}" for i in range(0, 999, 3))), held=Indexes(()), ended={}),
+)
+
+
+def test_what_is_left_of_an_array_pushes_no_column_out() -> None:
+    """Its name took 50 columns, and at 80 there was room for neither memory nor time."""
+    listing = replace(LISTING, jobs=(RUNS, PARTED, replace(WAITS, id=1234567, member=Member(1234567, 1001))))
+    head, _, array, member = click.unstyle(queue_table(listing, PROGRESS, 80)).splitlines()
+
+    assert {"ID", "NAME", "STATE", "MEMORY", "TIME"} <= set(head.split())
+    assert re.match(r" *123_\[0-.*…%16\] ", array), array
+    assert member.lstrip().startswith("1234567_1001 ")
+    whole = click.unstyle(queue_table(listing, PROGRESS, 400)).splitlines()[2]
+    assert "123_[0-1,3-4,6-7," in whole
+
+
+@pytest.mark.parametrize("width", range(44, 130))
+def test_an_array_is_cut_at_any_width(width: int) -> None:
+    """To a name that still says which array it is."""
+    listing = replace(LISTING, jobs=(RUNS, PARTED))
+    shown = click.unstyle(queue_table(listing, PROGRESS, width)).splitlines()
+
+    assert max(map(cells, shown)) <= width
+    assert shown[2].lstrip().startswith("123_[")
 
 
 def test_at_80_columns_all_that_one_asks_for_is_there() -> None:

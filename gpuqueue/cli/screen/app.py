@@ -19,7 +19,7 @@ from textual.worker import get_current_worker
 from gpuqueue.cli import fitting, render
 from gpuqueue.cli.device_table import cell
 from gpuqueue.cli.fitting import fit
-from gpuqueue.cli.queue_table import COLUMNS, STATE, Column, Line
+from gpuqueue.cli.queue_table import STATE, Column, Line, columns_for
 from gpuqueue.cli.screen import lines
 from gpuqueue.cli.screen.about import About, told
 from gpuqueue.cli.screen.ask import Ask
@@ -159,7 +159,7 @@ class Top(App[None]):
         table = self._jobs
         chosen, place = self._chosen_key(), table.cursor_row
         jobs = lines.job_lines(snapshot, self._order)
-        columns, widths = fit(COLUMNS, jobs, self.size.width - BESIDE)
+        columns, widths = fit(columns_for(jobs), jobs, self.size.width - BESIDE)
         self._name_columns(table, columns, widths)
         for line in jobs:
             table.add_row(*(_cell(column, line, widths[column.head]) for column in columns), key=_key(line))
