@@ -33,7 +33,8 @@ from gpuqueue.process import ProcessIdentity
 from gpuqueue.run import RunDevice
 from workers.devices.choose import choose
 from workers.live import LiveRun, LiveRuns
-from workers.rundir import Held, RunDir
+from workers.run_values import Held
+from workers.rundir import RunDir
 from workers.sampler import Sampler
 from workers.watchdog import Watchdog
 

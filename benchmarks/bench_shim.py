@@ -24,7 +24,8 @@ from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.table import tell
 from gpuqueue.run import RunDevice
 from workers import shim
-from workers.rundir import Held, RunDir, ShimSpec
+from workers.run_values import Held, ShimSpec
+from workers.rundir import RunDir
 from workers.shims import Shims
 
 ROUNDS, QUICK_ROUNDS = 25, 5

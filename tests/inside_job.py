@@ -16,7 +16,8 @@ from gpuqueue.run import RunDevice
 from gpuqueue.units import GIB
 from workers.environment import environment
 from workers.inside_report import read_reports
-from workers.rundir import Held, RunDir, ShimSpec
+from workers.run_values import Held, ShimSpec
+from workers.rundir import RunDir
 from workers.shims import Shims
 
 GPU = RunDevice(uuid="GPU-0", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)

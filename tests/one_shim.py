@@ -19,7 +19,8 @@ from gpuqueue.process import ProcessIdentity
 from gpuqueue.run import RunDevice
 from workers import shim, tree
 from workers.environment import TOKEN
-from workers.rundir import Exit, Held, RunDir, ShimSpec
+from workers.run_values import Exit, Held, ShimSpec
+from workers.rundir import RunDir
 from workers.shims import Shim as Started
 from workers.shims import Shims
 

@@ -19,7 +19,8 @@ from gpuqueue.run import RunDevice
 from gpuqueue.settings import Settings
 from workers import tree
 from workers.environment import TOKEN, environment
-from workers.rundir import Held, RunDir, ShimSpec
+from workers.run_values import Held, ShimSpec
+from workers.rundir import RunDir
 from workers.shims import Shim, Shims
 from workers.spares import Spares, image_of
 

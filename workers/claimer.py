@@ -21,7 +21,8 @@ from workers.devices.backend import DeviceBackend
 from workers.gate import Gate
 from workers.ground import in_words
 from workers.live import LiveRun, LiveRuns
-from workers.rundir import Held, RunDir
+from workers.run_values import Held
+from workers.rundir import RunDir
 from workers.steady import SteadyEvent
 
 log = logging.getLogger(__name__)

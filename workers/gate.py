@@ -20,7 +20,8 @@ from workers.attribution import pids_by_run
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 from workers.ground import Ground, in_words
 from workers.live import LiveRun, LiveRuns
-from workers.rundir import Held, RunDir, unsettled
+from workers.run_values import Held
+from workers.rundir import RunDir, unsettled
 from workers.strangers import Strangers, foreign_bytes
 
 log = logging.getLogger(__name__)

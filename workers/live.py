@@ -15,7 +15,8 @@ from gpuqueue.job import JobSpec
 from gpuqueue.process import ProcessIdentity
 from workers.meter import Meter
 from workers.neighbours import Neighbours
-from workers.rundir import Held, RunDir
+from workers.run_values import Held
+from workers.rundir import RunDir
 from workers.steady import SteadyEvent
 from workers.timeline import MOST_POINTS
 

@@ -25,14 +25,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from gpuqueue.codec import run_device_from_plain, run_device_to_plain
 from gpuqueue.errors import Unreadable
 from gpuqueue.fields import Fields, loaded
-from gpuqueue.frozen import dataclass
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.regular_file import read_small
-from gpuqueue.run import Ending, EndingKind, RunDevice
+from gpuqueue.run import EndingKind
 from gpuqueue.words import in_one_line
+from workers.run_values import Exit, Held, ShimSpec
 from workers.shim_notice import NAME as NOTICE
 
 log = logging.getLogger(__name__)
@@ -46,60 +45,9 @@ _OURS = re.compile(
     r"(claim|job|spec|beat|cancel|pid|start|exit|lock|meters|preempt\.json|tty)"
     r"|\.(claim|job|spec|cancel|pid|start|exit|meters|preempt\.json)(\.\d+\.\d+)?"
 )
-#: No process ends with a larger signal or exit code.
-MOST_STATUS = 255
 #: What opening a file fails with for good, because of what stands in its place: a link to itself, a socket, a file that
 #: nobody may read. Whatever else it fails with may pass.
 _NO_FILE_OF_OURS = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM})
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShimSpec:
-    """What the shim must know to run a job. ``start_before`` is on the host's monotonic clock, in seconds."""
-
-    argv: tuple[str, ...]
-    cwd: str
-    env: Mapping[str, str]
-    time_limit_s: float | None
-    kill_grace_s: float
-    start_before: float
-    umask: int
-    #: Largest log, in bytes; None: no limit.
-    log_limit_bytes: int | None = None
-    #: Columns and rows of the terminal that the job wants; None: it wants none.
-    pty: tuple[int, int] | None = None
-    #: The grace of a run that may soon be another's; None: the same.
-    fence_grace_s: float | None = None
-    #: The number of the signal that comes before the time limit, and how many seconds before; None: none.
-    signal: tuple[int, float] | None = None
-    #: Whether standard error goes into a file of its own.
-    separate_stderr: bool = False
-    #: Whether the terminal is standard input as well, and people may type on it.
-    typed: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Held:
-    """What a run holds: enough for another worker of the same device to adopt it."""
-
-    job_id: int
-    token: str
-    devices: tuple[RunDevice, ...]
-    #: Whether the job is held to what it asked for.
-    capped: bool = True
-    #: When it was claimed, on the store's clock; None if nobody wrote that down.
-    claimed_ms: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Exit:
-    """What the shim wrote when the last process of the run was gone."""
-
-    ending: Ending
-    duration_s: float | None
-    max_rss_bytes: int | None
-    #: The job never began, for want of something that the host must give: a process, a descriptor, room.
-    hosts_fault: bool = False
 
 
 class RunDir:
@@ -123,13 +71,11 @@ class RunDir:
         path = runs / str(held.job_id) / held.token
         _make(path)
         directory = cls(path)
-        plain = {"job_id": held.job_id, "token": held.token, "capped": held.capped, "claimed_ms": held.claimed_ms}
-        devices = [run_device_to_plain(each) for each in held.devices]
         live = runs / LIVE
         try:
             if payload:
                 directory._put("job", payload)
-            directory._put("claim", json.dumps({**plain, "devices": devices}))
+            directory._put("claim", json.dumps(held.plain()))
             _within(live, lambda: (live / f"{held.job_id}.{held.token}").symlink_to(path))
         except OSError:
             directory.discard()
@@ -175,15 +121,9 @@ class RunDir:
             return None
 
     def _held(self, plain: Fields) -> Held:
-        held = Held(
-            job_id=plain.whole("job_id"),
-            token=plain.text("token"),
-            devices=tuple(run_device_from_plain(each) for each in plain.each("devices")),
-            capped=plain.flag("capped", default=True),
-            claimed_ms=plain.whole_or_none("claimed_ms"),
-        )
-        if not held.devices or (str(held.job_id), held.token) != (self.path.parent.name, self.path.name):
-            raise plain.wrong("devices", "that of this run") if not held.devices else plain.wrong("token", "this run's")
+        held = Held.of(plain)
+        if (str(held.job_id), held.token) != (self.path.parent.name, self.path.name):
+            raise plain.wrong("token", "this run's")
         return held
 
     def damaged(self) -> bool:
@@ -225,7 +165,7 @@ class RunDir:
 
     def write_spec(self, spec: ShimSpec) -> None:
         """Write what the shim is to run; it may hold secrets of the submitter's environment."""
-        self._put("spec", json.dumps({name: getattr(spec, name) for name in ShimSpec.__slots__}, default=dict))
+        self._put("spec", json.dumps(spec.plain(), default=dict))
 
     def vouch(self, until_s: float) -> None:
         """Tell the shim that somebody answers for the run until *until_s* on the host's monotonic clock.
@@ -315,22 +255,7 @@ class RunDir:
 
         """
         plain = self._fields("exit")
-        if plain is None:
-            return None
-        status = plain.whole("status", least=-MOST_STATUS) if plain.has("status") else None
-        if plain.text("kind") == EndingKind.EXITED.value and status is not None:
-            ending = Ending.from_status(status)
-        elif plain.text("kind") in {kind.value for kind in EndingKind if kind is not EndingKind.EXITED}:
-            detail = in_one_line(plain.text("detail", ""))
-            ending = Ending.stopped(EndingKind(plain.text("kind")), status, detail)
-        else:
-            raise plain.wrong("kind", "a kind of ending, with the status that goes with it")
-        return Exit(
-            ending=ending,
-            duration_s=plain.number_or_none("duration_s"),
-            max_rss_bytes=plain.whole_or_none("max_rss_bytes"),
-            hosts_fault=plain.flag("hosts_fault", default=False),
-        )
+        return None if plain is None else Exit.of(plain)
 
     def start(self) -> str | None:
         """Return whether a spare became the job, or why not; None where there was none, or nobody said so."""

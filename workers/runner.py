@@ -27,7 +27,7 @@ from workers.gate import Gate
 from workers.ground import NO_START
 from workers.inside_report import read_reports
 from workers.live import LiveRun, LiveRuns
-from workers.rundir import Exit, ShimSpec
+from workers.run_values import Exit, ShimSpec
 from workers.sampler import Sampler
 from workers.shim import CANNOT_WRITE
 from workers.shim_spare import WARM

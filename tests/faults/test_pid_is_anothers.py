@@ -17,7 +17,8 @@ from gpuqueue.units import MIB
 from workers import tree
 from workers.environment import TOKEN
 from workers.left import end, left
-from workers.rundir import Held, RunDir
+from workers.run_values import Held
+from workers.rundir import RunDir
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.run import EndingKind, RunDevice
-from workers.rundir import Held, RunDir, unsettled
+from workers.run_values import Held
+from workers.rundir import RunDir, unsettled
 
 
 @pytest.mark.parametrize(

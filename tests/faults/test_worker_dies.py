@@ -19,7 +19,8 @@ from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.run import RunDevice
 from gpuqueue.units import MIB
-from workers.rundir import Held, RunDir
+from workers.run_values import Held
+from workers.rundir import RunDir
 
 
 def runs_of(file: Path) -> list[str]:

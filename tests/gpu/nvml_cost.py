@@ -24,7 +24,8 @@ from gpuqueue.run import RunDevice
 from gpuqueue.units import GIB, MIB
 from workers.devices.choose import choose
 from workers.live import LiveRun, LiveRuns
-from workers.rundir import Held, RunDir
+from workers.run_values import Held
+from workers.rundir import RunDir
 from workers.sampler import Sampler
 from workers.watchdog import Watchdog
 

@@ -22,7 +22,8 @@ from gpuqueue.queue.connect import connect
 from gpuqueue.run import Ending, RunDevice
 from workers.doctor.runs import YOUNG_S
 from workers.recorder import Recorder
-from workers.rundir import LIVE, Held, RunDir
+from workers.run_values import Held
+from workers.rundir import LIVE, RunDir
 
 #: A file of a run that must never be lost.
 LOG = "what the job said\n"

@@ -27,7 +27,8 @@ from workers.adoption import Adoption
 from workers.beats import Beats
 from workers.gate import Gate
 from workers.live import LiveRun, LiveRuns
-from workers.rundir import Held, RunDir
+from workers.run_values import Held
+from workers.rundir import RunDir
 from workers.watchdog import Watchdog
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")

@@ -15,7 +15,8 @@ from gpuqueue.run import RunDevice
 from gpuqueue.settings import Settings
 from gpuqueue.units import MIB
 from workers.prune import ROUND_S, Pruner
-from workers.rundir import Held, RunDir
+from workers.run_values import Held
+from workers.rundir import RunDir
 
 DAY_S = 86400.0
 WITH_CONSTANT = Path(__file__).parent.parent / "faults" / "with_constant.py"

@@ -16,7 +16,8 @@ from bounded import until
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.run import RunDevice
 from workers import shims
-from workers.rundir import Held, RunDir, ShimSpec
+from workers.run_values import Held, ShimSpec
+from workers.rundir import RunDir
 from workers.shims import Shim, Shims, Unanswered
 
 

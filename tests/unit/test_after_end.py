@@ -13,7 +13,8 @@ from gpuqueue.run import Ending, RunDevice
 from workers import after_end
 from workers.after_end import AfterEnd
 from workers.live import LiveRun
-from workers.rundir import Held, RunDir
+from workers.run_values import Held
+from workers.rundir import RunDir
 
 
 def test_a_spec_that_is_given_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@ from gpuqueue.run import EndingKind, RunDevice
 from gpuqueue.units import GIB
 from workers.inside_report import read_reports
 from workers.live import LiveRun
-from workers.rundir import Held, RunDir, told, unsettled
+from workers.run_values import Held
+from workers.rundir import RunDir, told, unsettled
 from workers.verdict import tail
 
 DEVICE = RunDevice(uuid="GPU-1", lease_bytes=GIB, index=0, name="T", kind=DeviceKind.GPU, total_bytes=2 * GIB)

@@ -9,7 +9,8 @@ from gpuqueue.device import DeviceKind, Reading
 from gpuqueue.run import RunDevice
 from gpuqueue.units import GIB, MIB
 from workers.live import LiveRun
-from workers.rundir import Held, RunDir
+from workers.run_values import Held
+from workers.rundir import RunDir
 from workers.watchdog import Excess, Watchdog, excess, limit_bytes
 
 
