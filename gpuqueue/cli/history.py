@@ -119,21 +119,7 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
 )
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a job.")
-def history(  # noqa: PLR0913 - each is one option
-    *,
-    states: tuple[str, ...],
-    endings: tuple[str, ...],
-    since: str | None,
-    until: str | None,
-    min_peak: str | None,
-    min_duration: str | None,
-    max_duration: str | None,
-    limit: int,
-    columns: str | None,
-    as_json: bool,
-    as_csv: bool,
-    **asked: Any,
-) -> None:
+def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **asked: Any) -> None:
     """Show who ran what, where, for how long, and how much memory it really took. Newest first.
 
     What a narrow terminal has no room for is left out, but no column that --columns names; a pipe gets all of it.
@@ -151,28 +137,14 @@ def history(  # noqa: PLR0913 - each is one option
     if as_json and columns is not None:
         raise BadRequest("--json has no columns, it gives everything: leave out one of the two")
     names = None if columns is None else chosen(columns)
-    period = moment(since), moment(until)
-    ordered(*period)
-    bounds = _bounds(min_peak, min_duration, max_duration)
+    narrowing = _narrowing(asked)
     more = 0 if as_json or as_csv else 1
     with Client() as client:
         _must_be_known(client, asked["after_id"])
         if (asked["device"] or "").isdecimal():  # as drain takes it
             asked["device"] = f"{client.settings.host}:{asked['device']}"
-        records = client.history(
-            states=[JobState(each) for each in states],
-            endings=[EndingKind(each) for each in endings],
-            since=period[0],
-            until=period[1],
-            limit=min(limit + more, 10**9),
-            **bounds,
-            **asked,
-        )
-        cancelled = JobState.CANCELLED.value
-        narrowed = (
-            endings or set(states) - {cancelled} or any(each is not None for each in (since, until, *bounds.values()))
-        )
-        never_began = None if as_json or as_csv or narrowed else _never_began(client, asked)
+        records = client.history(limit=min(limit + more, 10**9), **narrowing, **asked)
+        never_began = _never_began(client, asked) if more and not _narrows(narrowing) else None
         if not records and not never_began:
             say("gpuqueue", "no job in the history matches" + _alone(client, asked))
     if as_json:
@@ -183,6 +155,26 @@ def history(  # noqa: PLR0913 - each is one option
         _show(records, names, limit)
     if never_began:
         click.echo(f"and never began: {short(str(never_began), 200)}, cancelled before a device took them", err=True)
+
+
+def _narrowing(asked: dict[str, Any]) -> dict[str, Any]:
+    """Take out of *asked* what is typed as text and means something else, and return what it means."""
+    period = {"since": moment(asked.pop("since")), "until": moment(asked.pop("until"))}
+    ordered(*period.values())
+    return {
+        "states": [JobState(each) for each in asked.pop("states")],
+        "endings": [EndingKind(each) for each in asked.pop("endings")],
+        **period,
+        **_bounds(asked.pop("min_peak"), asked.pop("min_duration"), asked.pop("max_duration")),
+    }
+
+
+def _narrows(narrowing: Mapping[str, Any]) -> bool:
+    """Return whether members of an array that never began, and are cancelled, are not meant."""
+    others = {name: value for name, value in narrowing.items() if name != "states"}
+    return bool(set(narrowing["states"]) - {JobState.CANCELLED}) or any(
+        value not in (None, []) for value in others.values()
+    )
 
 
 def _must_be_known(client: Client, after_id: int | None) -> None:

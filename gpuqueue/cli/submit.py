@@ -76,57 +76,60 @@ def _with_close_ones(error: click.UsageError) -> click.UsageError:
     return click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
 
 
+#: What describes a job, in the order of the help.
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.argument("script", required=False, shell_complete=files),
+    click.option("-m", "--mem", metavar="SIZE", help="Memory on each device: 6G, 6000M, 512MiB (binary)."),
+    click.option("-g", "--gpus", type=int, default=1, show_default=True, help="Devices, all on one host."),
+    *placement_options.OPTIONS,
+    click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
+    click.option("--signal", metavar="SIG@TIME", help="Sent that long before the time limit: USR1@120, INT@2m."),
+    click.option("-n", "--name", help="What to call the job; the script's name by default."),
+    click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; may be repeated."),
+    click.option(
+        "-C",
+        "--cwd",
+        metavar="DIR",
+        help="Where it runs; the current directory by default.",
+        shell_complete=directories,
+    ),
+    click.option(
+        "-p",
+        "--priority",
+        type=click.Choice([str(level) for level in Level]),
+        default=str(Level.NORMAL),
+        show_default=True,
+        help="Higher goes first.",
+    ),
+    click.option("--pool", default="", help="Only devices of this pool.", shell_complete=pools),
+    click.option("--no-requeue", is_flag=True, help="Never run it twice, not even when its worker vanished."),
+    click.option("--pty", is_flag=True, help="Give it a terminal; with run you type on it."),
+    click.option("--separate-stderr", is_flag=True, help="Standard error goes into a file of its own."),
+    click.option("--no-git", is_flag=True, help="Do not note which commit its directory has checked out."),
+    click.option("--no-cap", is_flag=True, help="Do not tell its frameworks to stay within --mem."),
+    click.option("--warm", is_flag=True, help="Start a script sooner: in an interpreter with torch imported."),
+    click.option(
+        "--python",
+        metavar="PATH",
+        help="Interpreter of a .py script; the active environment's by default.",
+        shell_complete=files,
+    ),
+    click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        metavar="WORD",
+        help="A word to find it by; may be repeated.",
+        shell_complete=tags,
+    ),
+    *WAIT_OPTIONS,
+    *NOTICE_OPTIONS,
+)
+
+
 def job_options(command: F) -> F:
     """Add the options that describe a job."""
-    options = [
-        click.argument("script", required=False, shell_complete=files),
-        click.option("-m", "--mem", metavar="SIZE", help="Memory on each device: 6G, 6000M, 512MiB (binary)."),
-        click.option("-g", "--gpus", type=int, default=1, show_default=True, help="Devices, all on one host."),
-        *placement_options.OPTIONS,
-        click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
-        click.option("--signal", metavar="SIG@TIME", help="Sent that long before the time limit: USR1@120, INT@2m."),
-        click.option("-n", "--name", help="What to call the job; the script's name by default."),
-        click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; may be repeated."),
-        click.option(
-            "-C",
-            "--cwd",
-            metavar="DIR",
-            help="Where it runs; the current directory by default.",
-            shell_complete=directories,
-        ),
-        click.option(
-            "-p",
-            "--priority",
-            type=click.Choice([str(level) for level in Level]),
-            default=str(Level.NORMAL),
-            show_default=True,
-            help="Higher goes first.",
-        ),
-        click.option("--pool", default="", help="Only devices of this pool.", shell_complete=pools),
-        click.option("--no-requeue", is_flag=True, help="Never run it twice, not even when its worker vanished."),
-        click.option("--pty", is_flag=True, help="Give it a terminal; with run you type on it."),
-        click.option("--separate-stderr", is_flag=True, help="Standard error goes into a file of its own."),
-        click.option("--no-git", is_flag=True, help="Do not note which commit its directory has checked out."),
-        click.option("--no-cap", is_flag=True, help="Do not tell its frameworks to stay within --mem."),
-        click.option("--warm", is_flag=True, help="Start a script sooner: in an interpreter with torch imported."),
-        click.option(
-            "--python",
-            metavar="PATH",
-            help="Interpreter of a .py script; the active environment's by default.",
-            shell_complete=files,
-        ),
-        click.option(
-            "--tag",
-            "tags",
-            multiple=True,
-            metavar="WORD",
-            help="A word to find it by; may be repeated.",
-            shell_complete=tags,
-        ),
-        *WAIT_OPTIONS,
-        *NOTICE_OPTIONS,
-    ]
-    for option in reversed(options):
+    for option in reversed(_OPTIONS):
         command = option(command)
     return command
 

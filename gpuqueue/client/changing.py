@@ -21,6 +21,7 @@ from gpuqueue.words import plain
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from gpuqueue.client.editing import Edit
     from gpuqueue.device import DeviceWish
     from gpuqueue.early_signal import EarlySignal
     from gpuqueue.job import Level
@@ -163,8 +164,6 @@ class Changing(Choosing):
 
         """
         from gpuqueue.client.editing import Edit  # noqa: PLC0415 - imports are what users wait for
-        from gpuqueue.queue.requests import only_waiting  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.unqueued import Unknown  # noqa: PLC0415 - as in queue
 
         wanted = Edit(
             mem=mem,
@@ -184,13 +183,20 @@ class Changing(Choosing):
             retry_on=retry_on,
             at_once=at_once,
         )
+        return self._edited(checks.job_id(job_id), wanted)
+
+    def _edited(self, job_id: int, wanted: Edit) -> Job:
+        """Do what is *wanted*; once more where the queue has forgotten a job that it is to come after."""
+        from gpuqueue.queue.requests import only_waiting  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.unqueued import Unknown  # noqa: PLC0415 - as in queue
+
         if not wanted:
             raise BadRequest(f"say what to change: gpuqueue edit {job_id} --mem 8G")
         if wanted.retries is not None:
-            self._must_leave_the_next_run(checks.job_id(job_id), wanted.retries)
+            self._must_leave_the_next_run(job_id, wanted.retries)
         edit = partial(
             self.queue.edit,
-            checks.job_id(job_id),
+            job_id,
             wanted.change(self._uuids),
             level=wanted.level is not None,
             after=wanted.after is not None,
