@@ -67,6 +67,7 @@ REFERENCE = DOCS / "reference"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 #: Pages that are read beside the documentation, and that lead into it.
 BESIDE = [ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]
+MOMENT = datetime(2026, 11, 21, tzinfo=timezone.utc)
 #: Option -> whether it takes a value.
 Options = dict[str, bool]
 
@@ -282,47 +283,33 @@ def an_estimate() -> Estimate:
     )
 
 
-def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/reference/json.md names each key of each object in the code's own order, and no other."""
-    monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
-    record_of = a_record()
-    record = codec.record_to_plain(record_of)
+def keys_of_jobs() -> dict[str, list[str]]:
+    """Return the keys of a job, and of all below it, by what docs/reference/json.md calls each object."""
+    found = a_record()
+    record = codec.record_to_plain(found)
     (run,) = record["runs"]
-    (run_device,) = run["devices"]
-    device = device_plain(
-        DeviceStatus(
-            device=make_device(),
-            host="h",
-            worker="w",
-            worker_pid=1,
-            headroom_bytes=0,
-            foreign_bytes=0,
-            promised_bytes=0,
-            jobs=(),
-            slots=8,
-            pool="",
-            seen_s_ago=0.0,
-        )
-    )
+    (device,) = run["devices"]
+    (listed,) = listing_to_plain(Listing(at=MOMENT, jobs=(found.job,)), {})
+    return {
+        "A job": list(record),
+        "A job in the queue": [key for key in listed if key not in record],
+        "An array": list(codec.tally_to_plain(replace(found.job, spec=make_spec(array=Array.parse("0-1")))) or ()),
+        "A run": list(run),
+        "An ending": list(run["ending"]),
+        "A run's device": list(device),
+        "A peak": list(device["peak"]),
+        "An activity": list(device["activity"]),
+        "A timeline": list(codec.timeline_to_plain(Timeline(step_s=1.0, bytes=())) or ()),
+        "CSV": list(CSV_COLUMNS),
+    }
+
+
+def keys_of_waits() -> dict[str, list[str]]:
+    """Return those of what keeps a job waiting."""
     wait: dict[str, Any] = why_to_plain(a_wait(a_record().job))
     bound = Bound(whose="ada", measure=Measure.RUNNING_JOBS, limit=Limit(1), used=0)
     limited: dict[str, Any] = limits_to_plain(LimitsInUse(bounds=(bound,), pools={"big": PoolLimits()}))
-    moment = datetime(2026, 11, 21, tzinfo=timezone.utc)
-    statistics = Statistics(by=By.USER, since=moment, until=moment, groups=(), total=Figures())
-    words = ["simulate", "-", "--devices", "24G", "--json"]
-    simulated = json.loads(CliRunner().invoke(commands, words, input=EXAMPLE).stdout)
-    (listed,) = listing_to_plain(Listing(at=moment, jobs=(record_of.job,)), {})
-    expected = {
-        "A job": list(record),
-        "A job in the queue": [key for key in listed if key not in record],
-        "An array": list(codec.tally_to_plain(replace(record_of.job, spec=make_spec(array=Array.parse("0-1")))) or ()),
-        "A run": list(run),
-        "An ending": list(run["ending"]),
-        "A run's device": list(run_device),
-        "A peak": list(run_device["peak"]),
-        "An activity": list(run_device["activity"]),
-        "A timeline": list(codec.timeline_to_plain(Timeline(step_s=1.0, bytes=())) or ()),
-        "A device (gpus)": list(device),
+    return {
         "A wait (why)": list(wait),
         "A place in the order": list(wait["order"]),
         "A limit reached": list(wait["limit"]),
@@ -331,28 +318,61 @@ def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch:
         "Limits": list(limited),
         "A limit": list(limited["limits"][0]),
         "A pool's limits": list(limited["pools"][0]),
-        "An estimate": list(estimate_to_plain(an_estimate())),
-        "A past": list(estimate_to_plain(an_estimate())["past"]),
-        "A past run": list(estimate_to_plain(an_estimate())["past"]["runs"][0]),
-        "A dry run": list(estimate_to_plain(an_estimate())["dry_run"]),
-        "A part": list(estimate_to_plain(an_estimate())["dry_run"]["parts"][0]),
-        "A batch": list(estimate_to_plain(an_estimate())["batches"][0]),
-        "A picture (top)": list(snapshot_to_plain(Snapshot(at=moment, devices=(), jobs=()))),
+    }
+
+
+def keys_of_estimates() -> dict[str, list[str]]:
+    """Return those of what is said before a job runs."""
+    estimate: dict[str, Any] = estimate_to_plain(an_estimate())
+    words = ["simulate", "-", "--devices", "24G", "--json"]
+    simulated = json.loads(CliRunner().invoke(commands, words, input=EXAMPLE).stdout)
+    return {
+        "An estimate": list(estimate),
+        "A past": list(estimate["past"]),
+        "A past run": list(estimate["past"]["runs"][0]),
+        "A dry run": list(estimate["dry_run"]),
+        "A part": list(estimate["dry_run"]["parts"][0]),
+        "A batch": list(estimate["batches"][0]),
+        "A simulation": list(simulated),
+        "A policy's figures": list(simulated["policies"][0]),
+        "A user's figures": list(simulated["policies"][0]["users"]["ann"]),
+    }
+
+
+def keys_of_the_site() -> dict[str, list[str]]:
+    """Return those of devices, of what runs here, and of what is said of all jobs together."""
+    device = DeviceStatus(
+        device=make_device(),
+        host="h",
+        worker="w",
+        worker_pid=1,
+        headroom_bytes=0,
+        foreign_bytes=0,
+        promised_bytes=0,
+        jobs=(),
+        slots=8,
+        pool="",
+        seen_s_ago=0.0,
+    )
+    statistics = Statistics(by=By.USER, since=MOMENT, until=MOMENT, groups=(), total=Figures())
+    return {
+        "A device (gpus)": list(device_plain(device)),
+        "A picture (top)": list(snapshot_to_plain(Snapshot(at=MOMENT, devices=(), jobs=()))),
         "Status": list(json.loads(CliRunner().invoke(status, ["--json"]).stdout)),
         "A target (notify)": list(target_to_plain("team", "h", sends=True)),
         "Doctor": list(doctor_plain([], Grade.OK, None)),
         "A finding": list(to_plain(ok("as it should be"))),
         "Statistics": list(statistics_to_plain(statistics)),
         "Figures": list(figures_to_plain(Figures())),
-        "A simulation": list(simulated),
-        "A policy's figures": list(simulated["policies"][0]),
-        "A user's figures": list(simulated["policies"][0]["users"]["ann"]),
-        "CSV": list(CSV_COLUMNS),
     }
 
+
+def test_every_json_key_and_csv_column_is_described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/reference/json.md names each key of each object in the code's own order, and no other."""
+    monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
     described = {head: first_words(text) for head, text in sections(REFERENCE / "json.md").items()}
 
-    assert expected == described
+    assert described == {**keys_of_jobs(), **keys_of_waits(), **keys_of_estimates(), **keys_of_the_site()}
 
 
 def test_every_column_of_a_trace_is_described() -> None:
