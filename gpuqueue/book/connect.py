@@ -12,7 +12,7 @@ from sqlalchemy import event, exc
 
 from gpuqueue.address import without_password
 from gpuqueue.book import patience
-from gpuqueue.book.tables import REVISION
+from gpuqueue.book.revision import REVISION
 from gpuqueue.book.trouble import is_of_the_row, silent, unreachable
 from gpuqueue.errors import BookUnreachable
 

@@ -13,7 +13,8 @@ from sqlalchemy import exc
 
 from gpuqueue.book import notices, queries
 from gpuqueue.book.connect import absent, file_of, open_engine, reading, shown, writing
-from gpuqueue.book.tables import REVISION, jobs, unwritten_events
+from gpuqueue.book.revision import REVISION
+from gpuqueue.book.tables import jobs, unwritten_events
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.frozen import dataclass
 from gpuqueue.job import JobState, WaitReason

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from gpuqueue.array import Indexes, Member, Tally
+from gpuqueue.array import Indexes, Member
 from gpuqueue.book.connect import reading
 from gpuqueue.book.tables import jobs
+from gpuqueue.book.tally import waiting
 from gpuqueue.clock import to_epoch_ms
 from gpuqueue.codec import decode_spec, of_member
-from gpuqueue.errors import BadRequest, Unreadable
+from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Event
-from gpuqueue.job import JobState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -68,39 +67,6 @@ def requests(connection: sa.Connection, array_ids: Iterable[int]) -> dict[int, s
     return {row.id: row.spec for row in _of(connection, set(array_ids), jobs.c.id, jobs.c.spec)}
 
 
-def tally(connection: sa.Connection, rows: Sequence[sa.RowMapping]) -> dict[int, Tally]:
-    """Return how far each array among the jobs *rows* has come, by its id. What makes no sense is left out."""
-    arrays = {row["id"]: row for row in rows if row["array_left"] is not None}
-    counts: dict[int, dict[str, int]] = defaultdict(dict)
-    if arrays:
-        number = sa.func.count().label("number")
-        some = sa.select(jobs.c.array_id, jobs.c.state, number).where(jobs.c.array_id.in_(list(arrays)))
-        for array_id, state, times in connection.execute(some.group_by(jobs.c.array_id, jobs.c.state)):
-            counts[array_id][state] = times
-    found = {}
-    for array_id, row in arrays.items():
-        try:
-            found[array_id] = _tally(row, counts[array_id])
-        except (Unreadable, BadRequest) as error:
-            log.warning("how far array %s has come cannot be told: %s", array_id, error)
-    return found
-
-
-def _tally(row: sa.RowMapping, counts: Mapping[str, int]) -> Tally:
-    """Return how far an array has come. A member that was cancelled before any device took it has no row of its own."""
-    left, held = _waiting(row["state"], row["array_left"], row["array_held"])
-    array = decode_spec(row["spec"]).array
-    never_began = max(0, (len(array) if array else 0) - sum(counts.values()) - len(left) - len(held))
-    ended = {state.value: counts.get(state.value, 0) for state in JobState if state.is_end}
-    ended[JobState.CANCELLED.value] += never_began
-    return Tally(left=left, held=held, ended=ended)
-
-
-def _waiting(state: str, left: str, held: str | None) -> tuple[Indexes, Indexes]:
-    """Return which members of an array wait, and which are held: of one that has ended none, whatever is kept."""
-    return (Indexes(), Indexes()) if JobState(state).is_end else (Indexes.parse(left), Indexes.parse(held or ""))
-
-
 def never_began(connection: sa.Connection, array_id: int) -> Indexes:
     """Return which members of an array were cancelled before any device took them; none where there is no such array.
 
@@ -116,7 +82,7 @@ def never_began(connection: sa.Connection, array_id: int) -> Indexes:
     if row is None or array is None:
         return Indexes()
     began = connection.execute(sa.select(jobs.c.array_index).where(jobs.c.array_id == array_id)).scalars()
-    waits = (index for some in _waiting(row.state, row.array_left, row.array_held) for index in some)
+    waits = (index for some in waiting(row.state, row.array_left, row.array_held) for index in some)
     return Indexes.of(set(array.indexes).difference(began, waits))
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from gpuqueue.book.tables import jobs, notices
 from gpuqueue.frozen import dataclass
-from gpuqueue.told import Outcome, Told
+from gpuqueue.told import Outcome
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -49,21 +49,6 @@ def settle(connection: sa.Connection, taken: Due, outcome: Outcome, *, at: datet
 def put_off(connection: sa.Connection, taken: Due, *, until: datetime, trouble: str | None) -> None:
     """Note that a try came to nothing because of *trouble*, and when the next one may begin."""
     connection.execute(_the(taken).values(next_at=until, trouble=trouble))
-
-
-def told(connection: sa.Connection, job_id: int) -> tuple[Told, ...]:
-    """Return how far each message about the end of the job has come."""
-    found = connection.execute(sa.select(notices).where(notices.c.job_id == job_id).order_by(notices.c.number))
-    return tuple(
-        Told(
-            number=row.number,
-            tries=row.tries,
-            outcome=Outcome(row.outcome) if row.outcome else None,
-            at=row.at,
-            trouble=row.trouble,
-        )
-        for row in found
-    )
 
 
 def untold(connection: sa.Connection, *, before: datetime) -> tuple[int, int | None, str | None]:

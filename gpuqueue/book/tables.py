@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from enum import Enum
 
-#: The revision whose tables these are. Kept here because asking Alembic costs every ``gpuqueue show`` its import.
-REVISION = "0006"
-
 #: What PostgreSQL refuses in a text: a file name that is no UTF-8 arrives as lone surrogates.
 _REFUSED = re.compile("[\0\ud800-\udfff]")
 

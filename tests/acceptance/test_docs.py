@@ -24,7 +24,8 @@ from from_code import OTHER_CODES, PROGRAMS, leaves
 
 from gpuqueue import codec
 from gpuqueue.array import Array
-from gpuqueue.book.tables import REVISION, metadata
+from gpuqueue.book.revision import REVISION
+from gpuqueue.book.tables import metadata
 from gpuqueue.cli.doctor import MARKS
 from gpuqueue.cli.doctor import _plain as doctor_plain
 from gpuqueue.cli.history import CSV_COLUMNS

@@ -13,7 +13,8 @@ from alembic.migration import MigrationContext
 
 from gpuqueue.book import migrate
 from gpuqueue.book.connect import open_engine, reading, writing
-from gpuqueue.book.tables import REVISION, metadata
+from gpuqueue.book.revision import REVISION
+from gpuqueue.book.tables import metadata
 from gpuqueue.errors import BookUnreachable
 
 TIME = "2026-11-01 12:00:00"
