@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 
 from gpuqueue.frozen import dataclass
+from gpuqueue.later import pattern
 
 #: As much of a log's end is enough: a bar is written anew many times a minute.
 TAIL_BYTES = 8192
@@ -20,21 +21,19 @@ TAIL_BYTES = 8192
 MOST_BELOW = 20
 
 #: What a terminal obeys: colours, moves of the cursor.
-ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+ESCAPES = pattern(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 #: `` 45%|####      | 45/100 [00:12<00:15,  3.6it/s]``: the share is taken from the counts, which are finer.
-_TQDM = re.compile(r"(?P<percent>\d{1,3})%\|.*?\|\s*(?P<rest>\S.*)?$")
+_TQDM = pattern(r"(?P<percent>\d{1,3})%\|.*?\|\s*(?P<rest>\S.*)?$")
 #: ``12/100 ━━━━━─────  3s 35ms/step`` and ``12/100 [===>......] - ETA: 3s``
-_KERAS = re.compile(r"(?<![\d/.])(?P<done>\d+)/(?P<all>\d+)\s*(?:\[[=>.\s]+\]|[━─╸╺]+)\s*(?P<rest>.*)$")
-_COUNTS = re.compile(
-    r"(?<![\d/.])(?P<done>\d+(?:\.\d+)?)(?P<unit>[kMGTP]?)B?/(?P<all>\d+(?:\.\d+)?)(?P<units>[kMGTP]?)B?"
-)
+_KERAS = pattern(r"(?<![\d/.])(?P<done>\d+)/(?P<all>\d+)\s*(?:\[[=>.\s]+\]|[━─╸╺]+)\s*(?P<rest>.*)$")
+_COUNTS = pattern(r"(?<![\d/.])(?P<done>\d+(?:\.\d+)?)(?P<unit>[kMGTP]?)B?/(?P<all>\d+(?:\.\d+)?)(?P<units>[kMGTP]?)B?")
 #: Only beside a word that says what is counted: a date is no progress.
-_WORDED = re.compile(
+_WORDED = pattern(
     r"\b(?:epoch|step|iter(?:ation)?|batch|round|fold|trial|it)s?\b[\s:=#\[(]*(?P<done>\d+)\s*(?:/|of)\s*(?P<all>\d+)",
     re.IGNORECASE,
 )
 #: ``[00:12<00:15``: what tqdm thinks is left; ``ETA: 3s`` is Keras'.
-_LEFT = re.compile(r"\[[\d:]+<(?P<tqdm>[\d:]+)|ETA:\s*(?P<keras>[\d:]+s?)")
+_LEFT = pattern(r"\[[\d:]+<(?P<tqdm>[\d:]+)|ETA:\s*(?P<keras>[\d:]+s?)")
 _SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 
 
@@ -71,8 +70,8 @@ def _bar_in(line: str) -> Progress | None:
     return _counted_in(line, _KERAS)
 
 
-def _counted_in(line: str, pattern: re.Pattern[str]) -> Progress | None:
-    counts = pattern.search(line)
+def _counted_in(line: str, form: re.Pattern[str]) -> Progress | None:
+    counts = form.search(line)
     share = _share(float(counts["done"]), float(counts["all"])) if counts else None
     return None if share is None else Progress(share=share, words=_words(counts, line))
 

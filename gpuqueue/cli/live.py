@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuqueue.client.watching import Watching
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job, JobState
-from gpuqueue.progress import Progress
+
+if TYPE_CHECKING:
+    from gpuqueue.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
