@@ -15,7 +15,7 @@ from gpuqueue.jobname import JobName, meant
 from gpuqueue.words import plain, short
 
 if TYPE_CHECKING:
-    from gpuqueue.client import Client
+    from gpuqueue.client.asking import Asking
     from gpuqueue.run import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,7 +104,7 @@ def story(job: Job) -> list[str]:
     return lines
 
 
-def worst_code(client: Client, record: Record) -> int:
+def worst_code(client: Asking, record: Record) -> int:
     """Return the exit code of an ended job; of an array the highest of its members'.
 
     Raises:

@@ -149,14 +149,15 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
         raise BadRequest("--tail and --since both say where to begin: choose one")
     begin = moment(since)
     with Watching() as client:
-        if stderr and not client.get(job_id).spec.separate_stderr:
+        newest = client.newest(job_id)
+        if stderr and not newest.job.spec.separate_stderr:
             raise Refused(
                 f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
                 "gpuqueue submit --separate-stderr keeps it apart"
             )
         tail = LogTail(STDERR if stderr else LOG)
         try:
-            tail.turn_to(client.log_path(job_id))
+            tail.turn_to(client.log_there(newest))
         except Refused:  # to follow a job that has not run yet is no mistake
             if not follow:
                 raise
@@ -169,7 +170,7 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
         )
         for chunk in chunks:  # as the job wrote them, whatever is in them: a log is read by programs as well
             put(chunk)
-        last = client.newest(job_id).last_run
+        last = (client.newest(job_id) if follow else newest).last_run
     if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:
         say("gpuqueue", f"job {job_id} never started: {last.ending.detail}")
 
@@ -199,10 +200,10 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
         raise BadRequest("--any and --all contradict each other: say one of them")
     timeout_s = None if timeout is None else 0.0 if timeout.strip() in NOW else parse_duration(timeout)
     ended: dict[int | str, Job] = {}
-    from gpuqueue.client import Client  # noqa: PLC0415 - a list or a log takes a part of it
-    from gpuqueue.client.choosing import Which  # noqa: PLC0415 - as above
+    from gpuqueue.client.choosing import Which  # noqa: PLC0415 - a list or a log takes less
+    from gpuqueue.client.staying import Staying  # noqa: PLC0415 - as above
 
-    with Client() as client:
+    with Staying() as client:
         meant = [name for word in ids for name in client.named(word, which=Which.ANY)]
         names = [one for name in meant for one in JobName.parse(name).each()]
         for name, job in client.ends(names, timeout_s=timeout_s, held=tell_held, away=tell_away):

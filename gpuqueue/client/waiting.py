@@ -110,14 +110,22 @@ class Waiting(Awaiting):
             Refused: it has not run yet, or its log lies on another host or is gone.
 
         """
-        record = self.newest(job_id)
-        path = self._log_path_of(record)
+        return self.log_there(self.newest(job_id))
+
+    def log_there(self, record: Record) -> Path:
+        """Return what :meth:`log_path` does, of a job with its newest run.
+
+        Raises:
+            Refused: see there.
+
+        """
+        path, label = self._log_path_of(record), record.job.label
         if path is None:
-            raise Refused(f"job {job_id} ({record.job.state}) has no log yet: it has not run")
+            raise Refused(f"job {label} ({record.job.state}) has no log yet: it has not run")
         if record.job.state.is_end and _is_gone(path):
             keep_s = self.settings.keep_logs_s
             kept = f"; logs are kept for {format_duration(keep_s)} (GPUQUEUE_KEEP_LOGS)" if keep_s is not None else ""
-            raise Refused(f"the log of job {job_id} is not there any more: {path}{kept}")
+            raise Refused(f"the log of job {label} is not there any more: {path}{kept}")
         return path
 
     def log_of(self, record: Record) -> Path | None:
