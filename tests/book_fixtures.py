@@ -10,12 +10,14 @@ import pytest
 from outbox import Outbox
 from private_postgres import NoPostgres, Server, any_server
 
-from gpuqueue.book import migrate
+from gpuqueue.book import door, migrate
 from gpuqueue.book.book import Book
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from gpuqueue.run import Record
 
 #: Kept from before the tests wipe the environment.
 IN_CI = bool(os.environ.get("CI"))
@@ -81,10 +83,25 @@ def book_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> It
         yield url
 
 
+class BothDoors(Book):
+    """A book of which each job is read by both doors, whatever a test is about: they must tell the same."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+
+    def get(self, job_id: int) -> Record | None:
+        """Return the job as both doors tell it."""
+        found = super().get(job_id)
+        if self.url.startswith("sqlite:"):
+            assert found == door.record(self.url, job_id)
+        return found
+
+
 @pytest.fixture
 def book(book_url: str) -> Iterator[Book]:
     """Return an empty book."""
-    opened = Book(book_url)
+    opened = BothDoors(book_url)
     yield opened
     opened.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -12,6 +13,7 @@ from gpuqueue.submission import ROOT, current_account
 if TYPE_CHECKING:
     from gpuqueue.book.book import Book
     from gpuqueue.queue.jobqueue import JobQueue
+    from gpuqueue.run import Record
 
 
 _Self = TypeVar("_Self", bound="Connection")
@@ -43,6 +45,15 @@ class Connection:
 
             self._book = Book(self.settings.database_url)
         return self._book
+
+    def _written(self, job_id: int) -> Record | None:
+        """Return what the book has of a job, None if it has nothing: by its small door where that is open."""
+        if self._book is None:
+            from gpuqueue.book import door  # noqa: PLC0415 - as above
+
+            with suppress(door.Shut):
+                return door.record(self.settings.database_url, job_id)
+        return self.book.get(job_id)
 
     @property
     def account(self) -> Account:

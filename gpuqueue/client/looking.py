@@ -85,11 +85,11 @@ class Looking(Connection):
         """Return what the book alone says of a job; None where it does not have it, or cannot be asked either."""
         try:
             if name.member is None:
-                return self.book.get(name.id)
-            found = self.book.get(name.member.id)
+                return self._written(name.id)
+            found = self._written(name.member.id)
             if found is not None and found.job.member == name.member:
                 return found
-            array = self.book.get(name.member.array_id)
+            array = self._written(name.member.array_id)
             return None if array is None else self._untaken(name.member, array.job)
         except BookUnreachable:
             return None
@@ -106,7 +106,7 @@ class Looking(Connection):
         job = self.queue.get(job_id)
         if job is not None and job.tally is not None and job.state is JobState.RUNNING:
             job = standing.standing(job, self.queue.members(job_id))
-        record = self.book.get(job_id)
+        record = self._written(job_id)
         if job is not None:
             return self._with_current_run(replace(record or runs.Record(job=job), job=job))
         return record

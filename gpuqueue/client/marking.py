@@ -54,7 +54,7 @@ class Marking(Looking):
         if self.queue.mark(job_id, mark, by=self._by):
             return
         known = self.show(job).job
-        recorded = self.book.get(job_id)
+        recorded = self._written(job_id)
         if recorded is None:
             raise BadRequest(f"{name} has no story of its own yet: say it of all of {name.id}")
         if not self.queue.mark(job_id, mark, by=self._by, ended=recorded.job):

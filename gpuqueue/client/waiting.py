@@ -94,7 +94,7 @@ class Waiting(Awaiting):
         deadline = time.monotonic() + RECORD_S
         while time.monotonic() < deadline:
             try:
-                record = self.book.get(job.id)
+                record = self._written(job.id)
             except BookUnreachable:
                 break
             if record is not None and record.job.state.is_end:

@@ -7,15 +7,21 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from factories import make_offer, make_spec, serve
+from factories import make_offer, make_spec, must_claim, serve
 from guard.bounds import Bound
 from guard.one_life import uncovered
 from own_store import OwnStore
 
+from gpuqueue.book.book import Book
+from gpuqueue.job import JobState
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.run import Ending, RunDevice
+from gpuqueue.units import GIB
+from workers.recorder import Recorder
 
 VALGRIND = shutil.which("valgrind")
 pytestmark = [
@@ -23,22 +29,50 @@ pytestmark = [
     pytest.mark.timeout(400),
 ]
 #: Of a whole process, in those of ``python -c "import click"``; the aim is two. Measured on Python 3.11:
-#: 1.69, 1.81, 1.55. Values' classes, patterns and modules are what they go into: ``python -X importtime`` names them.
+#: 1.69, 1.81, 1.55, 1.71, 1.74, 1.76. Values' classes, patterns and modules are what they go into:
+#: ``python -X importtime`` names them. LIVE is a job that waits, ENDED one that only the book still knows.
 RATIOS = {
     ("submit", "--mem", "1M", "--", "true"): Bound(1.2, 1.86),
     ("queue",): Bound(1.2, 1.98),
-    ("cancel", "ID"): Bound(1.2, 1.7),
+    ("cancel", "LIVE"): Bound(1.2, 1.7),
+    ("logs", "ENDED"): Bound(1.2, 1.88),
+    ("wait", "ENDED"): Bound(1.2, 1.91),
+    ("show", "ENDED"): Bound(1.2, 1.94),
 }
 GPUQUEUE = "from gpuqueue.cli.main import main; main()"
 COUNT = (str(VALGRIND), "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 
 
-def test_a_command_takes_as_many_instructions_as_agreed(own_store: OwnStore, tmp_path: Path) -> None:
+def ended(queue: JobQueue, store: OwnStore) -> list[str]:
+    """Take two jobs through, up to the book, and return their ids."""
+    device = RunDevice(uuid=make_offer().device.uuid, lease_bytes=GIB)
+    log = store.settings.state_dir / "log-of-both"
+    log.write_text("one line\n")
+    for _ in range(2):
+        queue.submit(make_spec())
+        run = must_claim(queue)
+        queue.started(run.job_id, run.token, lease_s=300, log_path=str(log), devices=(device,))
+        ending = Ending.from_status(0)
+        state = JobState.SUCCEEDED
+        queue.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1.0, devices=(device,))
+    with closing(Book(store.settings.database_url)) as book:
+        recorder = Recorder(store.settings, queue, book)
+        recorder.mend()
+        while recorder.record(0):
+            pass
+    assert (None, None) == (queue.get(1), queue.get(2))
+    return ["1", "2"]
+
+
+def test_a_command_takes_as_many_instructions_as_agreed(
+    own_store: OwnStore, migrated_sqlite: Path, tmp_path: Path
+) -> None:
     """Each is done to one job, so that all is compiled, and counted with another."""
+    shutil.copy(migrated_sqlite, own_store.settings.state_dir / "book.db")
     queue = JobQueue(own_store.url)
     queue.open(0)
     serve(queue, make_offer())
-    jobs = [str(queue.submit(make_spec()).id) for _ in range(2)]
+    jobs = {"ENDED": ended(queue, own_store), "LIVE": [str(queue.submit(make_spec()).id) for _ in range(2)]}
     queue.close()
     environ = {
         **{name: value for name, value in uncovered().items() if name != "PYTHONDONTWRITEBYTECODE"},
@@ -49,7 +83,8 @@ def test_a_command_takes_as_many_instructions_as_agreed(own_store: OwnStore, tmp
     }
 
     def instructions(code: str, words: Sequence[str] = ()) -> int:
-        commands = [[sys.executable, "-c", code, *(job if word == "ID" else word for word in words)] for job in jobs]
+        turns = [[jobs[word][turn] if word in jobs else word for word in words] for turn in range(2)]
+        commands = [[sys.executable, "-c", code, *turn] for turn in turns]
         subprocess.run(commands[0], env=environ, cwd=tmp_path, capture_output=True, check=True)
         done = subprocess.run(
             [*COUNT, *commands[1]], env=environ, cwd=tmp_path, capture_output=True, text=True, check=True

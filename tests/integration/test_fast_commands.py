@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from factories import make_offer, make_spec, serve
 from own_store import OwnStore
 
+from gpuqueue.book.book import Book
 from gpuqueue.client import Client
-from gpuqueue.job import Job, WaitReason
+from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.door.door import Door
 from gpuqueue.queue.door.resp import Word
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.run import RunDevice
+from gpuqueue.run import Ending, RunDevice
+from workers.recorder import Recorder
 
 #: None of these is for somebody who waits. Each costs as much as one of our own modules, most as much as all of them.
 HEAVY = frozenset(
@@ -96,14 +101,39 @@ def running(queue: JobQueue, own_store: OwnStore) -> Job:
     return job
 
 
-def loaded_by(store: OwnStore, *words: str) -> tuple[str, set[str]]:
-    """Return what the command prints, and which modules it loads."""
+@pytest.fixture
+def ended(running: Job, queue: JobQueue, own_store: OwnStore, migrated_sqlite: Path) -> Job:
+    """Return a job that has failed, of which only the book still knows."""
+    shutil.copy(migrated_sqlite, own_store.settings.state_dir / "book.db")
+    known = queue.record(running.id)
+    assert known is not None
+    assert known.last_run is not None
+    queue.finish(
+        running.id,
+        known.last_run.token,
+        state=JobState.FAILED,
+        ending=Ending.from_status(7),
+        duration_s=1.0,
+        devices=(RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**30),),
+    )
+    with closing(Book(own_store.settings.database_url)) as book:
+        recorder = Recorder(own_store.settings, queue, book)
+        recorder.mend()
+        while recorder.record(0):
+            pass
+    assert queue.get(running.id) is None
+    return running
+
+
+def loaded_by(store: OwnStore, *words: str, code: int = 0) -> tuple[str, set[str]]:
+    """Return what the command says, which ends with *code*, and which modules it loads."""
     environ = {**os.environ, "GPUQUEUE_STATE_DIR": str(store.settings.state_dir)}
     environ["GPUQUEUE_HOST"] = make_offer().host
     command = [sys.executable, "-c", TELLING, *words]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    assert 0 == done.returncode, done.stderr
-    return done.stdout, set(json.loads(done.stderr.splitlines()[-1]))
+    assert code == done.returncode, done.stderr
+    *errors, told = done.stderr.splitlines()
+    return "\n".join([done.stdout, *errors]) if code else done.stdout, set(json.loads(told))
 
 
 @pytest.mark.parametrize(
@@ -136,6 +166,30 @@ def test_the_log_of_a_running_job_needs_no_history(running: Job, own_store: OwnS
     said, _ = loaded_by(own_store, "logs", str(running.id))
 
     assert "one line\n" == said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("logs", "1"), 0, "one line"),
+        (("logs", "-f", "1"), 0, "one line"),
+        (("wait", "1"), 7, ""),
+        (("show", "1"), 0, "exit 7"),
+        (("cancel", "1"), 5, "has failed already"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else None,
+)
+def test_of_an_ended_job_the_book_tells_without_its_library(
+    ended: Job, own_store: OwnStore, words: tuple[str, ...], code: int, says: str
+) -> None:
+    """One looks at a log once its job has ended, most of the time: then only the book knows where it lies."""
+    assert 1 == ended.id
+
+    said, loaded = loaded_by(own_store, *words, code=code)
+
+    assert says in said
+    assert set() == HEAVY & loaded
+    assert len(loaded) in RANGE, sorted(loaded)
 
 
 def test_a_submit_is_one_question_to_the_store(running: Job, own_store: OwnStore) -> None:
