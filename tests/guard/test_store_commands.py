@@ -8,12 +8,12 @@ from factories import make_spec
 from guard.bounds import Bound
 from guard.one_life import STEPS, OneLife
 
-#: Step -> commands that run in the store for it, those of its script included. Measured: 24, 45, 8, 22, 11.
+#: Step -> commands that run in the store for it, those of its script included. Measured: 24, 32, 8, 20, 11.
 COMMANDS = {
     "submit": Bound(12, 27),
-    "claim": Bound(22, 50),
+    "claim": Bound(16, 35),
     "started": Bound(4, 9),
-    "finish": Bound(11, 25),
+    "finish": Bound(10, 22),
     "record": Bound(6, 13),
 }
 #: Step -> how often its caller waits for the store: each is a round trip, which over a network takes most of the time.

@@ -21,6 +21,12 @@ local function key3(a, b, c) return P .. a .. ':' .. b .. ':' .. c end
 local function job_key(id) return P .. 'j:' .. id end
 local function queue_key(lv, user, shape) return P .. 'q:' .. lv .. ':' .. user .. ':' .. shape end
 
+-- Are these keys there? EXISTS counts a key as often as it is named, so that one call tells it of two or three.
+local function there(a, b, c)
+  local sum = c and call('EXISTS', a, b, b, c, c, c, c) or call('EXISTS', a, b, b)
+  return sum % 2 == 1, sum % 4 >= 2, sum >= 4
+end
+
 local function now_ms()
   local t = call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)

@@ -16,12 +16,6 @@ if gpus_here == '1' then heard_of_gpus = true end -- also while their own worker
 local now = now_ms()
 local stamp = string.format('%.0f', now)
 
-local limited
-local function are_limited() -- most sites are not; looked up when a job is found that fits
-  if limited == nil then limited = call('EXISTS', P .. 'limits') == 1 end
-  if limited then load_limits() end
-  return limited
-end
 local function load_arrays() -- and all that lets jobs in
   load_waits()
   load_members()
@@ -49,14 +43,14 @@ if last_nonce == nonce then
   return {}
 end
 end
-do
-local first_due = call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
+-- What most sites do not have at most moments is asked for all at once.
+local any_due, any_drained, any_kept = there(P .. 'timers', P .. 'drained', P .. 'rsv')
+local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
 if first_due and tonumber(first_due) <= now then -- a job's time has come, or what it waited for has ended
   load_arrays()
   let_in(now)
 end
-end
-if call('HEXISTS', P .. 'drained', device) == 1 then return {} end
+if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end
 if pausing(now) then return {} end
 
 -- The look at the device that led to this claim travels with it.
@@ -122,7 +116,14 @@ local function gang(mem, asks, for_job)
 end
 
 local r_job, r_need, r_start, blockers
-local kept_for = call('HGET', P .. 'rsv', device)
+local any_limits, any_shares
+local function are_limited() -- most sites are not; looked up when a job is found that fits
+  if any_limits == nil then any_limits, any_shares = there(P .. 'limits', P .. 'shares') end
+  if any_limits then load_limits() end
+  return any_limits
+end
+
+local kept_for = any_kept and call('HGET', P .. 'rsv', device)
 if kept_for then
   load_placement()
   r_job, r_need, r_start, blockers = parse_reservation(kept_for)
@@ -135,9 +136,10 @@ local beside_bytes, beside_slots
 if r_job then beside_bytes, beside_slots = left_beside(device, capacity, all_slots, r_need, blockers) end
 
 -- Mostly nothing waits that is small enough: then all that judges jobs need not be made.
-local function small_enough(i) return call('ZCOUNT', key2('sh', LEVELS[i]), '-inf', available) end
+local levels = levels_waited_at()
+local function small_enough(i) return call('ZCOUNT', key2('sh', levels[i]), '-inf', available) end
 local first_level, so_many = 1, small_enough(1)
-while so_many == 0 and first_level < #LEVELS do
+while so_many == 0 and first_level < #levels do
   first_level = first_level + 1
   so_many = small_enough(first_level)
 end
@@ -222,7 +224,7 @@ local function take(id, lv, user, shape, devices, how)
   end
   call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
   count_run(id, user, mem, names)
-  charge(user, deposit_s * rate * weight(fair_ms(now)))
+  charge(user, deposit_s * rate * weight(fair_ms(now)), any_shares == false and 1000 or share_of(user), levels)
   call('HSET', P .. 'lc', device, nonce .. ':' .. id)
   tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
     'worker', worker, 'devices', names, 'lease', mem, 'start', how, unpack(left and {'of', array, 'index', index, 'left', left} or {}))
@@ -268,7 +270,7 @@ end
 -- Did it pass a job that comes before it, and might run here? `rank` is its user's, from 0, and `place` its shape's
 -- among this user's, nil where it is not known.
 local function how_it_came(lv, user, shape, rank, place)
-  for _, above in ipairs(LEVELS) do
+  for _, above in ipairs(levels) do
     if above == lv then break end
     if any_belongs(key2('sh', above), 100) then return 'backfill' end
   end
@@ -379,8 +381,8 @@ local function search(lv, from)
   end
 end
 
-for i = first_level, #LEVELS do
-  local lv, many = LEVELS[i], i == first_level and so_many or small_enough(i)
+for i = first_level, #levels do
+  local lv, many = levels[i], i == first_level and so_many or small_enough(i)
   if many > 0 then
     local passed = 0 -- so many of the first users have nothing that fits
     if not choosy then

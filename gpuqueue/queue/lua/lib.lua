@@ -131,11 +131,25 @@ local function rebase(ms, factor)
   set_meta('t0', string.format('%.3f', ms / 1000))
 end
 
+-- The levels at which somebody waits, high first: mostly the normal one alone, and of the others nothing need be asked.
+local function levels_waited_at()
+  local urgent, high, low = there(P .. 'ul:3', P .. 'ul:2', P .. 'ul:0')
+  if not (urgent or high or low) then return {'1'} end
+  local found = {}
+  if urgent then found[1] = '3' end
+  if high then found[#found + 1] = '2' end
+  found[#found + 1] = '1'
+  if low then found[#found + 1] = '0' end
+  return found
+end
+
+-- In thousandths.
+local function share_of(user) return tonumber(call('HGET', P .. 'shares', user) or '') or 1000 end
+
 -- What counts is usage by share: whoever has twice the share may use twice as much before others go first.
-local function charge(user, amount)
-  amount = amount * 1000 / (tonumber(call('HGET', P .. 'shares', user) or '') or 1000)
-  local usage = call('ZINCRBY', P .. 'fair', amount, user)
-  for i = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[i]), 'XX', usage, user) end
+local function charge(user, amount, share, levels)
+  local usage = call('ZINCRBY', P .. 'fair', amount * 1000 / share, user)
+  for i = 1, #levels do call('ZADD', key2('ul', levels[i]), 'XX', usage, user) end
 end
 
 -- Where a job stands among its user's: by its id, or below 0 if it was moved to the front (see front.lua).
@@ -252,7 +266,7 @@ local function free_devices(id, job, now, took_s)
   local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
   if not (job.u and claimed and deposit_s and rate) then return end -- damaged: what it cost, nobody knows any more
   local spent_s = took_s or math.max(0, now - claimed) / 1000
-  charge(job.u, (spent_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed))
+  charge(job.u, (spent_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed), share_of(job.u), levels_waited_at())
 end
 
 -- Who keeps a device from new jobs: origin -> {why, by, at}. Each origin has a say of its own; see ../drains.py.
