@@ -28,12 +28,12 @@ def _claim(report: Report) -> Row:
             Aim(figure=f"claim.{size}.typical.p50", bound=150),
             Aim(figure=max(scans, key=lambda name: scans[name], default=f"claim.{size}.worst.p99"), bound=1000),
         ),
-        why_not="It takes the server as many instructions whether a thousand jobs wait or a million, 0.8 to 1.2 million "
-        "by the users' shapes that could fit; but their data come from further away: the misses of a cache as large as "
-        "a core's double from a thousand waiting jobs to twenty thousand (cachegrind), and on a machine whose outer "
-        "cache others use as well, that is most of the time. Among a thousand it is well within (`claim.1000` in the "
-        "JSON). It would take a claim that reads less: what fits, kept between claims and mended by each submit and "
-        "each end.",
+        why_not="It takes the server as many instructions whether a thousand jobs wait or a million, 0.8 to 1.2 "
+        "million by the users' shapes that could fit; but their data come from further away: the misses of a "
+        "cache as large as a core's double from a thousand waiting jobs to twenty thousand (cachegrind), and "
+        "on a machine whose outer cache others use as well, that is most of the time. Among a thousand it is "
+        "well within (`claim.1000` in the JSON). It would take a claim that reads less: what fits, kept "
+        "between claims and mended by each submit and each end.",
     )
 
 
