@@ -19,8 +19,8 @@ else:
 PRELUDE = ("base", "lib")
 #: One script an act; ``constraints.lua`` is the prelude of those that match jobs with devices,
 #: ``placement.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``waits.lua`` and
-#: ``members.lua`` of those that queue a job or take it out, ``owner.lua`` of those by which people change one,
-#: ``front.lua`` of those that move one to the front,
+#: ``members.lua`` of those that queue a job or take it out, ``ranges.lua`` of those that have one of the last two,
+#: ``owner.lua`` of those by which people change a job, ``front.lua`` of those that move one to the front,
 #: ``judge.lua`` of those that take a request, ``together.lua`` and ``elsewhere.lua`` of the claim; they are no acts.
 ACTS = (
     "begin",
@@ -80,21 +80,21 @@ class Late(str):
 #: What stands before an act beside the prelude.
 SHARED = {
     "claim": (
-        *("constraints", Late("limits"), Late("waits"), Late("placement")),
+        *("constraints", Late("ranges"), Late("limits"), Late("waits"), Late("placement")),
         *("together", Late("elsewhere"), Late("members")),
     ),
-    **dict.fromkeys(("reserve", "age", "preempt", "why"), ("constraints", "limits", "placement")),
-    "uses": ("constraints", "limits"),
+    **dict.fromkeys(("reserve", "age", "preempt", "why"), ("constraints", "ranges", "limits", "placement")),
+    "uses": ("constraints", "ranges", "limits"),
     "move": ("owner", "front"),
     "mark": ("owner",),
     "remember": ("front",),
     **dict.fromkeys(
         (*("adopt", "finish", "giveback", "lose", "reap", "restore", "gather"),),
-        ("waits", "members"),
+        ("waits", "ranges", "members"),
     ),
-    **dict.fromkeys(("cancel", "hold", "release", "part"), ("owner", "waits", "members")),
-    "submit": ("constraints", "judge", "limits", "waits", "members"),
-    "edit": ("owner", "constraints", "judge", "limits", "waits", "members"),
+    **dict.fromkeys(("cancel", "hold", "release", "part"), ("owner", "waits", "ranges", "members")),
+    "submit": ("constraints", "judge", "ranges", "limits", "waits", "members"),
+    "edit": ("owner", "constraints", "judge", "ranges", "limits", "waits", "members"),
 }
 
 

@@ -18,6 +18,7 @@ local stamp = string.format('%.0f', now)
 
 local function load_arrays() -- and all that lets jobs in
   load_waits()
+  load_ranges()
   load_members()
 end
 local function spec_for(id, array)

@@ -47,14 +47,6 @@ function held_by(users, surely)
   return held, ids
 end
 
-local function members_in(text) -- how many indexes an array names so, see members.lua
-  local count = 0
-  for first, last, step in string.gmatch(text or '', '(%d+)%-?(%d*):?(%d*)') do
-    count = count + math.floor(((tonumber(last) or first) - first) / (tonumber(step) or 1)) + 1
-  end
-  return count
-end
-
 -- How many jobs of a user wait, held ones and each member of an array as well. The queue tells of most: that costs a call
 -- for each shape. An array stands there as one while it may be taken from.
 function waiting_of(user)
@@ -67,7 +59,7 @@ function waiting_of(user)
   count = count + call('ZCOUNT', aside, 0, 0)
   for _, array in ipairs(call('ZRANGE', aside, 1, 1, 'BYSCORE')) do
     local left, held, lv, shape = unpack(call('HMGET', job_key(array), 'rm', 'hd', 'lv', 'sh'))
-    count = count + members_in(left) + members_in(held)
+    count = count + count_of(parse_ranges(left)) + count_of(parse_ranges(held))
     if lv and shape and call('ZSCORE', queue_key(lv, user, shape), array) then count = count - 1 end
   end
   return count

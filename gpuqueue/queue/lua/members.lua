@@ -1,4 +1,5 @@
--- Arrays: one entry for all the members that no device took yet. Goes before every script that may move a job.
+-- Arrays: one entry for all the members that no device took yet. Goes before every script that may move a job, and
+-- after ranges.lua.
 --
 -- Fields of j:<array> beside those of a job (see base.lua):
 --   rm indexes that wait to be taken    hd indexes that a person holds; both as ranges: 3-99,105-110:5
@@ -25,24 +26,14 @@
 -- arrow: cancelling -> succeeded
 -- arrow: cancelling -> failed
 -- arrow: cancelling -> cancelled
-local MOST_INDEX, COUNTERS, parse_ranges, judged, count_of, cut, join, array_of, begin_array, read_array, reckon,
-  split, spec_of, is_spec_of, still_left, rejoin, bring_back
+local MOST_INDEX, COUNTERS, judged, cut, join, array_of, begin_array, read_array, reckon, split, spec_of, is_spec_of,
+  still_left, rejoin, bring_back
 do
 MOST_INDEX = 999999
 local OURS = {array_limit = true, dependency = true, begin = true, retry = true} -- judged anew each time
 COUNTERS = {succeeded = 'es', failed = 'ef', cancelled = 'ec', lost = 'el'}
 
 local function member_id(array, index) return whole(tonumber(array) + 1 + index) end
-
--- text -> {{first, last, step}, ...}
-function parse_ranges(text)
-  local ranges = {}
-  for first, last, step in string.gmatch(text or '', '(%d+)%-?(%d*):?(%d*)') do
-    first = tonumber(first)
-    ranges[#ranges + 1] = {first, tonumber(last) or first, tonumber(step) or 1}
-  end
-  return ranges
-end
 
 local function write_range(first, last, step)
   if first == last then return whole(first) end
@@ -62,12 +53,6 @@ function judged(text)
     if range[1] > range[2] or range[2] > MOST_INDEX or range[3] < 1 then return nil end
   end
   return write_ranges(ranges) == text and ranges or nil
-end
-
-function count_of(ranges)
-  local count = 0
-  for _, range in ipairs(ranges) do count = count + math.floor((range[2] - range[1]) / range[3]) + 1 end
-  return count
 end
 
 -- -> the first index, the text without it; nil where there is none. However many there are, this reads one range.
