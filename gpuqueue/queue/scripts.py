@@ -19,7 +19,7 @@ else:
 PRELUDE = ("base", "lib")
 #: One script an act; ``constraints.lua`` is the prelude of those that match jobs with devices,
 #: ``placement.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``waits.lua`` and
-#: ``members.lua`` of those that queue a job or take it out, ``ranges.lua`` of those that have one of the last two,
+#: ``members.lua`` of those that queue a job or take it out, ``ranges.lua`` of those with limits or members,
 #: ``owner.lua`` of those by which people change a job, ``front.lua`` of those that move one to the front,
 #: ``judge.lua`` of those that take a request, ``together.lua`` and ``elsewhere.lua`` of the claim; they are no acts.
 ACTS = (

@@ -16,12 +16,13 @@ from gpuqueue.book.book import Book
 from gpuqueue.clock import SystemClock
 from gpuqueue.device import DeviceKind, DeviceWish
 from gpuqueue.errors import Refused
-from gpuqueue.job import JobState, WaitReason
+from gpuqueue.job import JobState, Level, WaitReason
 from gpuqueue.limits import Limits, Measure, Use
 from gpuqueue.opening import open_queue
 from gpuqueue.placement import Placement
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.explanation import LimitReached, Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim, Stray
@@ -374,6 +375,126 @@ def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
     assert found.limit is not None
     assert 24 * GIB == found.limit.asked
     assert alone == must_claim(queue, "GPU-small").job_id
+
+
+def kept(queue: JobQueue) -> dict[int, set[str]]:
+    """Run the tick that keeps room; return for which jobs, where."""
+    return {each.job_id: set(each.devices) for each in queue.reserve(after_s=0, most=1)}
+
+
+def occupied(queue: JobQueue, *uuids: str, **spec: object) -> list[Claim]:
+    """Let a job of bob's run on each of these."""
+    runs = []
+    for uuid in uuids:
+        queue.submit(make_spec(**{"account": BOB, "level": Level.URGENT, **spec}))
+        runs.append(must_claim(queue, uuid))
+    return runs
+
+
+def test_no_card_is_kept_that_gives_more_than_a_limit_allows(queue: JobQueue) -> None:
+    """The claim gave it back, the next tick kept it again: one job that could not have it held the card for ever."""
+    serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
+    limit(queue, "ada: running_mem=20G")
+    _, on_small = occupied(queue, "GPU-large", "GPU-small")
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
+
+    assert {alone: {"GPU-small"}} == kept(queue), "the large one has more room"
+    assert len(occupied(queue, "GPU-large")) == 1
+    assert {alone: {"GPU-small"}} == kept(queue)
+    finish(queue, on_small)
+    assert alone == must_claim(queue, "GPU-small").job_id
+
+
+def test_no_card_is_kept_where_each_gives_more_than_a_limit_allows(queue: JobQueue) -> None:
+    """Also not while the one that would do is drained; and nobody else goes without for that."""
+    serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
+    limit(queue, "ada: running_mem=20G")
+    queue.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
+    occupied(queue, "GPU-large")
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
+    assert {} == kept(queue)
+
+    theirs = queue.submit(make_spec(account=BOB, mem_bytes=MIB, placement=ALONE)).id
+    assert {theirs: {"GPU-large"}} == kept(queue)
+    limit(queue, "*: running_mem=20G")
+    assert {} == kept(queue)
+    limit(queue, "")
+    assert {alone: {"GPU-large"}} == kept(queue)
+
+
+def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQueue, store: redis.Redis) -> None:
+    """Each counts for what the least of them gives. The two that are linked are beyond the limit: it gets what is kept."""
+    near = {"GPU-0": {"GPU-1": 0}, "GPU-1": {"GPU-0": 0}, "GPU-small": {}}
+    for uuid, others in near.items():
+        offer = make_offer(uuid, headroom_bytes=12 * GIB if uuid == "GPU-small" else 0)
+        queue.announce(offer, worker=f"worker-{uuid}", pid=1, boot_id="boot", near=others)
+        queue.beat(offer, [], lease_s=300)
+    limit(queue, "ada: running_mem=30G")
+    runs = occupied(queue, *near)
+    gang = queue.submit(make_spec(mem_bytes=MIB, gpus=2, placement=ALONE)).id
+
+    standing = kept(queue)[gang]
+    assert "GPU-small" in standing
+    (large,) = standing - {"GPU-small"}
+    for run in runs:
+        finish(queue, run)
+        assert standing == kept(queue)[gang]
+    claimed = must_claim(queue, large)
+
+    assert (gang, standing) == (claimed.job_id, set(claimed.devices))
+    assert Use(running_jobs=1, running_gpus=2, running_mem=24 * GIB) == queue.uses()["ada"]
+    assert [] == faults(dump(store))
+
+
+def test_a_cpu_is_kept_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
+    """For a job that may have either: the limit counts GPUs."""
+    cpu = make_offer("cpu-0", device=make_device("cpu-0", kind=DeviceKind.CPU))
+    serve(queue, make_offer("GPU-0"), cpu)
+    limit(queue, "ada: running_gpus=1")
+    queue.submit(make_spec())
+    must_claim(queue, "GPU-0")
+    queue.submit(make_spec(account=BOB, device=DeviceWish.CPU, mem_bytes=10 * GIB))
+
+    def claim_cpu() -> Claim | None:
+        return queue.claim(cpu, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
+
+    first = claim_cpu()
+    assert first is not None
+    either = queue.submit(make_spec(device=DeviceWish.ANY, mem_bytes=20 * GIB)).id
+
+    assert {either: {"cpu-0"}} == kept(queue)
+    queue.submit(make_spec(account=BOB, device=DeviceWish.CPU, mem_bytes=10 * GIB))
+    assert claim_cpu() is None, "it is kept"
+    finish(queue, first)
+    taken = claim_cpu()
+    assert taken is not None
+    assert either == taken.job_id
+
+
+def test_nobody_makes_place_on_a_card_that_a_limit_keeps_the_job_from(queue: JobQueue) -> None:
+    """A run was ended for it there, the card given back, and the next run ended; an empty one beside kept all others."""
+    serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
+    limit(queue, "ada: running_mem=20G")
+    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
+    (on_large,) = occupied(queue, "GPU-large", level=Level.LOW)  # the least work would be lost here
+    for run in (on_small, on_large):
+        queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+
+    assert {on_small.job_id: alone} == queue.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+    assert {alone: {"GPU-small"}} == kept(queue)
+
+
+def test_an_empty_card_beyond_its_limit_keeps_no_job_from_a_place(queue: JobQueue) -> None:
+    """It is not about to start there."""
+    serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
+    limit(queue, "ada: running_mem=20G")
+    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
+    queue.started(on_small.job_id, on_small.token, lease_s=300, log_path="/l", devices=())
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+
+    assert claim(queue, "GPU-large") is None
+    assert {on_small.job_id: alone} == queue.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
 
 
 def test_a_whole_card_counts_as_one_after_a_rebuild(queue: JobQueue, book: Book, store: redis.Redis) -> None:

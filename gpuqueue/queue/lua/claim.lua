@@ -99,14 +99,15 @@ local function neighbours() -- the host's other devices of this kind, the fulles
 end
 
 -- So many devices of this host, this one first, well connected; all or none. Where others without it are connected
--- better, `elsewhere` is one of those.
-local function gang(mem, asks, for_job)
+-- better, `elsewhere` is one of those. With `kept` none but those that are kept for the job.
+local function gang(mem, asks, for_job, kept)
   local names, want = {device}, asks.want
   if asks.n == 1 then return names end
   if kind == 'mig' then return nil end -- a CUDA process can use one part of a card only
   for _, peer in ipairs(neighbours()) do
     if peer.free >= mem and belongs(asks.pool, asks.wish, want, peer.name, peer.pool, kind)
-      and alone_there(want, peer.runs, peer.strangers, peer.total) and (not peer.reserved or peer.reserved == for_job) then
+      and alone_there(want, peer.runs, peer.strangers, peer.total)
+      and (peer.reserved == for_job or not (peer.reserved or kept)) then
       names[#names + 1] = peer.name
     end
   end
@@ -129,7 +130,7 @@ if kept_for then
   load_placement()
   r_job, r_need, r_start, blockers = parse_reservation(kept_for)
 end
-if r_job and are_limited() and reserved_in_vain(r_job) then
+if r_job and are_limited() and reserved_in_vain(r_job, kind) then
   unreserve(r_job)
   r_job = nil
 end
@@ -238,15 +239,18 @@ if r_job then -- the job that this device is reserved for comes before all other
     call('HDEL', P .. 'rsv', device)
     r_job = nil
   else
-    local mem, _, n, wanted_pool, wish, more = parse_shape(j[4])
-    local want = constraints(more)
-    local devices = mem <= available and belongs('', wish, want, device, pool, kind)
-      and alone_there(want, runs, strangers, total) and gang(mem, {n = n, pool = wanted_pool, wish = wish, want = want}, r_job)
-    local beyond = devices and want.alone and are_limited() and limit_in_the_way(j[3], j[4], kind, charged_on(devices, want))
+    local user, shape, devices, beyond = j[3], j[4], nil, nil
+    local asks = shape and kind_of(shape)
+    local ready = asks and mem_of(shape) <= available
+    for _, kept in ipairs(ready and {false, true} or {}) do -- what is kept for it may do where others are beyond a limit
+      devices = gang(mem_of(shape), asks, r_job, kept)
+      beyond = devices and asks.want.alone and are_limited() and limit_in_the_way(user, shape, kind, charged_on(devices, asks.want))
+      if not beyond then break end
+    end
     if beyond then -- a smaller card might do: this one is kept in vain
       unreserve(r_job)
       r_job = nil
-    elseif devices then return take(r_job, j[2], j[3], j[4], devices, 'reserved') end
+    elseif devices then return take(r_job, j[2], user, shape, devices, 'reserved') end
   end
 end
 

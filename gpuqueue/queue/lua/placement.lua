@@ -3,7 +3,7 @@
 --
 -- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
 -- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.
-local SEEN_MS, parse_reservation, runs_on, left_beside, reserved_in_vain, ends_before, picture, sooner, plan,
+local SEEN_MS, parse_reservation, runs_on, left_beside, reserved_in_vain, ends_before, picture, sooner, let_have, plan,
   last_id_before
 do
 SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
@@ -37,11 +37,11 @@ function left_beside(device, capacity, slots, need, blockers)
   return bytes, places
 end
 
--- Is a device kept for a job that a limit of its user keeps from it?
-function reserved_in_vain(id)
+-- Is a device of this kind kept for a job that a limit of its user keeps from it?
+function reserved_in_vain(id, kind)
   if not limits_set() then return false end
   local j = call('HMGET', job_key(id), 'u', 'sh')
-  return j[1] and j[2] and parse_shape(j[2]) and limit_in_the_way(j[1], j[2]) ~= nil
+  return j[1] and j[2] and parse_shape(j[2]) and limit_in_the_way(j[1], j[2], kind) ~= nil
 end
 
 -- Gone before the reserved job starts?
@@ -87,9 +87,27 @@ end
 -- Is one start (0: nobody can say) sooner than another?
 function sooner(a, b) return a ~= b and a ~= 0 and (b == 0 or a < b) end
 
--- Where on these devices of one host will a job of this shape start first? All its devices are of one kind.
+-- Of devices of one kind in a row, the best first: the first n of them that the limits of a user let a job of this shape
+-- have, judged as by the claim; nil where there are none. What a job that wants them for itself is charged on each is
+-- what the one of them gives that gives the least (`gives`): one that is small enough will do. nil for the user: just the
+-- first n.
+function let_have(row, n, user, shape)
+  if #row < n then return nil end
+  local chosen, alone = {unpack(row, 1, n)}, wants_alone(shape)
+  if not user or not limits_set() then return chosen end
+  for i = 1, alone and #row or 1 do
+    if not limit_in_the_way(user, shape, row[i].kind, alone and math.max(row[i].gives, 0) or nil) then
+      if i > n then chosen[n] = row[i] end
+      return chosen
+    end
+  end
+  return nil
+end
+
+-- Where on these devices of one host will a job of this shape start first? All its devices are of one kind, and such as
+-- the limits of its user let it have; with nil for the user, whatever those say.
 -- -> {start, free, {{name, start, blockers, all: its bytes where the job wants it for itself}, ...}} | nil
-function plan(devices, shape, now)
+function plan(devices, shape, now, user)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   local want, by_kind, best = constraints(more), {}, nil
   for _, device in ipairs(devices) do
@@ -99,7 +117,7 @@ function plan(devices, shape, now)
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row
         row[#row + 1] = {name = device.name, start = start, blockers = blockers, free = device.free,
-          all = want.alone and device.total or nil}
+          all = want.alone and device.total or nil, gives = device.capacity, kind = device.kind}
       end
     end
   end
@@ -109,9 +127,10 @@ function plan(devices, shape, now)
       if a.free ~= b.free then return a.free > b.free end
       return a.name < b.name
     end)
-    local last = row[n]
+    local chosen = let_have(row, n, user, shape)
+    local last = chosen and chosen[n]
     if last and (not best or sooner(last.start, best.start) or (last.start == best.start and last.free > best.free)) then
-      best = {start = last.start, free = last.free, devices = {unpack(row, 1, n)}}
+      best = {start = last.start, free = last.free, devices = chosen}
     end
   end
   return best

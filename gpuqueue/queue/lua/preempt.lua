@@ -73,7 +73,7 @@ local function victims_on(device, mem, lower, want)
 end
 
 -- The devices of one host where the least is lost: {devices, victims, work}; nil: none can be had.
-local function cheapest(devices, id, shape, lower)
+local function cheapest(devices, id, user, shape, lower)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   local want, by_kind, best = constraints(more), {}, nil
   for _, device in ipairs(devices) do
@@ -83,21 +83,22 @@ local function cheapest(devices, id, shape, lower)
       if ids then
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row
-        row[#row + 1] = {device = device, ids = ids, work = work}
+        row[#row + 1] = {device = device, ids = ids, work = work, gives = device.capacity, kind = device.kind}
       end
     end
   end
   for _, row in pairs(by_kind) do
-    if #row >= n then
-      table.sort(row, function(a, b)
-        if a.work ~= b.work then return a.work < b.work end
-        return a.device.name < b.device.name
-      end)
+    table.sort(row, function(a, b)
+      if a.work ~= b.work then return a.work < b.work end
+      return a.device.name < b.device.name
+    end)
+    local chosen = let_have(row, n, user, shape)
+    if chosen then
       local found = {devices = {}, victims = {}, work = 0}
       local without = {}
       for i = 1, n do
-        found.devices[i] = row[i].device
-        for _, each in ipairs(row[i].ids) do
+        found.devices[i] = chosen[i].device
+        for _, each in ipairs(chosen[i].ids) do
           if not without[each] then without[each], found.victims[#found.victims + 1] = true, each end
         end
       end
@@ -164,7 +165,7 @@ local function waits_for_room(id, user, shape) -- and has not come so far by wai
     for _, device in ipairs(devices) do
       if not holder[device.name] or holder[device.name] == id then free[#free + 1] = device end
     end
-    local found = plan(free, shape, now)
+    local found = plan(free, shape, now, user)
     if found and found.start == now then return nil end -- it is about to start
   end
   return j[2]
@@ -177,12 +178,13 @@ local function look(lv, lower)
     for i = 1, #heads, 2 do
       local shape = heads[i]
       local id = first_at(heads[i + 1], lv, user, shape)
-      local mem = not judged[shape] and parse_shape(shape) and waits_for_room(id, user, shape)
+      local like = limits_set() and user .. ' ' .. shape or shape -- as in reserve.lua
+      local mem = not judged[like] and parse_shape(shape) and waits_for_room(id, user, shape)
       if mem then
-        judged[shape], tried = true, tried + 1
+        judged[like], tried = true, tried + 1
         local best
         for _, devices in ipairs(hosts) do
-          local found = cheapest(devices, id, shape, lower)
+          local found = cheapest(devices, id, user, shape, lower)
           if found and (not best or found.work < best.work) then best = found end
         end
         if best and #best.victims > 0 then take_place(id, mem, best) end

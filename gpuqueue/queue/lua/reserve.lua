@@ -47,11 +47,11 @@ local function free_for(id, host, only) -- the devices of a host that nobody els
   return devices
 end
 
-local function best_for(id, shape, old_host)
+local function best_for(id, user, shape, old_host)
   local best
   for _, host in ipairs(hosts) do
     if host.held < most or host == old_host then
-      local found = plan(free_for(id, host), shape, now)
+      local found = plan(free_for(id, host), shape, now, user)
       if found and (not best or sooner(found.start, best.start) or (found.start == best.start and found.free > best.free)) then
         best = found
         best.host = host
@@ -96,14 +96,20 @@ for _, id in ipairs(ids) do
   if host then host.held = host.held - 1 end -- counted again below
   local here, best
   local wanted = most > 0 or call('HEXISTS', job_key(id), 'pb') == 1 -- others make place for it: see preempt.lua
-  if wanted and job.st == 'queued' and job.mem and queueable(job) and not limit_in_the_way(job.u, job.sh) then
-    here = host and plan(free_for(id, host, devices), job.sh, now)
+  if wanted and job.st == 'queued' and job.mem and queueable(job) then
+    here = host and plan(free_for(id, host, devices), job.sh, now, job.u)
     if here then here.host = host end
-    best = best_for(id, job.sh, host)
+    best = best_for(id, job.u, job.sh, host)
   end
   if here and best and not sooner(best.start == 0 and 0 or best.start + MOMENT_MS, here.start) then best = here end
   if best ~= here then forget(id, devices) end
   if best then reserve(id, job.mem, best) elseif not here then forget(id, devices) end
+end
+
+-- Do the limits of a user leave no room for a run of this shape, whichever device it gets?
+local function beyond_everywhere(user, shape)
+  local _, _, _, _, wish = parse_shape(shape)
+  return limit_in_the_way(user, shape, wish == 'any' and 'cpu' or nil) ~= nil
 end
 
 local function fill() -- in the order in which jobs are claimed
@@ -115,11 +121,12 @@ local function fill() -- in the order in which jobs are claimed
       for i = 1, #heads, 2 do
         local shape = heads[i]
         local id = first_at(heads[i + 1], lv, user, shape)
-        if not standing[id] and not judged[shape] and not limit_in_the_way(user, shape) then
+        local like = limits_set() and user .. ' ' .. shape or shape -- for jobs that are alike in this there is room alike
+        if not standing[id] and not judged[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
           local j = call('HMGET', job_key(id), 'st', 'ts', 'mem', 'since', 'tw')
           if j[1] == 'queued' and j[3] and (tonumber(j[5] or j[4] or j[2] or '') or now) <= moment then
-            judged[shape], tried = true, tried + 1
-            local found = best_for(id, shape)
+            judged[like], tried = true, tried + 1
+            local found = best_for(id, user, shape)
             if found and found.start ~= now then
               reserve(id, j[3], found)
               changed = true

@@ -43,7 +43,7 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
   return beyond and 'limit' or 'fits'
 end
 
-local devices, plans = {}, nil
+local devices, plans, beyond_plans = {}, nil, nil
 local names = call('SMEMBERS', P .. 'hosts')
 table.sort(names)
 for _, host in ipairs(names) do
@@ -53,7 +53,7 @@ for _, host in ipairs(names) do
     local available, pool, seen, slots, total, all_slots, kind, capacity, foreign = promise(host, device)
     if available then
       local holder, need, start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
-      if holder and holder ~= id and reserved_in_vain(holder) then holder = nil end
+      if holder and holder ~= id and reserved_in_vain(holder, kind) then holder = nil end
       local _, headroom = parse_record(records[i + 1], device)
       local running = runs_on(device, total)
       local why = obstacle(device, available, pool, seen, slots, total, kind, tonumber(headroom), capacity, all_slots,
@@ -70,14 +70,19 @@ for _, host in ipairs(names) do
       if not holder or holder == id then planned[#planned + 1] = picture(host, device, records[i + 1], now) end
     end
   end
-  for _, rows in pairs(fitting) do -- a job on several devices gets all of them or none
-    if #rows < n then
-      for _, row in ipairs(rows) do row[3] = 'alone' end
-    end
+  for kind, rows in pairs(fitting) do -- a job on several devices gets all of them or none
+    local beyond, least = nil, nil
+    for _, row in ipairs(rows) do least = math.min(least or tonumber(row[4]), tonumber(row[4])) end
+    if n > 1 and #rows >= n and want.alone then beyond = limit_in_the_way(job.u, job.sh, kind, least) end
+    beyond_there = beyond_there or beyond
+    for _, row in ipairs(rows) do row[3] = #rows < n and 'alone' or beyond and 'limit' or 'fits' end
   end
-  local found = plan(planned, job.sh, now)
+  local found = plan(planned, job.sh, now, job.u)
   if found and (not plans or sooner(found.start, plans.start)) then plans = found end
+  local other = not found and plan(planned, job.sh, now) -- where it could be, did its limits let it
+  if other and (not beyond_plans or sooner(other.start, beyond_plans.start)) then beyond_plans = other end
 end
+plans = plans or beyond_plans
 
 local first = {}
 if plans and not (job.st == 'queued' and (job.why or '') ~= '') then
