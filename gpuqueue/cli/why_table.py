@@ -98,6 +98,7 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         Obstacle.NAMED: "the job names another device" if len(spec.placement.devices) == 1 else "the job names others",
         Obstacle.MODEL: f"not of type {' or '.join(spec.placement.models)}",
         Obstacle.PART: "a MIG instance: a program can use only one",
+        Obstacle.TOO_LARGE: "too large: all of it is more than max_mem lets the job have, see gpuqueue limits",
         Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",
         Obstacle.SILENT: "its worker is silent: see gpuqueue status there",
         Obstacle.SLOTS: f"it runs as many jobs as it may: {len(verdict.runs)}",

@@ -24,6 +24,8 @@ class Obstacle(str, Enum):
     PART = "part"
     #: It could not give so much memory if it were empty.
     TOO_SMALL = "too_small"
+    #: The job would have all of it for itself, which is more than its pool's ``max_mem``.
+    TOO_LARGE = "too_large"
     #: It takes no new job, by somebody's say.
     DRAINED = "drained"
     #: Its worker has not been heard for a while.

@@ -78,8 +78,8 @@ def _beyond_pool(spec: JobSpec, name: str, most: int, asked: int) -> Refused:
     where = f"pool {spec.pool}" if spec.pool else "a job without a pool"
     if name == "max_mem" and spec.placement.exclusive:
         return Refused(
-            f"a job that is alone on its device gets all of it, here up to {said}, and {where} may have {allowed} on a "
-            f"device (limit {name}): leave out --exclusive, or ask for a smaller device with --device-type"
+            f"a job that is alone on its device gets all of it, here at least {said}, and {where} may have {allowed} "
+            f"on a device (limit {name}): leave out --exclusive, or ask for a smaller device with --device-type"
         )
     noun, option = _OF_POOL[name]
     return Refused(

@@ -137,6 +137,9 @@ class Surroundings:
         return WaitReason.PAUSE if self._paused else self._in_the_way(job, found, uses)
 
     def _in_the_way(self, job: Job, found: Sequence[str], uses: Callable[[], Mapping[str, Use]]) -> WaitReason:
+        found = self._small_enough(job, found)
+        if not found:
+            return WaitReason.LIMIT
         if self._drained.issuperset(found):
             return WaitReason.DRAINED
         if self._limits and self._is_over_a_limit(job, found, uses):
@@ -148,6 +151,13 @@ class Surroundings:
         has_memory = {each for each in found if each not in self._drained and self._has_memory(job, each)}
         only_slots = self._are_enough(job, has_memory) and not self._are_enough(job, has_room)
         return WaitReason.SLOTS if only_slots else WaitReason.MEMORY
+
+    def _small_enough(self, job: Job, found: Sequence[str]) -> Sequence[str]:
+        """Return which of *found* do not give *job* more than its pool may have, where it gets all of a device."""
+        if not self._limits or not job.spec.placement.exclusive:
+            return found
+        most = limiting.Limits.from_fields(self._limits).of_pool(job.spec.pool).max_mem_bytes
+        return found if most is None else [each for each in found if self._room[each][1].gives_bytes <= most]
 
     def _has_room(self, job: Job, device: str) -> bool:
         """Return whether *job* could start on a device now, were that kept for nobody."""

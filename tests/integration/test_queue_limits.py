@@ -327,7 +327,7 @@ def test_who_takes_a_whole_card_is_judged_by_all_that_it_gets(queue: JobQueue, p
 
     with pytest.raises(Refused, match=r"ada may have 10G .*this job, which gets all of its device, would have 24G"):
         queue.submit(make_spec(mem_bytes=MIB, placement=placement))
-    with pytest.raises(Refused, match=r"gets all of it, here up to 24G, and pool big may have 10G .*leave out --excl"):
+    with pytest.raises(Refused, match=r"gets all of it, here at least 24G, and pool big may have 10G .*leave out --"):
         queue.submit(make_spec(account=BOB, mem_bytes=MIB, placement=placement, pool="big"))
     with pytest.raises(Refused, match=r"would have 24G"):
         queue.edit(plain, lambda spec: replace(spec, placement=placement))
@@ -377,6 +377,63 @@ def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
     assert alone == must_claim(queue, "GPU-small").job_id
 
 
+def test_a_card_that_is_too_large_for_its_pool_is_passed_over(queue: JobQueue, store: redis.Redis) -> None:
+    """One that joined after the job was let in gave it all the same; with a smaller one beside the job was refused."""
+    small = make_offer("GPU-small", headroom_bytes=12 * GIB, pool="big")
+    serve(queue, small)
+    limit(queue, "", "big: max_mem=16G")
+    first = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, pool="big")).id
+    serve(queue, make_offer("GPU-large", pool="big"))
+    second = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, pool="big")).id
+
+    assert claim(queue, "GPU-large") is None
+    found = queue.why(first)
+    assert found is not None
+    obstacles = {each.device: each.obstacle for each in found.devices}
+    assert {"GPU-large": Obstacle.TOO_LARGE, "GPU-small": Obstacle.FITS} == obstacles
+    assert first == must_claim(queue, "GPU-small").job_id
+    assert WaitReason.MEMORY is queue.get(second).reason  # type: ignore[union-attr]
+    assert {second: {"GPU-small"}} == kept(queue)
+    plain = queue.submit(make_spec(account=BOB, pool="big")).id
+    assert plain == must_claim(queue, "GPU-large").job_id
+
+    queue.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
+    assert WaitReason.DRAINED is queue.get(second).reason  # type: ignore[union-attr]
+    assert {} == kept(queue)
+    queue.withdraw("nodeA", "GPU-small")
+    assert WaitReason.LIMIT is queue.get(second).reason  # type: ignore[union-attr]
+    limit(queue, "", "big: max_mem=24G")
+    assert {second: {"GPU-large"}} == kept(queue)
+    assert [] == faults(dump(store))
+
+
+def test_of_a_gang_no_card_is_too_large_for_its_pool(queue: JobQueue) -> None:
+    """Each of them counts for itself. A stranger makes no card a smaller one."""
+    serve(queue, make_offer("GPU-0", headroom_bytes=12 * GIB), make_offer("GPU-1", headroom_bytes=12 * GIB))
+    limit(queue, "", "*: max_mem=16G")
+    gang = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
+    serve(queue, make_offer("GPU-large", foreign_bytes=13 * GIB))  # the fullest, which goes first
+
+    assert claim(queue, "GPU-large", foreign_bytes=13 * GIB) is None
+    claimed = must_claim(queue, "GPU-0")
+
+    assert (gang, {"GPU-0", "GPU-1"}) == (claimed.job_id, set(claimed.devices))
+
+
+def test_nobody_makes_place_on_a_card_that_is_too_large_for_the_pool(queue: JobQueue) -> None:
+    """It would go for nothing."""
+    serve(queue, make_offer("GPU-small", headroom_bytes=12 * GIB))
+    limit(queue, "", "*: max_mem=16G")
+    serve(queue, make_offer("GPU-large"))
+    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
+    (on_large,) = occupied(queue, "GPU-large", level=Level.LOW)
+    for run in (on_small, on_large):
+        queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+
+    assert {on_small.job_id: alone} == queue.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+
+
 def kept(queue: JobQueue) -> dict[int, set[str]]:
     """Run the tick that keeps room; return for which jobs, where."""
     return {each.job_id: set(each.devices) for each in queue.reserve(after_s=0, most=1)}
@@ -399,6 +456,10 @@ def test_no_card_is_kept_that_gives_more_than_a_limit_allows(queue: JobQueue) ->
     alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
 
     assert {alone: {"GPU-small"}} == kept(queue), "the large one has more room"
+    found = queue.why(alone)
+    assert found is not None
+    assert found.start is not None
+    assert ("GPU-small",) == found.start.devices
     assert len(occupied(queue, "GPU-large")) == 1
     assert {alone: {"GPU-small"}} == kept(queue)
     finish(queue, on_small)
@@ -423,7 +484,7 @@ def test_no_card_is_kept_where_each_gives_more_than_a_limit_allows(queue: JobQue
 
 
 def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQueue, store: redis.Redis) -> None:
-    """Each counts for what the least of them gives. The two that are linked are beyond the limit: it gets what is kept."""
+    """Each counts for what the least of them gives. Two that are linked are beyond the limit: it gets what is kept."""
     near = {"GPU-0": {"GPU-1": 0}, "GPU-1": {"GPU-0": 0}, "GPU-small": {}}
     for uuid, others in near.items():
         offer = make_offer(uuid, headroom_bytes=12 * GIB if uuid == "GPU-small" else 0)
@@ -472,7 +533,7 @@ def test_a_cpu_is_kept_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
 
 
 def test_nobody_makes_place_on_a_card_that_a_limit_keeps_the_job_from(queue: JobQueue) -> None:
-    """A run was ended for it there, the card given back, and the next run ended; an empty one beside kept all others."""
+    """A run was ended for it there, the card given back, and the next run ended."""
     serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
     limit(queue, "ada: running_mem=20G")
     (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)

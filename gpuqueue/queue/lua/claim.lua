@@ -82,11 +82,11 @@ local function neighbours() -- the host's other devices of this kind, the fulles
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
-      local free, its_pool, seen, its_slots, its_total, _, its_kind, _, its_strangers, its_runs = promise(host, names[i])
+      local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_strangers, its_runs = promise(host, names[i])
       if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
         local reserved = parse_reservation(call('HGET', P .. 'rsv', names[i]))
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved, total = its_total,
-          strangers = its_strangers, runs = its_runs}
+          gives = gives + its_strangers, strangers = its_strangers, runs = its_runs}
         free_on[names[i]] = free
       end
     end
@@ -106,7 +106,7 @@ local function gang(mem, asks, for_job, kept)
   if kind == 'mig' then return nil end -- a CUDA process can use one part of a card only
   for _, peer in ipairs(neighbours()) do
     if peer.free >= mem and belongs(asks.pool, asks.wish, want, peer.name, peer.pool, kind)
-      and alone_there(want, peer.runs, peer.strangers, peer.total)
+      and alone_there(want, peer.runs, peer.strangers, peer.total) and peer.gives <= asks.most
       and (peer.reserved == for_job or not (peer.reserved or kept)) then
       names[#names + 1] = peer.name
     end
@@ -154,7 +154,9 @@ local function kind_of(shape)
     local mem, limit_s, n, wanted_pool, wish, more = parse_shape(shape)
     local want = constraints(more or '')
     local ok = mem and belongs(wanted_pool, wish, want, device, pool, kind) and alone_there(want, runs, strangers, total)
-    kinds[rest] = ok and {limit_s = limit_s, n = n, pool = wanted_pool, wish = wish, want = want} or false
+    local most = ok and want.alone and are_limited() and most_alone(wanted_pool) or math.huge -- see limits.lua
+    ok = ok and capacity + strangers <= most
+    kinds[rest] = ok and {limit_s = limit_s, n = n, pool = wanted_pool, wish = wish, want = want, most = most} or false
   end
   return kinds[rest]
 end

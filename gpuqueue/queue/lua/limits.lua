@@ -4,7 +4,7 @@
 -- beyond is refused at submit; member:<user> -> group; members:<group> -> users, comma-separated; pool:<name>, pool:*
 -- (of jobs whose pool is not named) -> figure=number, times in ms. What is used is what lies in run:<user>, which is
 -- written and removed together with the leases.
-local listed, held_by, waiting_of, limits_set, limit_in_the_way, time_of, beyond_a_limit, default_time_ms
+local held_by, waiting_of, limits_set, limit_in_the_way, most_alone, time_of, beyond_a_limit, default_time_ms
 do
 local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'}
 
@@ -22,7 +22,7 @@ local function figures_of(text)
   return found
 end
 
-function listed(text)
+local function listed(text)
   local found = {}
   for word in string.gmatch(text or '', '[^,]+') do found[#found + 1] = word end
   return found
@@ -65,12 +65,12 @@ function waiting_of(user)
   return count
 end
 
--- What a run of this shape would be charged on one of its devices: what it asks for, or all that a card gives where it
--- wants it for itself. -> of the smallest card that it could get, of the largest; what it asks for where none is known
-local charges = {} -- shape -> both; looked up once
+-- What a run of this shape would be charged on one of its devices, at least: what it asks for, or where it wants them for
+-- itself all that the smallest card gives that it could get; what it asks for where none is known.
+local charges = {} -- shape -> bytes; looked up once
 local function charge_of(shape)
   local mem, _, n, pool, wish, more = parse_shape(shape)
-  if not wants_alone(shape) then return mem, mem end
+  if not wants_alone(shape) then return mem end
   local known, want = charges[shape], constraints(more)
   for _, host in ipairs(known and {} or call('SMEMBERS', P .. 'hosts')) do
     local records = call('HGETALL', key2('dev', host))
@@ -78,13 +78,28 @@ local function charge_of(shape)
       local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
       local gives = total and total - headroom
       if gives and gives >= mem and belongs(pool, wish, want, records[i], its_pool, kind) and (n == 1 or kind ~= 'mig') then
-        known = known or {gives, gives}
-        known = {math.min(known[1], gives), math.max(known[2], gives)}
+        known = math.min(known or gives, gives)
       end
     end
   end
-  charges[shape] = known or {mem, mem}
-  return unpack(charges[shape])
+  charges[shape] = known or mem
+  return charges[shape]
+end
+
+local pools = {} -- pool -> its figures; looked up once
+local function figures_of_pool(pool)
+  if not pools[pool] then
+    local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
+    pools[pool] = figures_of(texts[1] or texts[2])
+  end
+  return pools[pool]
+end
+
+-- The most that a device may give, were there no strangers, to a job of this pool that has it for itself; nil where
+-- nothing is said. A device that gives more may have come after the job was let in.
+function most_alone(pool)
+  local limit = limits_set() and figures_of_pool(pool).max_mem
+  return limit and limit.most or nil
 end
 
 local bounds = {} -- user -> whose limits they are under: {whose, figures, users}; looked up once
@@ -108,7 +123,7 @@ function limit_in_the_way(user, shape, kind, charged)
   if not limits_set() then return nil end
   local _, _, n, _, wish = parse_shape(shape)
   local asked = {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n,
-    running_mem = n * (charged or (charge_of(shape)))}
+    running_mem = n * (charged or charge_of(shape))}
   for _, bound in ipairs(bounds_of(user)) do
     for _, measure in ipairs(RUNNING) do
       local limit = bound.figures[measure]
@@ -139,10 +154,8 @@ end
 local function refused_by_limit(user, shape, mem, time_ms, waits, members)
   if not limits_set() then return nil end
   local _, _, n, pool = parse_shape(shape)
-  local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
-  local figures = figures_of(texts[1] or texts[2])
-  local _, charged = charge_of(shape) -- whichever card it gets: nothing asks for this again
-  local asked = {max_mem = wants_alone(shape) and charged or tonumber(mem), max_time = time_ms, max_gpus = n}
+  local figures = figures_of_pool(pool)
+  local asked = {max_mem = wants_alone(shape) and charge_of(shape) or tonumber(mem), max_time = time_ms, max_gpus = n}
   for _, name in ipairs({'max_mem', 'max_time', 'max_gpus'}) do
     local limit = figures[name]
     if limit and asked[name] > limit.most then
@@ -172,8 +185,7 @@ end
 -- The time limit in ms that a job of this pool gets if it does not say; nil if none.
 function default_time_ms(pool)
   if not limits_set() then return nil end
-  local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
-  local figure = figures_of(texts[1] or texts[2]).default_time
+  local figure = figures_of_pool(pool).default_time
   return figure and figure.most
 end
 end

@@ -110,8 +110,10 @@ end
 function plan(devices, shape, now, user)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   local want, by_kind, best = constraints(more), {}, nil
+  local most = want.alone and most_alone(pool) or math.huge
   for _, device in ipairs(devices) do
-    if belongs(pool, wish, want, device.name, device.pool, device.kind) and (n == 1 or device.kind ~= 'mig') then
+    if belongs(pool, wish, want, device.name, device.pool, device.kind) and (n == 1 or device.kind ~= 'mig')
+      and device.capacity + device.foreign <= most then
       local start, blockers = room_on(device, mem, now, want)
       if start then
         local row = by_kind[device.kind] or {}

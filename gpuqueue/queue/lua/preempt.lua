@@ -76,9 +76,11 @@ end
 local function cheapest(devices, id, user, shape, lower)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   local want, by_kind, best = constraints(more), {}, nil
+  local most_bytes = want.alone and most_alone(pool) or math.huge
   for _, device in ipairs(devices) do
     if belongs(pool, wish, want, device.name, device.pool, device.kind) and (n == 1 or device.kind ~= 'mig')
-      and undisturbed(want, device.foreign, device.total) and (not holder[device.name] or holder[device.name] == id) then
+      and undisturbed(want, device.foreign, device.total) and device.capacity + device.foreign <= most_bytes
+      and (not holder[device.name] or holder[device.name] == id) then
       local ids, work = victims_on(device, mem, lower, want)
       if ids then
         local row = by_kind[device.kind] or {}

@@ -14,6 +14,7 @@ if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then return {jo
 local now = now_ms()
 local mem, limit_s, n, wanted_pool, wish, more = parse_shape(job.sh)
 local want = constraints(more)
+local most = want.alone and most_alone(wanted_pool) or math.huge -- see limits.lua
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -27,6 +28,7 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
   if not of_model(want.models, device) then return 'model' end
   if n > 1 and kind == 'mig' then return 'part' end
   if mem > total - headroom then return 'too_small' end
+  if total - headroom > most then return 'too_large' end
   if call('HEXISTS', P .. 'drained', device) == 1 then return 'drained' end
   if math.abs(now - seen) > SEEN_MS then return 'silent' end
   if #running == 1 and running[1].alone then return 'exclusive' end
