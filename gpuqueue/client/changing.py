@@ -14,7 +14,7 @@ from gpuqueue.errors import (
     BadRequest,
     Refused,
 )
-from gpuqueue.job import Job, JobState, WaitReason
+from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName
 from gpuqueue.words import plain
 
@@ -158,7 +158,7 @@ class Changing(Choosing):
 
         Raises:
             JobNotFound: nobody knows it.
-            Refused: it runs or has ended, or is somebody else's.
+            Refused: it runs or has ended, is somebody else's, or waits for a retry that it would not have any more.
             BadRequest: something is malformed, nothing is to be changed, or it would wait for itself.
             Impossible: no known device could ever run it so; nothing was changed.
 
@@ -192,8 +192,6 @@ class Changing(Choosing):
 
         if not wanted:
             raise BadRequest(f"say what to change: gpuqueue edit {job_id} --mem 8G")
-        if wanted.retries is not None:
-            self._must_leave_the_next_run(job_id, wanted.retries)
         edit = partial(
             self.queue.edit,
             job_id,
@@ -210,20 +208,6 @@ class Changing(Choosing):
         if state is None:
             raise only_waiting(job_id, self.show(job_id).job.state)
         return self.get(job_id)
-
-    def _must_leave_the_next_run(self, job_id: int, retries: int) -> None:
-        """Refuse fewer retries than a job has had that waits for the last of them: it was given, and runs all the same.
-
-        Raises:
-            Refused: so it is.
-
-        """
-        job = self.get(job_id)
-        if job.reason is WaitReason.RETRY and job.retries > retries:
-            raise Refused(
-                f"job {job_id} waits for its retry {job.retries} already: gpuqueue cancel {job_id} if it is to run no "
-                f"more, or --retries {job.retries} that this is the last"
-            )
 
     def _changed(self, act: str, job: int | str, missed: Missed | None) -> Changed:
         """Change the mind about *job*; of a part, say where its members stand, not where the array does."""

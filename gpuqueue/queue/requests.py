@@ -99,7 +99,8 @@ class Requests(Looks):
         is the account that asks, empty for a part of the queue itself.
 
         Raises:
-            Refused: it runs or has ended, is somebody else's, or a limit, or who may use its level, does not allow it.
+            Refused: it runs or has ended, is somebody else's, waits for a retry beyond those that it would have, or a
+                limit, or who may use its level, does not allow it.
             Unreadable: its request cannot be read.
             BadRequest: it would wait for itself.
             Impossible, Unknown: see :meth:`submit`; nothing was changed.
@@ -149,6 +150,11 @@ def _refuse_edit(job_id: int, verdict: str, rest: Sequence[str]) -> None:
         raise Refused(
             f"job {job_id} is an array that has begun, or a member of one: only --at-once can be changed of it. For "
             "the rest cancel what waits, and submit that anew"
+        )
+    if verdict == "granted":
+        raise Refused(
+            f"job {job_id} waits for its retry {rest[0]} already: gpuqueue cancel {job_id} if it is to run no more, or "
+            f"--retries {rest[0]} that this is the last"
         )
     if verdict == "circle":
         other = f"job {rest[0]} waits for it" if int(rest[0]) != job_id else "it is that job"

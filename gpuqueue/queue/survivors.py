@@ -5,6 +5,7 @@ They come back by the book, or by the worker of their run.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -43,9 +44,21 @@ def restored(survivor: Survivor) -> list[str | float]:
         to_epoch_ms(job.submitted_at),
         max(0, job.attempt - 1) if untold else job.attempt,
         job.losses,
-        waiting.left(job, survivor.ends),
+        waiting.left(job, survivor.ends, retry_to_come=_has_a_retry_to_come(survivor)),
     ]
     return words if run is None else [*words, *_run(survivor, run)]
+
+
+def _has_a_retry_to_come(survivor: Survivor) -> bool:
+    """Return whether the last run of a job that waits ended so that it gave it a retry, as far as the book knows.
+
+    One that made place, was lost or asked to be requeued is run again without one. (Where a loss did take one, too many
+    had gone before: nobody can tell that apart here, and then it is held to nothing.)
+    """
+    job, run = survivor.record.job, survivor.record.last_run
+    if job.state.is_active or not job.retries or run is None or run.attempt != job.attempt or run.ending is None:
+        return False
+    return run.ending.kind not in {EndingKind.PREEMPTED, EndingKind.LOST} and run.ending.exit_code != os.EX_TEMPFAIL
 
 
 def gathered(survivor: Survivor) -> list[str | int] | None:

@@ -16,10 +16,14 @@ def asked(spec: JobSpec, ends: Mapping[int, bool] | None = None) -> str:
     return " ".join([*words, "hold=1"] if spec.waits.hold else words)
 
 
-def left(job: Job, ends: Mapping[int, bool]) -> str:
-    """Return how a job of the book waits now: what has been is over, and its counts go on."""
+def left(job: Job, ends: Mapping[int, bool], *, retry_to_come: bool) -> str:
+    """Return how a job of the book waits now: what has been is over, and its counts go on.
+
+    *retry_to_come*: its last run gave it a retry.
+    """
     words = _words(job.spec, ends, begin_at=job.begins_at, after=not job.attempt)
-    counts = (("retries", job.retries), ("requeues", job.requeues))
+    granted = job.attempt if retry_to_come else 0
+    counts = (("retries", job.retries), ("requeues", job.requeues), ("granted", granted))
     return " ".join([*words, *(f"{name}={count}" for name, count in counts if count)])
 
 

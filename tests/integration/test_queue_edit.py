@@ -20,6 +20,7 @@ from gpuqueue.opening import open_queue
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.retries import Retries, RetryOn
 from gpuqueue.run import Ending
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
@@ -224,6 +225,86 @@ def test_a_request_that_cannot_be_read_cannot_be_edited(queue: JobQueue) -> None
 
     with pytest.raises(Unreadable):
         queue.edit(job_id, to(name="x"))
+
+
+def end(queue: JobQueue, code: int) -> None:
+    """Let the next job run, and exit with *code*."""
+    run = must_claim(queue)
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    ending = Ending.from_status(code)
+    queue.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1.0, devices=())
+
+
+def at_once(queue: JobQueue, job_id: int) -> None:
+    """Let the pause before the next run be over."""
+    queue.edit(job_id, to(), begin=True)
+    assert WaitReason.MEMORY is job_of(queue, job_id).reason
+
+
+RETRIES = Retries(times=3, on=(RetryOn.ANY,))
+
+
+@pytest.mark.parametrize("way", ["in its pause", "after its pause", "held", "given back", "after a rebuild"])
+def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, book: Book, way: str) -> None:
+    """It was given, and is run all the same. Once its pause was over, or it was held, that was accepted."""
+    serve(queue)
+    job_id = submit(queue, retries=RETRIES)
+    end(queue, 1)
+    at_once(queue, job_id)
+    end(queue, 1)
+    if way in {"after its pause", "given back"}:
+        at_once(queue, job_id)
+    if way == "given back":
+        run = must_claim(queue)
+        queue.giveback(job_id, run.token, "full")
+    if way == "held":
+        queue.hold(job_id)
+    if way == "after a rebuild":
+        lose_the_store(queue, book)
+    before = job_of(queue, job_id)
+
+    with pytest.raises(Refused, match=rf"job {job_id} waits for its retry 2 already: .*, or --retries 2 that this is"):
+        queue.edit(job_id, to(retries=Retries(times=1, on=(RetryOn.ANY,))))
+
+    assert before == job_of(queue, job_id)
+    queue.edit(job_id, to(retries=Retries(times=2, on=(RetryOn.ANY,))))
+
+
+@pytest.mark.parametrize("way", ["in its pause", "after a rebuild", "lost"])
+def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, book: Book, way: str) -> None:
+    """Exit 75 is no failure, and what is to come no retry; nor is what comes after a run that was lost."""
+    serve(queue)
+    job_id = submit(queue, retries=RETRIES)
+    for _ in range(2):
+        end(queue, 1)
+        at_once(queue, job_id)
+    if way == "lost":
+        run = must_claim(queue)
+        queue.lose(job_id, run.token, loss_limit=3, detail="gone")
+    else:
+        end(queue, 75)
+    if way == "after a rebuild":
+        lose_the_store(queue, book)
+
+    queue.edit(job_id, to(retries=Retries()))
+
+    if way != "lost":
+        at_once(queue, job_id)
+    end(queue, 1)
+    assert JobState.FAILED is job_of(queue, job_id).state
+
+
+def lose_the_store(queue: JobQueue, book: Book) -> None:
+    """Let the book hear of all, and rebuild the store from it."""
+    recorder = Recorder(Settings.load(), queue, book)
+    while recorder.record(0):
+        pass
+    store = connect(queue.url)
+    store.flushall()
+    assert open_queue(queue, book, lease_s=300) is not None
+    store.hset(keys.META, "claims", 0)  # as if the lease were over
+    store.close()
+    serve(queue)
 
 
 def test_edit_by_the_command_line(site: Site) -> None:

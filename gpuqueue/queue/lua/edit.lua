@@ -6,6 +6,7 @@
 --       | {'of', the owner}: it is not for them to do (see owner.lua)
 --       | {'begun'}: it is a member of an array, or an array of which a member was taken; of the latter only how many
 --         members may be at once can be changed
+--       | {'granted', how many}: it has had that many retries, the last of which is to come: it runs all the same
 --       | {'circle', id}: that one waits for it | {'tangled'}: too many jobs wait for each other | as submit.lua
 local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'text', 'by'}
 local waits
@@ -18,7 +19,7 @@ local job = read_job(id)
 if not job.st then return {} end
 local owner = theirs(ARGV[10], job.u)
 if owner then return {'of', owner} end
-local of = call('HMGET', job_key(id), 'ar', 'tw')
+local of = call('HMGET', job_key(id), 'ar', 'tw', 'ra')
 local known = call('GET', key2('s', id)) or ''
 local function but_for_at_once(text) return (string.gsub(text, '("array":{"indexes":"[%d,:-]+","at_once":)%w+,', '%1,', 1)) end
 local begun = of[2] and not of[1]
@@ -30,6 +31,8 @@ end
 local waits_yet = (job.st == 'queued' or job.st == 'held') and queueable(job)
 if not waits_yet and not (begun and ACTIVE[job.st]) then return {'stands', job.st} end
 if redis.sha1hex(known) ~= digest then return {'changed'} end
+local retry_to_come = of[3] and counted(of[3]) == job.at -- not one that was asked for with exit code 75
+if retry_to_come and counted(waits.times) < math.min(counted(job.rt), counted(job.rn)) then return {'granted', job.rn} end
 
 local function keep_spec() -- and of an array how many of it may be at once
   call('SET', key2('s', id), spec)

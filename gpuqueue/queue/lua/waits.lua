@@ -5,6 +5,7 @@
 -- Fields of j:<id>:  nb not before (ms), and nw why: begin, retry     since since when it may start (ms), once it waited
 --   af what it still waits for: job:ok|any|fail, comma-separated      dk its dedupe key     bc why it was cancelled
 --   rt retries that it may have, ro after which endings, rn retries so far     qn how often its runs asked to be requeued
+--   ra the attempt whose end gave it the last of its retries: as long as that is its last, that retry is to come
 --   pt, pe token of the run that ended last and whose job was queued again, and the outbox id of that event
 local whole, waits_of, dependencies, keep_waits, same_key, ends_of, depend, depend_no_more, stand, leave, let_in,
   let_in_if_due, queue_again, after_failure, lose, moment, out_of_sight, into_sight
@@ -20,7 +21,7 @@ function whole(number) return string.format('%.0f', number) end
 -- -> a table, or nil and the error
 local WORDS = {
   after = '^[%d:a-z,]+$', begin = '^%d+$', hold = '^1$', key = '^[%w_.@+:-]+$', times = '^%d%d?%d?$', on = '^[%l_,]+$',
-  retries = '^%d%d?%d?$', requeues = '^%d%d?%d?$',
+  retries = '^%d%d?%d?$', requeues = '^%d%d?%d?$', granted = '^%d%d?%d?%d?%d?%d?$',
 }
 local ENDED = {succeeded = 'ok', failed = 'fail', cancelled = 'fail', lost = 'fail'} -- as others wait for it
 local CONDITIONS = {ok = true, any = true, fail = true}
@@ -57,8 +58,8 @@ local function met(condition, how) return condition == 'any' or condition == how
 function keep_waits(id, job, waits)
   local why = waits.begin and (counted(waits.retries) > 0 and 'retry' or 'begin')
   local kept = {nb = waits.begin, nw = why, dk = waits.key, rt = waits.times, ro = waits.on, rn = waits.retries,
-    qn = waits.requeues}
-  for _, name in ipairs({'nb', 'nw', 'dk', 'rt', 'ro', 'rn', 'qn'}) do -- mostly none: that must cost nothing
+    qn = waits.requeues, ra = waits.granted}
+  for _, name in ipairs({'nb', 'nw', 'dk', 'rt', 'ro', 'rn', 'qn', 'ra'}) do -- mostly none: that must cost nothing
     if kept[name] then call('HSET', job_key(id), name, kept[name])
     elseif job[name] then call('HDEL', job_key(id), name) end
     job[name] = kept[name]
@@ -242,6 +243,7 @@ function queue_again(id, job, now, state, reason, later_ms, ended)
     'begin', job.nb or '', 'retries', counted(job.rn), 'requeues', counted(job.qn))
   call('HSET', job_key(id), 'st', state, 'why', why, 'pt', job.tok, 'pe', event, 'tok', '', 'devs', '', 'host', '',
     'w', '', 'rn', counted(job.rn), 'qn', counted(job.qn))
+  if job.ra then call('HSET', job_key(id), 'ra', job.ra) end
 end
 
 -- May a job whose run ended so have a retry? -> after how many ms; and counts it
@@ -250,7 +252,7 @@ local function retry_after(job, ending)
   if retries >= counted(job.rt) or job.rq ~= '1' or not queueable(job) then return nil end
   local on = ',' .. (job.ro or '') .. ','
   if not string.find(on, ',any,', 1, true) and not string.find(on, ',' .. ending .. ',', 1, true) then return nil end
-  job.rn = tostring(retries + 1)
+  job.rn, job.ra = tostring(retries + 1), tostring(job.at)
   return math.min(RETRY_MS * 2 ^ math.min(retries, 20), LONGEST_MS)
 end
 
@@ -281,7 +283,7 @@ function lose(id, job, now, loss_limit, detail)
   job.nb, job.nw, job.why = nil, nil, nil
   if later_ms then
     job.nb, job.nw = whole(now + later_ms), 'retry'
-    call('HSET', job_key(id), 'nb', job.nb, 'nw', job.nw, 'rn', job.rn)
+    call('HSET', job_key(id), 'nb', job.nb, 'nw', job.nw, 'rn', job.rn, 'ra', job.ra)
   end
   if state == 'queued' then reason = stand(id, job, now) elseif state == 'held' then out_of_sight(id, job) end
   local event = tell('lose', id, state, now, job.at, losses, reason, 'token', job.tok, 'detail', detail,
