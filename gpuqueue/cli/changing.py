@@ -9,9 +9,9 @@ import click
 
 from gpuqueue.array import Indexes
 from gpuqueue.cli.acting import Selection, act_on, chosen, ids, on_each
-from gpuqueue.client.changing import NO_MEMBER, Changing
+from gpuqueue.client.changing import Changing, Elsewhere
 from gpuqueue.client.choosing import Stand
-from gpuqueue.errors import BadRequest, GpuQueueError, Refused
+from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.job import JobState
 from gpuqueue.jobname import JobName
 
@@ -97,26 +97,18 @@ def _hold(client: Changing, name: str) -> str:
 
 
 def _release(client: Changing, name: str) -> str:
-    waited, missed = _waits(client, name), _Missed()
-    return missed.line("release", name, client.release(name, missed=missed)) + (" (it was not held)" if waited else "")
-
-
-def _waits(client: Changing, name: str) -> bool:
-    """Return whether a job that is no array waits already; of what nobody knows, the release itself tells."""
-    try:
-        job = client.get(name)
-    except GpuQueueError:
-        return False
-    return job.state is JobState.QUEUED and job.tally is None
+    missed, notes = _Missed(), [""]
+    state = client.release(name, missed=missed, not_held=lambda: notes.append(" (it was not held)"))
+    return missed.line("release", name, state) + notes[-1]
 
 
 class _Missed:
     """Which members of an array a change of mind did not reach, and where they stand."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[Indexes, str]] = []
+        self._found: list[tuple[Indexes, JobState | Elsewhere]] = []
 
-    def __call__(self, indexes: Indexes, stands: str) -> None:
+    def __call__(self, indexes: Indexes, stands: JobState | Elsewhere) -> None:
         self._found.append((indexes, stands))
 
     def line(self, verb: str, word: str, state: JobState) -> str:
@@ -142,14 +134,16 @@ class _Missed:
     def _told(self, name: JobName) -> list[str]:
         """Return what to tell of the members that were not reached, but for what a range may pass over."""
         return [
-            f"{JobName(name.id, indexes)} {_are(stands, len(indexes))}" for indexes, stands in self._found if stands
+            f"{JobName(name.id, indexes)} {_are(stands, len(indexes))}"
+            for indexes, stands in self._found
+            if stands is not Elsewhere.PASSED_OVER
         ]
 
 
-def _are(stands: str, number: int) -> str:
+def _are(stands: JobState | Elsewhere, number: int) -> str:
     if number == 1:
         return f"is {stands}"
-    return "are no members" if stands == NO_MEMBER else f"are {stands}"
+    return "are no members" if stands is Elsewhere.NO_MEMBER else f"are {stands}"
 
 
 def _line(name: str, state: object) -> str:

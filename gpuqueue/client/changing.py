@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,11 +32,23 @@ if TYPE_CHECKING:
     from gpuqueue.retries import RetryOn
     from gpuqueue.waits import Dependency
 
-#: Where an index stands that the array never had.
-NO_MEMBER = "no member"
-#: Called with members of an array, and where they stand: a state, ``over``, or ``no member``; with an empty text where
-#: a range passes over them: they are over, or lie between the members.
-Missed = Callable[[Indexes, str], None]
+
+class Elsewhere(str, Enum):
+    """Where an index of an array stands that is no job of its own, and does not wait."""
+
+    #: Its member was cancelled before it began, or has ended and is forgotten.
+    OVER = "over"
+    #: The array never had it.
+    NO_MEMBER = "no member"
+    #: It is over, or lies between the members, and was named within a range: that means those that there are.
+    PASSED_OVER = "passed over"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+#: Called with members of an array, and where they stand that nothing was done to.
+Missed = Callable[[Indexes, JobState | Elsewhere], None]
 #: Longest reason for a drain, in characters: it is shown in one line.
 MAX_REASON = 200
 
@@ -83,15 +96,23 @@ class Changing(Choosing):
         """
         return self._moved(job, self._changed("hold", job, missed), JobState.HELD, "hold")
 
-    def release(self, job: int | str, *, missed: Missed | None = None) -> JobState:
+    def release(
+        self, job: int | str, *, missed: Missed | None = None, not_held: Callable[[], None] | None = None
+    ) -> JobState:
         """Let a held job, or what is held of an array or a part of it, be started again. *missed*: as for cancel.
+
+        *not_held* is called where it waits and was not held: there is nothing to do, and nothing wrong.
 
         Raises:
             JobNotFound: nobody knows it.
             Refused: it is not held, or is somebody else's.
 
         """
-        return self._moved(job, self._changed("release", job, missed), JobState.QUEUED, "release")
+        done = self._changed("release", job, missed)
+        state = self._moved(job, done, JobState.QUEUED, "release")
+        if done.stood and not_held is not None:
+            not_held()
+        return state
 
     def move(self, job: int | str, *, front: bool = True) -> JobState:
         """Put a job that waits before all others of its own user, or back to its place by arrival; return its state.
@@ -230,16 +251,16 @@ class Changing(Choosing):
 
     def _tell_missed(self, name: JobName, done: Changed, missed: Missed) -> None:
         """Tell where the members of *name* stand that were not reached."""
-        stands: dict[str, list[int]] = {}
+        stands: dict[JobState | Elsewhere, list[int]] = {}
         for index, state in done.others.items():
-            stands.setdefault(str(state), []).append(index)
+            stands.setdefault(state, []).append(index)
         named = set(name.part) if name.part is not None else set()
-        for index, word in self._elsewhere(name, named - set(done.others) - (done.reached or set())):
-            stands.setdefault(word, []).append(index)
-        for word, indexes in stands.items():
-            missed(Indexes.of(indexes), word)
+        for index, place in self._elsewhere(name, named - set(done.others) - (done.reached or set())):
+            stands.setdefault(place, []).append(index)
+        for where, indexes in stands.items():
+            missed(Indexes.of(indexes), where)
 
-    def _elsewhere(self, name: JobName, unknown: Collection[int]) -> Iterator[tuple[int, str]]:
+    def _elsewhere(self, name: JobName, unknown: Collection[int]) -> Iterator[tuple[int, Elsewhere]]:
         """Yield where those of a part stand that are no jobs of their own; not what stood there before."""
         array = self._array(name.id) if unknown else None
         if array is None or array.spec.array is None or name.part is None:
@@ -249,8 +270,10 @@ class Changing(Choosing):
         last = max(each[-1] for each in members.ranges)
         for index in sorted(unknown):
             if here is None or (index not in here.left and index not in here.held):
-                passed_over = index not in singles and index <= last
-                yield index, "" if passed_over else "over" if index in members else NO_MEMBER
+                if index not in singles and index <= last:
+                    yield index, Elsewhere.PASSED_OVER
+                else:
+                    yield index, Elsewhere.OVER if index in members else Elsewhere.NO_MEMBER
 
     def _moved(self, job: int | str, done: Changed, wanted: JobState, verb: str) -> JobState:
         if done.moved:

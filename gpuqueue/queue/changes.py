@@ -17,6 +17,8 @@ from gpuqueue.words import brief, plain
 
 #: Where a job stands that a change of mind reached.
 _AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
+#: What stands before the state of a job that was not held, and so was not released.
+_STANDS = "stands "
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,13 +26,15 @@ class Changed:
     """What a change of mind came to: where the job or the array stands now.
 
     Of an array, which members it ``reached`` (None: it is none), where those ``others`` stand that it could not, of
-    those that are jobs of their own, and whether one that it reached still has to end.
+    those that are jobs of their own, and whether one that it reached still has to end. ``stood``: nothing was released,
+    it was not held.
     """
 
     state: JobState
     reached: frozenset[int] | None = None
     others: Mapping[int, JobState] = field(default_factory=dict)
     ending: bool = False
+    stood: bool = False
 
     @property
     def moved(self) -> int | None:
@@ -80,8 +84,8 @@ class Changes(Store):
             return self.part(job_id, act, by=by)
         if reply.startswith("of "):
             raise not_yours(job_id, reply[3:])
-        state = state_in(reply)
-        return None if state is None else Changed(state=state)
+        state = state_in(reply.removeprefix(_STANDS))
+        return None if state is None else Changed(state=state, stood=reply.startswith(_STANDS))
 
     @answering
     def part(self, array_id: int, act: str, part: Indexes | None = None, *, by: str = "") -> Changed | None:
@@ -103,7 +107,9 @@ class Changes(Store):
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        stands = {int(each) - array_id - 1: answer for each, answer in zip(others, answers, strict=True)}
+        stands = {
+            int(each) - array_id - 1: answer.removeprefix(_STANDS) for each, answer in zip(others, answers, strict=True)
+        }
         reached = {index for index, answer in stands.items() if answer in _AIMS[act]}
         after = self._redis.hget(keys.job(array_id), "st") if others else state
         return Changed(
@@ -111,6 +117,7 @@ class Changes(Store):
             reached=frozenset(reached.union(Indexes.parse(moved))),
             others={index: JobState(answer) for index, answer in stands.items() if answer and index not in reached},
             ending="cancelling" in answers,
+            stood=not moved and bool(answers) and all(answer.startswith(_STANDS) for answer in answers),
         )
 
     @answering

@@ -2,7 +2,7 @@
 -- requeues are forgiven.
 -- arrow: held -> queued
 -- ARGV: id  who asks ('': the queue itself)
--- returns the state after; that of before if it was not held; '' if unknown; 'array' if it is one (see part.lua)
+-- returns the state after; 'stands ' and its state if it was not held; '' if unknown; 'array' if it is one (see part.lua)
 --       | 'of ' and the owner: it is not for them to do (see owner.lua)
 local wrong = expect {'id', 'by'}
 if wrong then return wrong end
@@ -12,7 +12,7 @@ if not job.st then return '' end
 local owner = theirs(ARGV[2], job.u)
 if owner then return 'of ' .. owner end
 if job.rm then return 'array' end
-if job.st ~= 'held' or not queueable(job) then return job.st end
+if job.st ~= 'held' or not queueable(job) then return 'stands ' .. job.st end
 local now = now_ms()
 local reason = stand(id, job, now)
 call('HSET', job_key(id), 'st', 'queued', 'why', reason, 'ls', 0, 'qn', 0, 'since', string.format('%.0f', now))
