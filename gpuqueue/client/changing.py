@@ -74,17 +74,21 @@ class Changing(Choosing):
         done = self._changed("cancel", job, missed)
         name = checks.job_name(job)
         if name.part is not None and not done.moved:
-            raise self._nothing_to_cancel(name)
+            done = replace(done, state=self._state_of_ended(name))
         if done.state.is_end and done.state is not JobState.CANCELLED:
             raise Refused(f"job {job} {_already(done.state)}: see gpuqueue show {job}")
         return done.state
 
-    def _nothing_to_cancel(self, name: JobName) -> Refused:
-        """Return what to raise where a member has ended, or several have."""
-        state = self.get(str(name)).state if name.member is not None else JobState.CANCELLED
-        if state is not JobState.CANCELLED:
-            return Refused(f"job {name} {_already(state)}: see gpuqueue show {name}")
-        return Refused(f"nothing of {name} waits or runs: there is nothing to cancel, see gpuqueue show {name.id}")
+    def _state_of_ended(self, name: JobName) -> JobState:
+        """Return how a member ended; what several have come to is no state.
+
+        Raises:
+            Refused: there are several.
+
+        """
+        if name.member is None:
+            raise Refused(f"nothing of {name} waits or runs: there is nothing to cancel, see gpuqueue show {name.id}")
+        return self.get(str(name)).state
 
     def hold(self, job: int | str, *, missed: Missed | None = None) -> JobState:
         """Keep a waiting job, or what waits of an array or a part of it, from being started. *missed*: as for cancel.

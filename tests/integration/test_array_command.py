@@ -150,7 +150,8 @@ def test_parts_are_cancelled_held_and_released(site: Site) -> None:
     assert JobState.HELD is client.hold(f"{array}_2-3")
     assert JobState.QUEUED is client.release(f"{array}_3")
     assert JobState.HELD is client.hold(array)
-    for act, words in ((client.hold, f"{array}_2"), (client.release, f"{array}_8"), (client.cancel, f"{array}_8")):
+    assert JobState.CANCELLED is client.cancel(f"{array}_8"), "it is already"
+    for act, words in ((client.hold, f"{array}_2"), (client.release, f"{array}_8")):
         with pytest.raises(Refused, match="nothing"):
             act(words)
     assert 5 == site.cli("hold", str(array), check=False).returncode

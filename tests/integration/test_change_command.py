@@ -145,7 +145,24 @@ def test_what_has_ended_of_an_array_is_not_cancelled_again(here: JobQueue) -> No
     assert (5, b"", line) == (member.code, member.stdout, member.stderr)
     nothing = f"gpuqueue: nothing of {array}_0-1 waits or runs: there is nothing to cancel, see gpuqueue show {array}\n"
     assert (5, b"", nothing) == (both.code, both.stdout, both.stderr)
-    assert (5, b"", nothing.replace("0-1", "2")) == (again.code, again.stdout, again.stderr)
+    assert (0, f"job {array}_2: cancelled\n".encode(), "") == (again.code, again.stdout, again.stderr)
+
+
+def test_what_is_cancelled_is_said_to_be_so_however_often_one_asks(here: JobQueue) -> None:
+    """Of a job, an array and a member alike, also where only the history knows them: a script may ask twice."""
+    (single,) = put(here, "single")
+    array, other = (here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id for _ in range(2))
+    names = [str(single), str(array), f"{other}_1"]
+    done = "".join(f"job {name}: cancelled\n" for name in names).encode()
+
+    for _ in range(2):
+        said = speak(["cancel", *names])
+        assert (0, done, "") == (said.code, said.stdout, said.stderr)
+    first = must_claim(here)
+    here.started(first.job_id, first.token, lease_s=300, log_path="/l", devices=())
+    for _ in range(2):
+        said = speak(["cancel", str(other)])
+        assert (0, f"job {other}: cancelling\n".encode(), "") == (said.code, said.stdout, said.stderr)
 
 
 def test_a_member_that_cannot_be_moved_has_the_name_that_one_gave_it(here: JobQueue) -> None:
