@@ -8,7 +8,9 @@ from gpuqueue.errors import BookUnreachable
 from gpuqueue.event import Cursor, place
 from gpuqueue.frozen import dataclass
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.rules import tell_rules
 from gpuqueue.run import Survivor
+from gpuqueue.settings import Settings
 
 #: Ids that a store which lost its data skips: some may have been given out and never recorded.
 #: The members of one array of the largest kind, and many more.
@@ -28,7 +30,7 @@ class Opened:
         return self.pause_s > 0
 
 
-def open_queue(queue: JobQueue, book: Book, *, lease_s: float) -> Opened | None:
+def open_queue(queue: JobQueue, book: Book, *, lease_s: float, settings: Settings | None = None) -> Opened | None:
     """Open the store behind *queue* unless it is open; return what that took, None if it was open.
 
     Any number of processes may do this at once, and any may be killed at any step: each job comes back once, and the
@@ -41,6 +43,8 @@ def open_queue(queue: JobQueue, book: Book, *, lease_s: float) -> Opened | None:
       either offered again by its worker (see :mod:`workers.adoption`) or ended by its own shim, which waits 0.7 of a
       lease for a worker. *lease_s* must be the longest that any worker has.
     - Ids go on well above the book's last: some may have been given out and never recorded.
+    - What *settings* say of this site, its limits and who may what, holds before anybody is let in: the first tick of
+      a worker may be long in coming.
 
     Raises:
         Unreachable: store or book do not answer; the next call goes on.
@@ -60,6 +64,8 @@ def open_queue(queue: JobQueue, book: Book, *, lease_s: float) -> Opened | None:
         arrays += [each for each in page if each.record.job.tally is not None]
     if arrays and not queue.gather(epoch, arrays):
         return None
+    if settings is not None:
+        tell_rules(queue, settings)
     known = 0 if last is None else last
     pause_s = 0.0 if last is None else lease_s
     floor = 0 if last is None else last + ID_GAP

@@ -12,8 +12,8 @@ from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable
 from gpuqueue.preemption import parse_preempt
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.rules import tell_rules
 from gpuqueue.settings import Settings
-from gpuqueue.shares import Shares
 
 log = logging.getLogger(__name__)
 
@@ -45,15 +45,7 @@ class Reaper:
         epoch = self._queue.epoch()
         if epoch is None or epoch == self._told_epoch:
             return
-        settings = self._settings
-        self._queue.set_policy(
-            half_life_s=settings.half_life_s,
-            urgent=None if settings.urgent == "*" else settings.urgent.split(","),
-            shares=Shares.parse(settings.shares, settings.groups).by_user(),
-            placement=settings.placement,
-            admins=settings.admins,
-        )
-        self._queue.set_limits(settings.site_limits())
+        tell_rules(self._queue, self._settings)
         self._told_epoch = epoch
 
     def reap(self) -> None:

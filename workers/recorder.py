@@ -77,7 +77,7 @@ class Recorder:
             Unreachable: the store or the book does not answer; the next call goes on.
 
         """
-        opened = open_queue(self._queue, self._book, lease_s=self._settings.lease_s)
+        opened = open_queue(self._queue, self._book, lease_s=self._settings.lease_s, settings=self._settings)
         if opened is not None and opened.lost_data:
             log.warning(
                 "the store lost its data: %d jobs are back from the book, claims begin again in %.0f s",

@@ -139,7 +139,7 @@ class Machine:
         from gpuqueue.opening import open_queue  # noqa: PLC0415 - as in prepare_book
 
         book = Book(self.settings.database_url)
-        opened = open_queue(self.queue, book, lease_s=self.settings.lease_s)
+        opened = open_queue(self.queue, book, lease_s=self.settings.lease_s, settings=self.settings)
         book.close()
         return opened
 

@@ -62,10 +62,14 @@ ACTS = (
 
 #: The acts that make a store ready; it refuses every other one before.
 OPENING = frozenset({"begin", "restore", "gather", "recall", "remember", "open"})
+#: The acts that tell a store the rules of its site: it takes them also while it is made ready, to have them from the
+#: first moment on.
+RULES = frozenset({"policy", "restrict"})
 #: The act that runs most often, and in processes that live long: for a command that comes once it would not pay.
 LEAN = frozenset({"claim"})
 _LUA = Path(__file__).with_name("lua")
 _FIRST = "do local why = refusal() if why then return why end end\n"
+_FIRST_OF_RULES = f"if call('EXISTS', P .. 'rebuilding') == 0 then\n{_FIRST}end\n"
 
 
 class Late(str):
@@ -119,7 +123,7 @@ def whole(act: str, clock: str = "") -> str:
 
     *clock* goes right behind the prelude, to give a simulation another ``now_ms`` (see simulated.py).
     """
-    first = "" if act in OPENING else _FIRST
+    first = "" if act in OPENING else _FIRST_OF_RULES if act in RULES else _FIRST
     parts = [_late(part) if isinstance(part, Late) else source(part) for part in SHARED.get(act, ())]
     sections = (*map(source, PRELUDE), "".join((clock, first, *parts)), source(act))
     return lean.lean(lean.nested(sections)) if act in LEAN else "".join(sections)

@@ -11,18 +11,20 @@ import pytest
 from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
+from gpuqueue.array import Array, Indexes
 from gpuqueue.book import migrate
 from gpuqueue.book.book import Book
 from gpuqueue.device import DeviceKind, DeviceWish
-from gpuqueue.errors import StoreNotOpen
+from gpuqueue.errors import Refused, StoreNotOpen
 from gpuqueue.event import Act
 from gpuqueue.job import Job, JobState, Level, WaitReason
+from gpuqueue.limits import Limits
 from gpuqueue.opening import ID_GAP, catch_up, open_queue
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, BrokenClaim, Stray
-from gpuqueue.queue.scripts import ACTS, OPENING, Scripts
+from gpuqueue.queue.scripts import ACTS, OPENING, RULES, Scripts
 from gpuqueue.queue.unqueued import Found
 from gpuqueue.retries import Retries
 from gpuqueue.run import Ending, EndingKind, RunDevice
@@ -76,7 +78,69 @@ def stand(queue: JobQueue, job_id: int) -> Job:
     return job
 
 
-@pytest.mark.parametrize("act", [act for act in ACTS if act not in OPENING])
+def test_a_store_that_is_not_open_hears_the_rules_only_where_it_is_made_ready(store_url: str) -> None:
+    """Nobody makes it ready: then a worker that did not see it lose its data leaves nothing behind."""
+    queue = JobQueue(store_url)
+    client = connect(store_url)
+    limits = Limits.parse("ada: queued_jobs=1", "", {})
+
+    with pytest.raises(StoreNotOpen):
+        queue.set_limits(limits)
+    with pytest.raises(StoreNotOpen):
+        queue.set_policy(half_life_s=60, urgent=None, shares={})
+    assert [] == client.keys("*")
+    queue.begin()
+    assert queue.set_limits(limits)
+    assert limits == queue.limits()
+
+    queue.close()
+    client.close()
+
+
+def test_what_a_site_allows_holds_before_anybody_is_let_in(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Whatever waits is back: until the first tick of a worker anybody could submit as much more, at any level."""
+    settings = Settings.load(
+        {
+            "GPUQUEUE_CONFIG": "/dev/null",
+            "GPUQUEUE_STATE_DIR": "/s",
+            "GPUQUEUE_LIMITS": "ada: queued_jobs=6; *: queued_jobs=1",
+            "GPUQUEUE_POOL_LIMITS": "*: max_gpus=1 default_time=1h",
+            "GPUQUEUE_URGENT": "bob",
+            "GPUQUEUE_ADMINS": "eve",
+            "GPUQUEUE_SHARES": "bob=3",
+        }
+    )
+    serve(queue)
+    queue.submit(make_spec())
+    held = queue.submit(make_spec(waits=Waits(hold=True))).id
+    queue.submit(make_spec(waits=Waits(after=(Dependency(held),))))
+    array = queue.submit(make_spec(array=Array.parse("0-4"))).id
+    queue.part(array, "hold", Indexes.parse("3"))
+    queue.part(array, "cancel", Indexes.parse("4"))
+    must_claim(queue)
+    must_claim(queue)
+    before = queue.uses()
+    record()
+    lose_data(store_url)
+
+    assert open_queue(queue, book, lease_s=LEASE_S, settings=settings) is not None
+
+    assert settings.site_limits() == queue.limits()
+    assert 5 == queue.uses()["ada"].queued_jobs == before["ada"].queued_jobs
+    assert 3600.0 == queue.submit(make_spec()).spec.time_limit_s
+    for changes, why in (
+        ({}, "ada has 6 jobs waiting, and at most 6 may"),
+        ({"gpus": 2, "account": BOB}, "2 devices asked for"),
+        ({"level": Level.URGENT}, "ada may not use the level urgent"),
+    ):
+        with pytest.raises(Refused, match=why):
+            queue.submit(make_spec(**changes))
+    assert "eve" == queue.admins()
+
+
+@pytest.mark.parametrize("act", [act for act in ACTS if act not in OPENING | RULES])
 def test_a_store_that_is_not_open_answers_nobody(store_url: str, act: str) -> None:
     """Whatever it said of a job, a run or an id would be a lie, before it is rebuilt and while it is."""
     queue = JobQueue(store_url)
