@@ -145,6 +145,8 @@ function read_array(id)
   return array
 end
 
+-- By the members that were taken and have not ended (open), whether they run, are held, or wait to run again: nothing is
+-- decided by that, and each claim would have to move the array to and fro. Who looks sees where they stand (standing.py).
 local function state_of(array, open)
   if open > 0 and array.cx then return 'cancelling' end
   if array.rm ~= '' then return 'queued' end
