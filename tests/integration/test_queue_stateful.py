@@ -28,7 +28,7 @@ from gpuqueue.array import Array, Indexes
 from gpuqueue.book.book import Book
 from gpuqueue.errors import BadRequest, Impossible, Refused
 from gpuqueue.job import ENDS, JobSpec, JobState, Level, WaitReason
-from gpuqueue.limits import Limits
+from gpuqueue.limits import Limits, Measure, Use
 from gpuqueue.opening import open_queue
 from gpuqueue.placement import ANYWHERE, Placement, Preference
 from gpuqueue.queue import keys
@@ -36,7 +36,7 @@ from gpuqueue.queue.changes import Mark
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.queue.lease import Again, Alive, Claim, Later, Offer
+from gpuqueue.queue.lease import Again, Alive, Claim, Later, Offer, Reservation
 from gpuqueue.queue.matching import admits
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.unqueued import Found
@@ -49,6 +49,8 @@ from workers.recorder import Recorder
 
 DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
 MODELS = {"GPU-0": "Test A100", "GPU-1": "Test A100", "GPU-2": "Test H100", "GPU-3": "Test H100"}
+#: What nobody gets of a device; one of them is a small one.
+HEADROOM_BYTES = {"GPU-0": 0, "GPU-1": 0, "GPU-2": 10 * GIB, "GPU-3": 0}
 SLOTS = 3
 #: Mostly nothing is said.
 PLACEMENTS = (
@@ -62,7 +64,16 @@ PLACEMENTS = (
 )
 PREEMPT = {Level.URGENT: (Level.LOW, Level.NORMAL, Level.HIGH), Level.HIGH: (Level.LOW,)}
 #: What may be limited meanwhile; nothing, most of the time.
-LIMITS = ["", "", "ada: running_jobs=2", "*: running_mem=30G", "@lab: running_gpus=3 queued_jobs=8"]
+LIMITS = [
+    "",
+    "",
+    "ada: running_jobs=2",
+    "*: running_mem=30G",
+    "ada: running_mem=20G",
+    "@lab: running_gpus=3 running_mem=45G queued_jobs=8",
+]
+POOL_LIMITS = ["", "", "*: max_mem=16G"]
+GROUPS = {"lab": ("ada", "bob")}
 
 wishes = st.one_of(
     st.none(), st.tuples(st.sampled_from(["ok", "any", "fail", "begin", "hold", "dedupe"]), st.integers(0, 1000))
@@ -105,10 +116,14 @@ class Site(RuleBasedStateMachine):
         self.ended: dict[int, JobState] = {}
         self.attempts: dict[int, int] = {}
         self.recorded: set[int] = set()
+        #: Of a job that was queued again by the end of a run: which attempt that was, and the exit code.
+        self.again: dict[int, tuple[int, int]] = {}
+        self.limited = ("", "")
+        self.settings = Settings.load({})
         path = self.home / f"{secrets.token_hex(4)}.db"
         shutil.copy(self.empty_book, path)
         self.book = Book(f"sqlite:///{path}")
-        self.recorder = Recorder(Settings.load({}), self.queue, self.book)
+        self.recorder = Recorder(self.settings, self.queue, self.book)
 
     @initialize(target=claims, batch=st.lists(jobs, min_size=6, max_size=12), order=orders)
     def open(self, batch: list[dict[str, Any]], order: list[str]) -> Any:
@@ -127,7 +142,8 @@ class Site(RuleBasedStateMachine):
 
     def offer(self, uuid: str) -> Offer:
         """Return what a device's worker tells."""
-        return make_offer(uuid, host=DEVICES[uuid], slots=SLOTS, device=make_device(uuid, name=MODELS[uuid]))
+        device = make_device(uuid, name=MODELS[uuid])
+        return make_offer(uuid, host=DEVICES[uuid], slots=SLOTS, device=device, headroom_bytes=HEADROOM_BYTES[uuid])
 
     # ---- what may happen -----------------------------------------------------------------------------------------
 
@@ -137,14 +153,18 @@ class Site(RuleBasedStateMachine):
         self._submit(batch)
 
     def _submit(self, batch: list[dict[str, Any]]) -> None:
+        ends = {each: self.ended[each] is JobState.SUCCEEDED for each in self.recorded}  # the book alone knows these
         for changes in batch:
             wanted = {**changes, "waits": self._waits(changes["waits"])}
             if not changes["requeue"]:
                 wanted["retries"] = Retries()
             with contextlib.suppress(Impossible, Refused, Found):  # no host, or no limit, lets it in, or it is there
-                job_id = self.queue.submit(make_spec(**wanted)).id
+                job_id = self.queue.submit(make_spec(**wanted), ends=ends).id
                 assert job_id not in self.acknowledged, "an id was given out twice"
                 self.acknowledged.add(job_id)
+                for bound in self.queue.limits().bounds(self.queue.uses()):
+                    if bound.measure is Measure.QUEUED_JOBS and bound.used is not None:
+                        assert bound.used <= bound.limit.most, "more wait than may"
 
     def _waits(self, wish: tuple[str, int] | None) -> Waits:
         """Let a job wait for something: other jobs of those that are there, its time, a person."""
@@ -228,6 +248,8 @@ class Site(RuleBasedStateMachine):
         done = self.queue.finish(claim.job_id, claim.token, state=state, ending=ending, duration_s=1.0, devices=())
         if done is not None and done.is_end:
             assert claim.job_id not in self.ended, "it ended twice"
+        elif done is not None:
+            self.again[claim.job_id] = claim.attempt, code
 
     @rule(claim=claims, later_s=st.sampled_from([0.0, 3600.0]))
     def run_again(self, claim: Claim, later_s: float) -> None:
@@ -310,6 +332,26 @@ class Site(RuleBasedStateMachine):
         with contextlib.suppress(BadRequest, Refused):
             self.queue.edit(job_id, change, level=told["level"], after=told["after"], begin=told["begin"])
 
+    @rule(pick=st.integers(0, 1000), times=st.sampled_from([0, 1, 3]))
+    def edit_retries(self, pick: int, times: int) -> None:
+        """Somebody thinks again of how often: a retry that is to come stays; what exit code 75 asked for is none."""
+        if not self.acknowledged:
+            return
+        job = self.queue.get(sorted(self.acknowledged)[pick % len(self.acknowledged)])
+        if job is None or job.state not in {JobState.QUEUED, JobState.HELD} or job.tally or not job.spec.requeue:
+            return
+        attempt, code = self.again.get(job.id, (0, 0))
+        retries = Retries(times=times, on=(RetryOn.ANY,)) if times else Retries()
+        is_less = times < min(job.retries, job.spec.retries.times)
+        try:
+            self.queue.edit(job.id, lambda spec: replace(spec, retries=retries))
+        except (BadRequest, Refused) as error:  # also for what else it asks, where that is not possible any more
+            if "waits for its retry" in str(error):
+                assert is_less
+                assert (attempt, code) != (job.attempt, 75)
+        else:
+            assert not is_less or (attempt, code) != (job.attempt, 1), "a retry that is to come was taken back"
+
     @rule(placement=st.sampled_from([*Preference, None]))
     def place(self, placement: Preference | None) -> None:
         """The site says where jobs go."""
@@ -321,8 +363,31 @@ class Site(RuleBasedStateMachine):
         standing = self.queue.reserve(after_s=0, most=most)
         held = [device for each in standing for device in each.devices]
         assert len(held) == len(set(held)), "a device is kept for two jobs"
-        found = [self.queue.why(each.job_id) for each in standing]
-        assert all(each is not None and each.limit is None for each in found), "a device is kept in vain"
+        assert not any(self._is_beyond(each) for each in standing), "a device is kept in vain"
+
+    def _is_beyond(self, kept: Reservation) -> bool:
+        """Return whether a limit keeps from a job what is kept for it."""
+        job, limits = self.queue.get(kept.job_id), self.queue.limits()
+        assert job is not None
+        spec, count = job.spec, len(kept.devices)
+        gives = [24 * GIB - HEADROOM_BYTES[each] for each in kept.devices]
+        each_bytes = min(gives) if spec.placement.exclusive else spec.shape.mem_bytes
+        asked = Use(running_jobs=1, running_gpus=count, running_mem=count * each_bytes)
+        most = limits.of_pool(spec.pool).max_mem_bytes
+        is_too_large = spec.placement.exclusive and most is not None and max(gives) > most
+        return is_too_large or limits.over(spec.account.name, asked, self.queue.uses()) is not None
+
+    @rule(target=claims)
+    def keep_room_and_look(self) -> Any:
+        """What the tick keeps no claim gives back at once: the next tick would keep it again, and so on for ever."""
+        for each in self.queue.reserve(after_s=0, most=1):
+            for device in each.devices:
+                claimed = self._claim(device, again=False)
+                if claimed is not None:
+                    return claimed  # from now on it may be in vain
+                kept_for = (self.client.hget(keys.KEPT, device) or "").partition(":")[0]
+                assert str(each.job_id) == kept_for, "what was kept is given back"
+        return multiple()
 
     @rule(after_s=st.sampled_from([0.0, 0.0, 3600.0]))
     def preempt(self, after_s: float) -> None:
@@ -344,10 +409,11 @@ class Site(RuleBasedStateMachine):
             claim.job_id, claim.token, state=JobState.QUEUED, ending=ending, duration_s=1.0, devices=(), again=again
         )
 
-    @rule(written=st.sampled_from(LIMITS))
-    def limit(self, written: str) -> None:
+    @rule(written=st.sampled_from(LIMITS), of_pools=st.sampled_from(POOL_LIMITS))
+    def limit(self, written: str, of_pools: str) -> None:
         """Whoever runs the site thinks again; what runs goes on."""
-        self.queue.set_limits(Limits.parse(written, "", {"lab": ("ada", "bob")}))
+        self.limited = written, of_pools
+        self.queue.set_limits(Limits.parse(written, of_pools, GROUPS))
 
     @rule(most=st.integers(1, 3))
     def age(self, most: int) -> None:
@@ -377,16 +443,23 @@ class Site(RuleBasedStateMachine):
     def lose_the_store(self) -> None:
         """Its data is gone. What the book knows comes back as it stood, and every run goes on under its token."""
         self.record()
-        before = self._standing()
+        before, limits, waiting = self._standing(), self.queue.limits(), self._waiting()
         self.client.flushall()
-        assert open_queue(self.queue, self.book, lease_s=300) is not None
+        written, of_pools = self.limited
+        site = replace(self.settings, limits=written, pool_limits=of_pools, groups="lab: ada bob")
+        assert open_queue(self.queue, self.book, lease_s=300, settings=site) is not None
         after = self._standing()
+        assert (limits, waiting) == (self.queue.limits(), self._waiting())
         wrong = [
             (each, before.get(each), after.get(each)) for each in before | after if before.get(each) != after.get(each)
         ]
         assert not wrong, wrong
         self.client.hset(keys.PREFIX + "meta", "claims", 0)  # as if the lease were over
         serve(self.queue, *(self.offer(uuid) for uuid in DEVICES))
+
+    def _waiting(self) -> dict[str, int]:
+        """Return how many jobs wait of each user, by whom `queued_jobs` judges."""
+        return {user: use.queued_jobs for user, use in self.queue.uses().items() if use.queued_jobs}
 
     def _standing(self) -> dict[int, tuple[Any, ...]]:
         """Return where each job stands, as far as both stores must agree on it."""
