@@ -280,6 +280,19 @@ def test_for_a_job_that_wants_the_card_alone_all_make_place(queue: JobQueue, sto
     assert dict.fromkeys((run.job_id for run in runs), alone) == preempt(queue)
 
 
+def test_nobody_joins_where_others_make_place_for_who_wants_it_alone(queue: JobQueue, store: redis.Redis) -> None:
+    """Until the next tick only the memory that it named was kept: whoever was quick took the rest, and it waited on."""
+    serve(queue)
+    low = running(queue, store, mem_bytes=GIB)
+    alone = urgent(queue, mem_bytes=GIB, placement=Placement(exclusive=True))
+    queue.submit(make_spec(level=Level.URGENT))
+    assert {low.job_id: alone} == preempt(queue)
+
+    assert claim(queue) is None
+    leave(queue, low)
+    assert alone == must_claim(queue).job_id
+
+
 def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
     """Who made place got it back before all others at once: its first submission was long ago."""
     serve(queue)

@@ -72,7 +72,7 @@ local function victims_on(device, mem, lower, want)
   if fits(device, mem, without, want) then return ids, work end
 end
 
--- The devices of one host where the least is lost: {devices, victims, work}; nil: none can be had.
+-- The devices of one host where the least is lost: {devices, victims, work, alone}; nil: none can be had.
 local function cheapest(devices, id, user, shape, lower)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   local want, by_kind, best = constraints(more), {}, nil
@@ -96,7 +96,7 @@ local function cheapest(devices, id, user, shape, lower)
     end)
     local chosen = let_have(row, n, user, shape)
     if chosen then
-      local found = {devices = {}, victims = {}, work = 0}
+      local found = {devices = {}, victims = {}, work = 0, alone = want.alone}
       local without = {}
       for i = 1, n do
         found.devices[i] = chosen[i].device
@@ -142,7 +142,8 @@ local function take_place(id, mem, found)
     for _, run in ipairs(device.runs) do
       if run_of(run.id).going then blockers[#blockers + 1] = run.id end
     end
-    call('HSET', rsv, device.name, table.concat({id, mem, deadline, table.concat(blockers, ',')}, ':'))
+    local need = found.alone and string.format('%.0f', device.total) or mem -- nobody starts beside it meanwhile
+    call('HSET', rsv, device.name, table.concat({id, need, deadline, table.concat(blockers, ',')}, ':'))
     holder[device.name] = id
     chosen[#chosen + 1] = device.name
   end
