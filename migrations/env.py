@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from alembic import context
 
+from gpuqueue.book import text_index
 from gpuqueue.book.connect import open_engine, writing
 from gpuqueue.book.tables import metadata
 from gpuqueue.settings import Settings
@@ -22,6 +23,8 @@ def migrate(connection: sa.Connection) -> None:
         compare_type=True,
         # SQLite alters a table only by copying it.
         render_as_batch=connection.dialect.name == "sqlite",
+        # No table that is declared, and not the same in both databases.
+        include_name=lambda name, _kind, _parents: not text_index.belongs(name),
     )
     with context.begin_transaction():
         context.run_migrations()

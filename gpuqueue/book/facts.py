@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import exc
 
-from gpuqueue.book import notices, queries
+from gpuqueue.book import notices, queries, text_index
 from gpuqueue.book.connect import absent, file_of, open_engine, reading, shown, writing
 from gpuqueue.book.revision import REVISION
 from gpuqueue.book.tables import jobs, unwritten_events
@@ -60,6 +60,9 @@ class BookFacts:
     untold: tuple[int, int | None, str | None]
     #: How many messages were given up in the last week, the last such job, and its trouble.
     given_up: tuple[int, int | None, str | None]
+    #: Whether an index finds a part of a command, and whether this Python's SQLite would have one.
+    finds_texts: bool | None
+    could_find_texts: bool
 
 
 def book_facts(url: str, *, integrity_s: float) -> BookFacts:
@@ -88,6 +91,7 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
             now = datetime.now(timezone.utc)
             untold = notices.untold(connection, before=now - LATE) if readable else (0, None, None)
             given_up = notices.given_up(connection, since=now - WEEK) if readable else (0, None, None)
+            finds_texts = text_index.is_there(connection) if readable else None
         return BookFacts(
             product=product,
             where=shown(engine.url),
@@ -104,6 +108,8 @@ def book_facts(url: str, *, integrity_s: float) -> BookFacts:
             unwritten_why=why,
             untold=untold,
             given_up=given_up,
+            finds_texts=finds_texts,
+            could_find_texts=path is None or text_index.known_to_sqlite(),
         )
     finally:
         engine.dispose()

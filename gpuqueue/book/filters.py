@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import UnaryExpression
 from sqlalchemy.sql.operators import custom_op
 
-from gpuqueue.book import patterns
+from gpuqueue.book import patterns, texts
 from gpuqueue.book.labels import device_labels
 from gpuqueue.book.tables import job_tags, jobs, run_devices, runs
 from gpuqueue.errors import JobNotFound
@@ -61,7 +61,7 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
         *_killed(connection, query),
     ]
     rows: list[sa.RowMapping] = []
-    for part in _parts(connection, query):
+    for part in texts.parts(connection, query, _parts(connection, query), FEW):
         found = sa.select(jobs).where(*conditions, *part[0]).order_by(*part[1]).limit(query.limit - len(rows))
         rows.extend(connection.execute(found).mappings())
         if len(rows) >= query.limit:
@@ -69,7 +69,7 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
     return rows
 
 
-def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[tuple[list[Condition], list[Any]]]:
+def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[texts.Part]:
     """Yield conditions and order of each part of the list: first what the order knows a value of, then the rest."""
     by_id = jobs.c.id.asc() if query.reverse else jobs.c.id.desc()
     beyond = None if query.after_id is None else _beyond(jobs.c.id, query.after_id, query)
@@ -89,9 +89,7 @@ def _parts(connection: sa.Connection, query: HistoryQuery) -> Iterator[tuple[lis
         yield [*unknown, beyond], [by_id]
 
 
-def _by_user(
-    connection: sa.Connection, query: HistoryQuery, by_id: sa.ColumnElement[int]
-) -> Iterator[tuple[list[Condition], list[Any]]]:
+def _by_user(connection: sa.Connection, query: HistoryQuery, by_id: sa.ColumnElement[int]) -> Iterator[texts.Part]:
     """Yield a part for each user: names go up while ids go down, and no index has both ways in one."""
     column = jobs.c.user_name
     end = sa.func.max if query.reverse else sa.func.min
@@ -144,7 +142,7 @@ def _conditions(connection: sa.Connection, query: HistoryQuery) -> Iterator[Cond
     if query.name is not None and _is_pattern(query):
         yield patterns.matching(connection, jobs.c.name, query.name)
     if query.text is not None:
-        yield sa.or_(*(each.icontains(query.text, autoescape=True) for each in (jobs.c.command, jobs.c.note)))
+        yield texts.has(query.text)
 
 
 def _same(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:

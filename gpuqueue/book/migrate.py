@@ -15,7 +15,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
+from gpuqueue.book import text_index
 from gpuqueue.book.connect import file_of, open_engine, reading, shown, writing
+from gpuqueue.book.revision import REVISION
 from gpuqueue.errors import BookUnreachable
 
 if TYPE_CHECKING:
@@ -30,12 +32,17 @@ _one_at_a_time = threading.Lock()
 def upgrade(url: str, revision: str = "head") -> None:
     """Bring the database at *url* up to *revision*, all the way or not at all.
 
+    The newest tables get their index of texts back where it was left out and can be had now.
+
     Raises:
         BookUnreachable: it does not answer, or its tables are newer than this gpuqueue.
 
     """
     with _configured(url) as config:
         command.upgrade(config, revision)
+        connection: sa.Connection = config.attributes["connection"]
+        if connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == REVISION:
+            text_index.mend(connection)
 
 
 def downgrade(url: str, revision: str) -> None:

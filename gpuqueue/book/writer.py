@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
+from gpuqueue.book import text_index
 from gpuqueue.book.connect import check_revision, writing
 from gpuqueue.book.fold import Batch, DeviceKey, Row, fold
 from gpuqueue.book.members import with_requests
@@ -114,7 +115,9 @@ def move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor) 
 
 def write(connection: sa.Connection, batch: Batch) -> None:
     """Write the rows of *batch*."""
-    _put_all(connection, jobs, list(batch.new_jobs.values()))
+    if connection.dialect.name == "sqlite" and not text_index.known_to_sqlite():
+        text_index.leave(connection)  # its triggers would let no job be written; gpuqueue db upgrade makes it anew
+    _put_all(connection, jobs, [row for _, row in sorted(batch.new_jobs.items())])
     if batch.given_back:
         gone = sa.delete(runs).where(
             runs.c.job_id == sa.bindparam("gone_id"), runs.c.token == sa.bindparam("gone_token")

@@ -150,4 +150,18 @@ def messages(facts: Facts) -> Findings:
     return ok("none is late")
 
 
-CHECKS = (answers, tables, writing, integrity, disk, lost_jobs, events, messages)
+def texts(facts: Facts) -> Findings:
+    """Does an index find a part of a command?"""
+    if facts.book.finds_texts is None:
+        return unknown("its tables cannot be read")
+    if facts.book.finds_texts:
+        return ok("an index finds a part of a command")
+    seen = "no index finds a part of a command: history --command reads one job after the other"
+    if facts.book.path is None:
+        return note(seen, "CREATE EXTENSION pg_trgm in its database, as its owner, then gpuqueue db upgrade")
+    if facts.book.could_find_texts:
+        return note(seen, "gpuqueue db upgrade makes it")
+    return note(f"{seen} ({facts.book.product} knows no trigrams)", "a Python with SQLite 3.34 or newer, with FTS5")
+
+
+CHECKS = (answers, tables, writing, integrity, disk, lost_jobs, events, messages, texts)

@@ -59,7 +59,7 @@ def test_a_book_that_is_well_needs_nothing(book_url: str) -> None:
     found = of(book_url)
 
     of_a_file = {"integrity", "disk"} if book_url.startswith("sqlite") else set()
-    assert {"answers", "tables", "writing", "lost jobs", "events", "messages"} | of_a_file == set(found)
+    assert {"answers", "tables", "writing", "lost jobs", "events", "messages", "texts"} | of_a_file == set(found)
     assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
 
 

@@ -1,0 +1,320 @@
+"""A part of a command or a note is found with an index as it is without, on both databases, whoever writes the jobs."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from factories import ADA, BOB, make_spec
+from hypothesis import given
+from hypothesis import strategies as st
+from odd import gate
+from outbox import Outbox, ids
+from private_postgres import Server
+
+from gpuqueue.book import filters, migrate, text_index, texts
+from gpuqueue.book.book import Book
+from gpuqueue.book.connect import open_engine, reading, writing
+from gpuqueue.book.tables import jobs
+from gpuqueue.codec import encode_spec
+from gpuqueue.event import Act
+from gpuqueue.history import HistoryQuery, Sort
+from gpuqueue.job import JobState
+
+#: Signs that mean something to LIKE, to FTS5 or to a shell, letters with more than one case, and what is no letter.
+SIGNS = (
+    "%",
+    "_",
+    "/",
+    "\\",
+    '"',
+    "'",
+    "*",
+    "^",
+    "-",
+    " ",
+    "a",
+    "A",
+    "b",
+    "0",
+    "é",
+    "É",
+    "K",
+    "ß",
+    "İ",
+    "日",
+    "😀",
+    "\x00",
+)
+odd_texts = st.lists(st.sampled_from(SIGNS), min_size=1, max_size=6).map("".join)
+COMMANDS = (
+    "python train.py --lr 1e-3",
+    "Python eval_100%.py",
+    "bash -c \"echo 'a/b\\c'\"",
+    "aaaaabaaaa",
+    "éÉ 日日日 😀😀😀",
+)
+
+
+@pytest.fixture
+def near(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look through no more than one job before the index is asked: a test's book is small."""
+    monkeypatch.setattr(texts, "NEAR", 1)
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what asks the book as if it had no index."""
+
+    def ask(book: Book, **query: Any) -> list[int]:
+        with monkeypatch.context() as patch:
+            patch.setattr(text_index, "is_there", lambda _connection: False)
+            return ids(book, **query)
+
+    return ask
+
+
+def is_there(book: Book) -> bool:
+    with reading(book._engine) as connection:
+        return text_index.is_there(connection)
+
+
+def named(book: Book, text: str) -> list[int]:
+    """Return the jobs that the index names for *text*, the newest first."""
+    with reading(book._engine) as connection:
+        return sorted(texts._named(connection, HistoryQuery(text=text), None, 99), reverse=True)
+
+
+def note(outbox: Outbox, job_id: int, text: str) -> None:
+    outbox.tell(job_id, Act.MARK, JobState.QUEUED, attempt=0, note=text)
+
+
+@pytest.fixture
+def furnished(book: Book, outbox: Outbox) -> Book:
+    """Return a book with twelve jobs, two of each command and of two users, and some notes."""
+    if not is_there(book):
+        pytest.skip("this database cannot have the index")
+    for job_id in range(1, 13):
+        outbox.submit(job_id, make_spec(account=(ADA, BOB)[job_id % 2], argv=("x",)))
+    for job_id, text in ((3, "100% of it"), (4, "like the Train of job 3"), (9, "")):
+        note(outbox, job_id, text)
+    outbox.record()
+    with writing(book._engine) as connection:  # no command line is as odd as it may be
+        for job_id in range(1, 13):
+            connection.execute(jobs.update().where(jobs.c.id == job_id).values(command=COMMANDS[job_id % 5]))
+    return book
+
+
+#: Any part of a command that is in the book, in any case.
+parts = st.tuples(st.sampled_from(COMMANDS), st.integers(0, 20), st.integers(1, 12)).map(
+    lambda drawn: drawn[0][drawn[1] : drawn[1] + drawn[2]] or drawn[0]
+)
+queries = st.fixed_dictionaries(
+    {
+        "text": st.one_of(odd_texts, parts, parts.map(str.upper)),
+        "sort": st.sampled_from(Sort),
+        "reverse": st.booleans(),
+        "limit": st.sampled_from((1, 3, 50)),
+    }
+)
+
+
+@pytest.mark.usefixtures("near")
+@pytest.mark.parametrize("few", [0, 2, filters.FEW])
+@gate
+@given(query=queries)
+def test_an_index_changes_no_answer(
+    furnished: Book, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
+) -> None:
+    """Signs of LIKE, of FTS5 and of no alphabet, in each order, whether few jobs have them or many."""
+    monkeypatch.setattr(filters, "FEW", few)
+
+    assert without(furnished, **query) == ids(furnished, **query)
+
+
+@pytest.mark.usefixtures("near")
+@pytest.mark.parametrize("few", [0, filters.FEW])
+@pytest.mark.parametrize("which", range(len(COMMANDS)))
+def test_each_part_of_a_command_is_found(
+    furnished: Book, monkeypatch: pytest.MonkeyPatch, few: int, which: int
+) -> None:
+    """From any letter to any other, whatever letters they are."""
+    monkeypatch.setattr(filters, "FEW", few)
+    command = COMMANDS[which]
+    its_own = {job_id for job_id in range(1, 13) if job_id % 5 == which}
+    for start in range(0, len(command), 2):
+        assert its_own <= set(ids(furnished, text=command[start : start + 5])), command[start : start + 5]
+
+
+@pytest.mark.usefixtures("near")
+@pytest.mark.parametrize("few", [0, 2, filters.FEW])
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"text": "train"},
+        {"text": "TRAIN", "user": "ada"},
+        {"text": "train", "user": "bob", "reverse": True},
+        {"text": "100%", "limit": 1},
+        {"text": "100%", "limit": 1, "after_id": 11},
+        {"text": "100%", "after_id": 3},
+        {"text": "100%", "before_id": 5},
+        {"text": "aaa", "sort": Sort.USER},
+        {"text": "aaa" * 3},
+        {"text": "nowhere"},
+        {"text": "nowhere", "sort": Sort.PEAK},
+        {"text": "y" * 1000},
+        {"text": "\udcff\udc80\udcff"},
+    ],
+)
+def test_beside_other_filters_an_index_changes_no_answer(
+    furnished: Book, without: Any, monkeypatch: pytest.MonkeyPatch, few: int, query: dict[str, Any]
+) -> None:
+    """Nor on the pages after the first."""
+    monkeypatch.setattr(filters, "FEW", few)
+
+    assert without(furnished, **query) == ids(furnished, **query)
+
+
+@pytest.mark.usefixtures("near")
+def test_the_index_follows_each_change(furnished: Book, outbox: Outbox) -> None:
+    """A job that is edited, noted, told anew or deleted is found by what it says now, and by nothing else."""
+    assert [4] == named(furnished, "the train of")
+    outbox.tell(5, Act.EDIT, JobState.QUEUED, attempt=0, spec=encode_spec(make_spec(argv=("python", "edited.py"))))
+    note(outbox, 3, "")
+    note(outbox, 4, "quite another")
+    note(outbox, 5, "noted twice")
+    note(outbox, 5, "noted again")
+    outbox.submit(6, make_spec(argv=("python", "told_anew.py")))
+    outbox.record()
+    with writing(furnished._engine) as connection:
+        connection.execute(jobs.delete().where(jobs.c.id == 10))
+
+    words = ("the train of", "edited", "quite another", "noted twice", "noted again", "told_anew", "of it")
+    assert {word: found for word in words if (found := named(furnished, word))} == {
+        "edited": [5],
+        "quite another": [4],
+        "noted again": [5],
+        "told_anew": [6],
+    }
+    assert 10 not in named(furnished, "python")
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_without_fts5_jobs_are_written_and_found_all_the_same(
+    furnished: Book, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorder of an older Python leaves the index; with a newer one ``db upgrade`` makes it anew, of all jobs."""
+    url = furnished._engine.url.render_as_string()
+    with monkeypatch.context() as patch:
+        patch.setattr(text_index, "known_to_sqlite", lambda: False)
+        outbox.submit(13, make_spec(argv=("written", "without")))
+        outbox.record()
+        migrate.upgrade(url)
+        assert (False, [13]) == (is_there(furnished), ids(furnished, text="written without"))
+
+    assert (False, [13]) == (is_there(furnished), ids(furnished, text="written without"))
+    migrate.upgrade(url)
+
+    assert (True, [13]) == (is_there(furnished), named(furnished, "written without"))
+    assert [10, 5, 4] == named(furnished, "train")  # the last by its note
+
+
+def test_jobs_from_before_are_in_the_index(furnished: Book, book_url: str) -> None:
+    """And a book that goes back to revision 0006 takes jobs as it did."""
+    migrate.downgrade(book_url, "0006")
+    with writing(furnished._engine) as connection:
+        connection.execute(jobs.update().where(jobs.c.id == 2).values(command="back at 0006"))
+    migrate.upgrade(book_url)
+
+    assert [2] == named(furnished, "back at 0006")
+    assert [10, 5] == named(furnished, "train.py")
+
+
+def test_without_the_extension_texts_are_found_by_reading(postgres_server: Server) -> None:
+    """Its tables are made by an account that may not create it; once somebody has, ``db upgrade`` makes the index."""
+    name = f"plain_{os.getpid()}"
+    postgres_server.run(f"CREATE ROLE {name} LOGIN PASSWORD 'x'")
+    try:
+        with postgres_server.database() as url:
+            theirs = sa.make_url(url).set(username=name, password="x").render_as_string(hide_password=False)
+            run_sql(url, f"GRANT ALL ON SCHEMA public TO {name}")
+            migrate.upgrade(theirs)
+            book = Book(theirs)
+            outbox = Outbox(book)
+            outbox.submit(1, make_spec(argv=("python", "train.py")))
+            outbox.record()
+            assert (False, [1]) == (is_there(book), ids(book, text="TRAIN"))
+            try:
+                run_sql(url, "CREATE EXTENSION pg_trgm")
+            except Exception as error:  # noqa: BLE001 - it is not installed with this server
+                pytest.skip(str(error))
+            migrate.upgrade(theirs)
+            assert (True, [1]) == (is_there(book), ids(book, text="TRAIN"))
+            book.close()
+    finally:
+        postgres_server.run(f"DROP ROLE {name}")
+
+
+def run_sql(url: str, statement: str) -> None:
+    engine = open_engine(url)
+    with writing(engine) as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def plans(book: Book, **query: Any) -> list[str]:
+    """Return how the database finds the jobs of a page, step by step."""
+    engine = book._engine
+    asked: list[tuple[str, Any]] = []
+
+    def listen(*call: Any) -> None:
+        asked.append((call[2], call[3]))
+
+    sa.event.listen(engine, "before_cursor_execute", listen)
+    word = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
+    with reading(engine) as connection:
+        filters.page(connection, HistoryQuery(**query))
+        sa.event.remove(engine, "before_cursor_execute", listen)
+        found = [connection.exec_driver_sql(f"{word} {each}", given).all() for each, given in asked if "LIMIT" in each]
+    return [str(row[-1]) for rows in found for row in rows]
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+@pytest.mark.usefixtures("near")
+def test_sqlite_looks_a_rare_text_up(furnished: Book) -> None:
+    """It passed every job of the book for one that is not there."""
+    for query in ({"sort": Sort.ID}, {"sort": Sort.PEAK}, {"user": "ada"}):
+        steps = plans(furnished, text="100% of", **query)
+        assert any("jobs_text VIRTUAL TABLE" in step for step in steps), steps
+        assert not any(
+            step.startswith("SCAN jobs") and "VIRTUAL" not in step and "COVERING" not in step for step in steps
+        ), steps
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_a_common_text_needs_no_index(furnished: Book) -> None:
+    """The newest jobs have enough of it for a page: nothing else is asked."""
+    assert not any("VIRTUAL TABLE" in step for step in plans(furnished, text="train", limit=1))
+    assert not any("VIRTUAL TABLE" in step for step in plans(furnished, text="tr"))
+
+
+@pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
+def test_postgresql_chooses_by_how_common_a_text_is(furnished: Book) -> None:
+    """Of many jobs, one text is in a few and one is in all: the first is looked up, the second walked to."""
+    columns = [column.name for column in jobs.columns if column.name not in ("id", "command")]
+    as_it_is = ", ".join(columns)
+    with writing(furnished._engine) as connection:
+        connection.exec_driver_sql(
+            f"INSERT INTO jobs (id, command, {as_it_is}) "
+            f"SELECT n, 'python job' || mod(n, 97) || '.py --seed ' || n, {as_it_is} "
+            "FROM jobs, generate_series(100, 20099) AS n WHERE id = 1"
+        )
+        connection.exec_driver_sql("ANALYZE jobs")
+
+    rare, common = plans(furnished, text="--seed 10234"), plans(furnished, text="python job")
+
+    assert any("ix_jobs_command_trigrams" in step for step in rare), rare
+    assert not any("trigrams" in step for step in common), common
+    assert not any("Seq Scan on jobs" in step for step in [*rare, *common]), [*rare, *common]
