@@ -1,0 +1,202 @@
+"""Statistics in SQL are what the definitions in :class:`Figures` come to, worked out here run by run."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from factories import make_spec
+from outbox import Outbox
+
+from gpuqueue.book.book import Book
+from gpuqueue.book.connect import writing
+from gpuqueue.book.statistics import local_days
+from gpuqueue.book.tables import jobs, run_devices, runs
+from gpuqueue.figures import By, Figures, figures_to_plain
+
+NOON = datetime(2026, 11, 3, 12, tzinfo=timezone.utc)
+GIB = 2**30
+SINCE, UNTIL = 24, 96
+WAYS = ("succeeded", "cancelled", "out_of_memory", "timed_out", "lost")
+
+
+def at(hours: float) -> datetime:
+    return NOON + timedelta(hours=hours)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """A run as it is written down, with what is needed of its job."""
+
+    job: int
+    attempt: int
+    user: str
+    host: str
+    submitted: datetime
+    claimed: datetime
+    ended: datetime | None
+    ending: str | None
+    code: int | None
+    devices: tuple[dict[str, Any], ...]
+
+    @property
+    def way(self) -> str | None:
+        """Return as what it is counted."""
+        return "succeeded" if (self.ending, self.code) == ("exited", 0) else self.ending
+
+
+def made(seed: int) -> list[Told]:
+    """Return the runs of sixty jobs: some run twice, on two devices or on none, some not ended; at full hours."""
+    chance = random.Random(seed)  # noqa: S311 - the same runs each time
+    told = []
+    for job in range(1, 61):
+        user, submitted = chance.choice(("ada", "bob", "eve")), chance.randrange(120)
+        claimed = submitted + chance.randrange(-1, 6)  # a clock may have been set back
+        for attempt in range(1, chance.choice((2, 2, 2, 3, 4))):
+            host = chance.choice("AB")
+            ended = None if chance.random() < 0.1 else claimed + chance.randrange(30)
+            ending = chance.choice(("exited", "exited", "cancelled", "out_of_memory", "timed_out", "lost", "preempted"))
+            uuids = chance.sample((f"GPU-{host}0", f"GPU-{host}1", f"cpu-{host}"), chance.choice((0, 1, 1, 1, 2)))
+            devices = tuple(
+                {
+                    "device_uuid": uuid,
+                    "device_index": position,
+                    "host_index": 0,
+                    "kind": chance.choice((None, "gpu")) if uuid.startswith("GPU") else "cpu",
+                    "lease_bytes": chance.randrange(1, 9) * GIB,
+                    "peak_bytes": peak,
+                    "peak_source": "none" if peak is None else "torch",
+                    "utilisation_mean": chance.choice((None, 0.25, 1.0)),
+                }
+                for position, uuid in enumerate(uuids)
+                for peak in [chance.choice((None, GIB, 3 * GIB))]
+            )
+            told.append(
+                Told(
+                    job=job,
+                    attempt=attempt,
+                    user=user,
+                    host=host,
+                    submitted=at(submitted),
+                    claimed=at(claimed),
+                    ended=None if ended is None else at(ended),
+                    ending=None if ended is None else ending,
+                    code=None if ended is None or ending != "exited" else chance.choice((0, 0, 1)),
+                    devices=devices,
+                )
+            )
+            claimed = (ended if ended is not None else claimed) + 1
+    return told
+
+
+def write(book: Book, told: Sequence[Told]) -> None:
+    """Write the runs down as they are."""
+    outbox = Outbox(book)
+    for job in sorted({run.job for run in told}):
+        outbox.submit(job, make_spec())
+    outbox.record()
+    with writing(book._engine) as connection:
+        for run in told:
+            its_job = jobs.update().where(jobs.c.id == run.job)
+            connection.execute(its_job.values(user_name=run.user, submitted_at=run.submitted))
+            key = {"job_id": run.job, "attempt": run.attempt}
+            row = {"host": run.host, "claimed_at": run.claimed, "ended_at": run.ended, "ending": run.ending}
+            connection.execute(
+                runs.insert().values(**key, **row, exit_code=run.code, token=f"{run.job}.{run.attempt}", worker="w")
+            )
+            for device in run.devices:
+                connection.execute(run_devices.insert().values(**key, **device, samples=1, na_samples=0))
+
+
+def expected(told: Sequence[Told], start: datetime, end: datetime, on: str | None = None) -> Figures:
+    """Return what *told* come to from *start* to *end*, on the device *on*, or on all of theirs."""
+    here = [
+        run for run in told if run.claimed < end and (run.ended is None or run.ended > start or run.claimed >= start)
+    ]
+    ended = [run.way for run in here if run.ended is not None and start <= run.ended < end]
+    held = [
+        (max(0.0, (min(run.ended or end, end) - max(run.claimed, start)).total_seconds()), device)
+        for run in here
+        for device in run.devices
+        if on in (None, device["device_uuid"])
+    ]
+    measured = [(s, device) for s, device in held if device["peak_bytes"] is not None]
+    seen = [(s, device["utilisation_mean"]) for s, device in held if device["utilisation_mean"] is not None]
+    first = (run for run in here if run.attempt == 1 and run.claimed >= start)
+    waits = sorted(max(0.0, (run.claimed - run.submitted).total_seconds()) for run in first)
+    return Figures(
+        jobs=len({run.job for run in here}),
+        runs=len(here),
+        gpu_s=sum(s for s, device in held if device["kind"] != "cpu"),
+        cpu_s=sum(s for s, device in held if device["kind"] == "cpu"),
+        asked_byte_s=sum(s * device["lease_bytes"] for s, device in held),
+        measured_byte_s=sum(s * device["lease_bytes"] for s, device in measured),
+        peak_byte_s=sum(s * device["peak_bytes"] for s, device in measured),
+        measured_s=sum(s for s, _ in measured),
+        utilisation=sum(s * busy for s, busy in seen) / sum(s for s, _ in seen) if any(s for s, _ in seen) else None,
+        waits=len(waits),
+        wait_median_s=waits[math.ceil(0.5 * len(waits)) - 1] if waits else None,
+        wait_p95_s=waits[math.ceil(0.95 * len(waits)) - 1] if waits else None,
+        wait_max_s=waits[-1] if waits else None,
+        ended=len(ended),
+        **{way: ended.count(way) for way in WAYS},
+    )
+
+
+def same(figures: Figures, other: Figures) -> bool:
+    """Return whether they are the same, as far as SQLite's calendar goes: to a tenth of a millisecond."""
+    return all(
+        (value is None) == (one is None) and (one is None or one == pytest.approx(value, rel=1e-6, abs=1e-3))
+        for one, value in zip(figures_to_plain(figures).values(), figures_to_plain(other).values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("user", [None, "ada"])
+def test_each_group_and_all_of_it_are_what_the_runs_come_to(book: Book, seed: int, user: str | None) -> None:
+    """By user, host, device and day, in a period that some runs reach out of, on full hours where one might be off."""
+    told = made(seed)
+    write(book, told)
+    start, end = at(SINCE), at(UNTIL)
+    within = [run for run in told if (run.ended is None or run.ended >= start) and run.claimed < end]
+    mine = [run for run in within if user in (None, run.user)]
+    keys: dict[By, Callable[[Told], set[str]]] = {
+        By.USER: lambda run: {run.user},
+        By.HOST: lambda run: {run.host},
+        By.DEVICE: lambda run: {device["device_uuid"] for device in run.devices},
+    }
+    for by, key in keys.items():
+        found = book.statistics(by=by, since=start, until=end, user=user)
+        groups = {group.key: group.figures for group in found.groups}
+
+        assert same(expected(mine, start, end), found.total)
+        assert {name for run in mine for name in key(run)} >= set(groups)
+        for name in {name for run in mine for name in key(run)}:
+            runs_there = [run for run in mine if name in key(run)]
+            there = expected(runs_there, start, end, name if by is By.DEVICE else None)
+            assert same(there, groups.get(name, Figures())), (by, name)
+
+    days = book.statistics(by=By.DAY, since=start, until=end, user=user)
+    assert same(expected(mine, start, end), days.total)
+    for (day, night), group in zip(local_days(start, end), days.groups, strict=True):
+        assert same(expected(mine, day, night), group.figures), group.key
+
+
+def test_each_step_of_a_course_is_what_the_runs_come_to(book: Book) -> None:
+    """Of all together, and of each device."""
+    told = made(4)
+    write(book, told)
+    within = [run for run in told if (run.ended is None or run.ended >= at(SINCE)) and run.claimed < at(UNTIL)]
+    course = book.course(since=at(SINCE), until=at(UNTIL), count=6)
+    bounds = list(zip(course.bounds, course.bounds[1:], strict=False))
+
+    for (start, end), step in zip(bounds, course.steps, strict=True):
+        assert same(expected(within, start, end), step)
+    busy_s = sum(step.gpu_s + step.cpu_s for _, steps in course.devices for step in steps)
+    whole = expected(within, at(SINCE), at(UNTIL))
+    assert whole.gpu_s + whole.cpu_s == pytest.approx(busy_s)
