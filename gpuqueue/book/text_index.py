@@ -8,6 +8,9 @@ SQLite has it as a table of FTS5 that triggers keep in step, whoever writes; it 
 PostgreSQL has two indexes of the extension ``pg_trgm``, and not a table of words of our own: they follow each change
 in the same transaction, and the planner knows what they cost beside the others. Neither is there everywhere: SQLite
 may be older than 3.34 or made without FTS5, and an account may not be allowed to create the extension.
+
+A migration that alters columns of ``jobs`` calls :func:`leave` first: SQLite drops no column that a trigger names. What
+it leaves, :func:`mend` makes anew at the end of the upgrade.
 """
 
 from __future__ import annotations
