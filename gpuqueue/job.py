@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from datetime import datetime
 from enum import Enum, IntEnum
+from functools import lru_cache
+from operator import attrgetter
 from types import MappingProxyType
 
 from gpuqueue.array import Array, Member, Tally
@@ -216,16 +218,52 @@ _KEY_WORD = pattern(r"[A-Za-z0-9_.@+-]{1,64}")
 #: Longest job name, in characters.
 MAX_NAME = 128
 
-#: What a field may be, and how messages say it. A bool is an int for Python and for nobody else.
-_WHOLE = ((int,), "a whole number")
-_WHOLE_OR_NONE = ((int, type(None)), "a whole number")
-_SECONDS_OR_NONE = ((int, float, type(None)), "a number of seconds")
-_TEXT = ((str,), "text")
-_TEXT_OR_NONE = ((str, type(None)), "text")
-_FLAG = ((bool,), "true or false")
-_WORDS = ((tuple,), "a tuple of words")
-_MAPPING = ((Mapping,), "a mapping of names to values")
-_WAITS, _RETRIES = ((Waits,), "a Waits"), ((Retries,), "a Retries")
+#: What a field may be. A bool is an int for Python and for nobody else.
+_FLAG: tuple[type, ...] = (bool,)
+_TEXT_OR_NONE: tuple[type, ...] = (str, type(None))
+#: The fields of a request: what messages call each, where it is, what it may be, and how messages say that.
+_FIELDS: tuple[tuple[str, str, tuple[type, ...], str], ...] = (
+    ("mem", "mem_bytes", (int,), "a whole number"),
+    ("gpus", "gpus", (int,), "a whole number"),
+    ("the time limit", "time_limit_s", (int, float, type(None)), "a number of seconds"),
+    ("name", "name", (str,), "text"),
+    ("cwd", "cwd", (str,), "text"),
+    ("pool", "pool", (str,), "text"),
+    ("the account's name", "account.name", (str,), "text"),
+    ("the account's uid", "account.uid", (int,), "a whole number"),
+    ("the account's host", "account.host", (str,), "text"),
+    ("umask", "umask", (int,), "a whole number"),
+    ("requeue", "requeue", _FLAG, "true or false"),
+    ("cap", "cap", _FLAG, "true or false"),
+    ("separate_stderr", "separate_stderr", _FLAG, "true or false"),
+    ("warm", "warm", _FLAG, "true or false"),
+    ("script", "script", _TEXT_OR_NONE, "text"),
+    ("interpreter", "interpreter", _TEXT_OR_NONE, "text"),
+    ("snapshot", "snapshot", _TEXT_OR_NONE, "text"),
+    ("the command", "argv", (tuple,), "a tuple of words"),
+    ("the environment", "env", (Mapping,), "a mapping of names to values"),
+    ("waits", "waits", (Waits,), "a Waits"),
+    ("retries", "retries", (Retries,), "a Retries"),
+    ("retry_of", "retry_of", (int, type(None)), "a whole number"),
+    ("tags", "tags", (tuple,), "a tuple of words"),
+    ("the level", "level", (Level,), f"one of {', '.join(map(str, Level))}"),
+    ("the device", "device", (DeviceWish, type(None)), f"one of {', '.join(DeviceWish)}"),
+    ("pty", "pty", (Window, type(None)), "the size of a terminal"),
+    ("placement", "placement", (Placement,), "a Placement"),
+    ("signal", "signal", (EarlySignal, type(None)), "an EarlySignal"),
+    ("array", "array", (Array, type(None)), "an Array"),
+    ("git", "git", (Checkout, type(None)), "a Checkout"),
+)
+_typed = attrgetter(*(path for _, path, _, _ in _FIELDS))
+
+
+@lru_cache(maxsize=64)
+def _are_right(kinds: tuple[type, ...]) -> bool:
+    """Return whether all fields are what they may be: nearly all requests are of the same few combinations."""
+    return all(
+        issubclass(kind, wanted) and (kind is not bool or wanted is _FLAG)
+        for kind, (_, _, wanted, _) in zip(kinds, _FIELDS, strict=True)
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -305,7 +343,7 @@ class JobSpec:
             if not _KEY_WORD.fullmatch(word):
                 raise BadRequest(f"{brief(word)} is no usable {what} name: letters, digits and _ . @ + - only")
         texts = (*self.argv, self.cwd, self.name, self.account.host, *self.env, *self.env.values())
-        if any("\0" in text for text in texts):
+        if "\0" in "".join(texts):
             raise BadRequest(
                 "an argument, the environment or a path holds a NUL character, which no process can be given"
             )
@@ -345,51 +383,16 @@ class JobSpec:
         """Refuse what a program, unlike the command line, could hand in: a float for a size, a number for a name."""
         if not isinstance(self.account, Account):
             raise BadRequest(f"the account must be an Account, not {brief(self.account)}")
-        for what, value, wanted in (
-            ("mem", self.mem_bytes, _WHOLE),
-            ("gpus", self.gpus, _WHOLE),
-            ("the time limit", self.time_limit_s, _SECONDS_OR_NONE),
-            ("name", self.name, _TEXT),
-            ("cwd", self.cwd, _TEXT),
-            ("pool", self.pool, _TEXT),
-            ("the account's name", self.account.name, _TEXT),
-            ("the account's uid", self.account.uid, _WHOLE),
-            ("the account's host", self.account.host, _TEXT),
-            ("umask", self.umask, _WHOLE),
-            ("requeue", self.requeue, _FLAG),
-            ("cap", self.cap, _FLAG),
-            ("separate_stderr", self.separate_stderr, _FLAG),
-            ("warm", self.warm, _FLAG),
-            ("script", self.script, _TEXT_OR_NONE),
-            ("interpreter", self.interpreter, _TEXT_OR_NONE),
-            ("snapshot", self.snapshot, _TEXT_OR_NONE),
-            ("the command", self.argv, _WORDS),
-            ("the environment", self.env, _MAPPING),
-            ("waits", self.waits, _WAITS),
-            ("retries", self.retries, _RETRIES),
-            ("retry_of", self.retry_of, _WHOLE_OR_NONE),
-            ("tags", self.tags, _WORDS),
-        ):
-            kinds, words = wanted
-            if not isinstance(value, kinds) or (isinstance(value, bool) and wanted is not _FLAG):
-                raise BadRequest(f"{what} must be {words}, not {brief(value)}")
-        if not isinstance(self.level, Level):
-            raise BadRequest(f"the level must be one of {', '.join(map(str, Level))}, not {brief(self.level)}")
-        if self.device is not None and not isinstance(self.device, DeviceWish):
-            raise BadRequest(f"the device must be one of {', '.join(DeviceWish)}, not {brief(self.device)}")
-        for what, part, kind in (
-            ("pty must be the size of a terminal", self.pty, (Window, type(None))),
-            ("placement must be a Placement", self.placement, Placement),
-            ("signal must be an EarlySignal", self.signal, (EarlySignal, type(None))),
-            ("array must be an Array", self.array, (Array, type(None))),
-            ("git must be a Checkout", self.git, (Checkout, type(None))),
-        ):
-            if not isinstance(part, kind):
-                raise BadRequest(f"{what}, not {brief(part)}")
+        values = _typed(self)
+        if not _are_right(tuple(map(type, values))):
+            for (what, _, wanted, words), value in zip(_FIELDS, values, strict=True):
+                if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not _FLAG):
+                    raise BadRequest(f"{what} must be {words}, not {brief(value)}")
         tags_of(self.tags)
         if not 0 <= self.umask <= 0o777:  # noqa: PLR2004 - three digits of three bits
             raise BadRequest(f"{brief(self.umask)} is no umask: it has three octal digits")
-        if not all(isinstance(text, str) for text in (*self.argv, *self.env, *self.env.values())):
+        texts = (*self.argv, *self.env, *self.env.values())
+        if {*map(type, texts)} != {str} and not all(isinstance(text, str) for text in texts):
             raise BadRequest("every argument, and every variable of the environment, must be text")
 
     @property

@@ -36,7 +36,7 @@ class _Later:
         return self._module
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.load(), name)
+        return getattr(self._module or self.load(), name)
 
 
 def later(name: str) -> Any:

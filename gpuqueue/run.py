@@ -51,7 +51,7 @@ class StartKind(str, Enum):
     @classmethod
     def known(cls, word: str | None) -> StartKind | None:
         """Return what *word* means; None where nothing was told, or a newer version told it."""
-        return cls(word) if word in {kind.value for kind in cls} else None
+        return None if word is None else next((kind for kind in cls if kind.value == word), None)
 
     def __str__(self) -> str:
         return self.value

@@ -105,7 +105,7 @@ def decode_spec(text: object) -> JobSpec:
         spec = JobSpec(
             argv=plain.texts("argv"),
             cwd=plain.text("cwd"),
-            env={name: env.text(name) for name in env},
+            env=env.all_texts(),
             account=Account(name=account.text("name"), uid=account.whole("uid"), host=account.text("host")),
             mem_bytes=plain.whole("mem_bytes"),
             gpus=plain.whole("gpus", 1),

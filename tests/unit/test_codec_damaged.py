@@ -145,6 +145,14 @@ def test_a_field_is_what_it_must_be_or_an_error(value: Any) -> None:
             assert 0 <= got <= MOST
 
 
+def test_all_texts_are_texts_or_the_first_that_is_not_is_named() -> None:
+    """An environment is read at once."""
+    assert {"A": "1", "B": ""} == Fields({"A": "1", "B": ""}, "it").all_texts()
+    assert {} == Fields({}, "it").all_texts()
+    with pytest.raises(Unreadable, match="'B' is 5, not a text"):
+        Fields({"A": "1", "B": 5, "C": None}, "it").all_texts()
+
+
 def test_what_no_process_could_be_given_is_refused_at_the_door() -> None:
     """At submit, in words, and not on some host hours later."""
     fits = "x" * (MAX_STRING_BYTES - len("A="))

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 from importlib.resources import files
 from itertools import chain
+from types import MappingProxyType
 
 import pytest
 from factories import make_spec
 
 from gpuqueue.device import DeviceKind, DeviceWish
 from gpuqueue.errors import BadRequest
-from gpuqueue.job import ENDS, TRANSITIONS, Account, JobState, Shape
+from gpuqueue.job import ENDS, TRANSITIONS, Account, JobSpec, JobState, Shape
 from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
 from gpuqueue.units import GIB, MIB
 
@@ -78,6 +79,28 @@ def test_what_could_never_run_is_no_spec(changes: dict[str, object]) -> None:
     """A spec that exists is one that a process could be given."""
     with pytest.raises(BadRequest):
         make_spec(**changes)
+
+
+@pytest.mark.parametrize("name", JobSpec.__slots__)
+def test_no_field_is_just_anything(name: str) -> None:
+    """Nor a flag where none is asked for, although it is a number to Python."""
+    usual = getattr(make_spec(), name)
+    with pytest.raises(BadRequest, match=r"must be .*, not <object"):
+        make_spec(**{name: object()})
+    if not isinstance(usual, bool):
+        with pytest.raises(BadRequest):
+            make_spec(**{name: True})
+
+
+def test_what_is_of_a_kind_is_of_that_kind() -> None:
+    """A path's name that is a text of its own class, an environment that is some mapping: taken as they are."""
+
+    class Name(str):
+        __slots__ = ()
+
+    spec = make_spec(name=Name("own"), env=MappingProxyType({Name("A"): Name("1")}), argv=(Name("true"),))
+
+    assert ("own", {"A": "1"}, ("true",)) == (spec.name, dict(spec.env), spec.argv)
 
 
 def test_a_shape_rounds_up_and_the_job_keeps_its_figures() -> None:
