@@ -13,7 +13,7 @@ from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import decode_ended, decode_spec, decode_started, member_note, member_of
+from gpuqueue.codec import decode_ended, decode_request, decode_spec, decode_started, member_note
 from gpuqueue.device import Activity, Peak, Timeline
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Event
@@ -177,7 +177,7 @@ def _move_array(row: Row, event: Event) -> None:
 
 def _submit(batch: Batch, event: Event) -> None:
     payload = event.fields["spec"]
-    spec, member = decode_spec(payload), member_of(payload)
+    spec, member = decode_request(payload)
     batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
     batch.new_jobs[(event.job_id,)] = {
         "id": event.job_id,

@@ -9,7 +9,7 @@ valid UTF-8 travel as escaped surrogates, as Python itself carries them, and com
 
 from __future__ import annotations
 
-from gpuqueue.codec.arrays import member_note, member_of, of_member, whole_payload
+from gpuqueue.codec.arrays import member_note, of_member, whole_payload
 from gpuqueue.codec.devices import (
     activity_from_plain,
     activity_to_plain,
@@ -32,7 +32,7 @@ from gpuqueue.codec.endings import (
 )
 from gpuqueue.codec.parts import placement_from_plain, placement_to_plain
 from gpuqueue.codec.records import job_to_plain, record_to_plain, run_to_plain, tally_to_plain
-from gpuqueue.codec.request import MAX_SPEC_BYTES, UNREADABLE, decode_spec, encode_spec, stand_in
+from gpuqueue.codec.request import MAX_SPEC_BYTES, UNREADABLE, decode_request, decode_spec, encode_spec, stand_in
 from gpuqueue.codec.text import VERSION, Plain
 
 __all__ = [
@@ -43,6 +43,7 @@ __all__ = [
     "activity_from_plain",
     "activity_to_plain",
     "decode_ended",
+    "decode_request",
     "decode_spec",
     "decode_started",
     "device_from_plain",
@@ -54,7 +55,6 @@ __all__ = [
     "ending_to_plain",
     "job_to_plain",
     "member_note",
-    "member_of",
     "of_member",
     "peak_from_plain",
     "peak_to_plain",

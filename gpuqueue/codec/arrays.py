@@ -6,6 +6,11 @@ from gpuqueue.array import Array, Axis, Indexes, Member
 from gpuqueue.codec.text import VERSION, Plain, dump
 from gpuqueue.errors import Unreadable
 from gpuqueue.fields import Fields, loaded
+from gpuqueue.later import pattern
+
+#: How a text of :func:`of_member` ends, and in how many characters at most.
+_OWNER = pattern(r',"of":(0|[1-9][0-9]{0,17}),"index":(0|[1-9][0-9]{0,6})\}\Z')
+_MOST_OWNER = 50
 
 
 def array_to_plain(array: Array | None) -> Plain | None:
@@ -38,6 +43,16 @@ def of_member(payload: str, member: Member) -> str:
     return payload if payload.endswith(owner) else payload[:-1] + owner
 
 
+def without_member(payload: object) -> tuple[str, Member] | None:
+    """Return the *payload* of an array and the member for which :func:`of_member` told it, None where it did not."""
+    if not isinstance(payload, str):
+        return None
+    found = _OWNER.search(payload, max(0, len(payload) - _MOST_OWNER))
+    if found is None:
+        return None
+    return payload[: found.start()] + "}", Member(int(found[1]), int(found[2]))
+
+
 def member_note(member: Member) -> str:
     """Return what stands for the spec of a *member* where its array's is kept anyway."""
     return dump({"v": VERSION, "of": member.array_id, "index": member.index})
@@ -53,11 +68,3 @@ def whole_payload(payload: str, array: str | None) -> str:
     except Unreadable:
         return payload
     return payload if member is None else of_member(array, member)
-
-
-def member_of(payload: object) -> Member | None:
-    """Return whose member the spec in *payload* says that it is, None where it says nothing or cannot be read."""
-    try:
-        return member_from_plain(loaded(payload, "a job's request"))
-    except Unreadable:
-        return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
-from gpuqueue.codec.arrays import array_from_plain, array_to_plain, member_from_plain
+from gpuqueue.array import Member
+from gpuqueue.codec.arrays import array_from_plain, array_to_plain, member_from_plain, without_member
 from gpuqueue.codec.parts import (
     git_from_plain,
     git_to_plain,
@@ -34,6 +36,7 @@ from gpuqueue.waits import NO_WAITS
 MAX_SPEC_BYTES = 1024 * 1024
 
 Plain = dict[str, Any]
+_WHAT = "a job's request"
 
 
 def encode_spec(spec: JobSpec) -> str:
@@ -98,10 +101,35 @@ def decode_spec(text: object) -> JobSpec:
         Unreadable: it holds none that this version knows.
 
     """
-    what = "a job's request"
-    plain = loaded(text, what)
+    return decode_request(text)[0]
+
+
+def decode_request(text: object) -> tuple[JobSpec, Member | None]:
+    """Return the spec that *text* holds as :func:`decode_spec` does, and whose member it says that it is, if any.
+
+    Raises:
+        Unreadable: it holds none that this version knows.
+
+    """
+    parts = without_member(text)
+    spec, member = _read(text) if parts is None else (_of_array(parts[0]), parts[1])
+    if member is None:
+        return spec, None
+    with meaning(_WHAT):
+        return spec.of_member(member), member
+
+
+@lru_cache(maxsize=8)
+def _of_array(payload: str) -> JobSpec:
+    """Return what was asked for with an array: read once for members that come one after the other."""
+    return _read(payload)[0]
+
+
+def _read(text: object) -> tuple[JobSpec, Member | None]:
+    """Return the spec that *text* holds, of a member that of its array, and whose member it says that it is."""
+    plain = loaded(text, _WHAT)
     account, env = plain.below("account", "a job's account"), plain.below("env", "a job's environment")
-    with meaning(what):
+    with meaning(_WHAT):
         spec = JobSpec(
             argv=plain.texts("argv"),
             cwd=plain.text("cwd"),
@@ -133,8 +161,7 @@ def decode_spec(text: object) -> JobSpec:
             separate_stderr=plain.flag("separate_stderr", default=False),
             git=git_from_plain(plain.plain("git", None)),
         )
-        member = member_from_plain(plain)
-        return spec if member is None else spec.of_member(member)
+        return spec, member_from_plain(plain)
 
 
 #: The name and the command of a job whose request nobody can read.

@@ -14,18 +14,18 @@ from gpuqueue.checkout import Checkout
 from gpuqueue.codec import (
     MAX_SPEC_BYTES,
     decode_ended,
+    decode_request,
     decode_spec,
     decode_started,
     encode_ended,
     encode_spec,
     encode_started,
     member_note,
-    member_of,
     of_member,
     whole_payload,
 )
 from gpuqueue.device import Activity, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import BadRequest, Unreadable
 from gpuqueue.job import Level
 from gpuqueue.placement import ANYWHERE, Placement, Preference
 from gpuqueue.retries import NO_RETRIES, Retries, RetryOn
@@ -184,7 +184,48 @@ def test_an_array_and_its_member_load_for_ever() -> None:
     assert ("17", "4", "1") == tuple(
         member.env[f"GPUQUEUE_{name}"] for name in ("ARRAY_JOB_ID", "ARRAY_INDEX", "SWEEP_SEED")
     )
-    assert Member(17, 4) == member_of((GOLDEN / "member-v1.json").read_text())
+    assert (member, Member(17, 4)) == decode_request((GOLDEN / "member-v1.json").read_text())
+    assert (array, None) == decode_request((GOLDEN / "array-v1.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        ',"of":17,"index":4}',
+        ',"of":0,"index":0}',
+        ',"of":9007199254740993,"index":1}',
+        ',"of":17,"index":1234567}',
+        ',"of":17,"index":4,"index":5}',
+        ',"of":16,"index":3,"of":17,"index":4}',
+        ',"of":17,"index":04}',
+        ',"of":017,"index":4}',
+        ',"of":17,"index":-4}',
+        ',"of":17,"index":4.0}',
+        ',"of":null,"index":4}',
+        ',"of":17}',
+        ',"of":1e400,"index":4}',
+        ',,"of":17,"index":4}',
+        ',"of":99999999999999999999,"index":4}',
+        ',"name":"x,"of":17,"index":4}',
+        ',"x":{"of":17,"index":4}',
+        ',"x":{"y":1,"of":17,"index":4}}',
+        ',"argv":7,"of":17,"index":4}',
+    ],
+)
+@pytest.mark.parametrize("array", [None, "2-4"])
+def test_a_member_is_read_as_its_text_says_however_that_ends(owner: str, array: str | None) -> None:
+    """Its array is read once for many members, from the text before its owner: no text may mean another thing so."""
+    asked = make_spec(argv=("run", "{index}"), array=Array.parse(array) if array else None)
+    text = encode_spec(asked)[:-1] + owner
+
+    def read(text: str) -> object:
+        try:
+            return decode_request(text)
+        except Unreadable:
+            return None
+
+    assert read(text + " ") == read(text)  # a space is no end that is known, and nothing to JSON
+    assert read(text) == read(text)
 
 
 @pytest.mark.parametrize("array", ["1,5,7-9", "0-20:5%3"])
