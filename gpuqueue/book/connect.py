@@ -24,10 +24,14 @@ WAIT_S = 10
 #: Execution option of a connection that writes.
 WRITES = "gpuqueue_writes"
 #: What PostgreSQL shall do in a transaction that writes. The outbox is trimmed once we have committed, so a server that
-#: is told not to wait for its disk waits for us; and a recorder that was stopped midway must not stop all others.
+#: is told not to wait for its disk waits for us; and a recorder that was stopped midway must not stop all others. All
+#: rows are found by a key: the server keeps a plan, and one that reads whole tables, made while they are small, is slow
+#: soon after.
 _SAFELY = sa.text(
     "SELECT set_config('idle_in_transaction_session_timeout', :idle, true),"
-    " set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'local'), true)"
+    " set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'local'), true),"
+    " set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
+    " set_config('enable_mergejoin', 'off', true)"
 )
 #: Where a connection to SQLite keeps which file it has open.
 _FILE = "gpuqueue_file"

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from gpuqueue.book import text_index
+from gpuqueue.book import bulk, text_index
 from gpuqueue.book.connect import check_revision, writing
 from gpuqueue.book.fold import Batch, DeviceKey, Row, fold
 from gpuqueue.book.members import with_requests
@@ -31,7 +30,7 @@ from gpuqueue.errors import Unreachable
 from gpuqueue.event import Cursor, Event
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 log = logging.getLogger(__name__)
 
@@ -114,10 +113,10 @@ def move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor) 
 
 
 def write(connection: sa.Connection, batch: Batch) -> None:
-    """Write the rows of *batch*."""
+    """Write the rows of *batch*. Of jobs and runs what the outbox tells is newer than what was restored: it is put."""
     if connection.dialect.name == "sqlite" and not text_index.known_to_sqlite():
         text_index.leave(connection)  # its triggers would let no job be written; gpuqueue db upgrade makes it anew
-    _put_all(connection, jobs, [row for _, row in sorted(batch.new_jobs.items())])
+    bulk.put(connection, jobs, [row for _, row in sorted(batch.new_jobs.items())])
     if batch.given_back:
         gone = sa.delete(runs).where(
             runs.c.job_id == sa.bindparam("gone_id"), runs.c.token == sa.bindparam("gone_token")
@@ -126,18 +125,18 @@ def write(connection: sa.Connection, batch: Batch) -> None:
     known = _known(connection, {key[0] for key in batch.new_runs} - {key[0] for key in batch.new_jobs})
     known.update(key[0] for key in batch.new_jobs)
     _write_tags(connection, batch)
-    _put_all(connection, runs, [row for key, row in batch.new_runs.items() if key[0] in known])
-    _put_all(connection, run_devices, [row for key, row in batch.new_devices.items() if key[0] in known])
+    bulk.put(connection, runs, [row for key, row in batch.new_runs.items() if key[0] in known])
+    bulk.put(connection, run_devices, [row for key, row in batch.new_devices.items() if key[0] in known])
     _update_all(connection, jobs, ("id",), batch.moved_jobs)
     _update_all(connection, runs, ("job_id", "attempt", "token"), batch.moved_runs)
     _update_all(connection, run_devices, ("job_id", "attempt", "device_uuid"), batch.moved_devices)
     there = _known_devices(connection, {key[0] for key in batch.timelines})
-    _insert_all(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
-    _insert_all(connection, notices, batch.notices.values())
+    bulk.insert(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
+    bulk.insert(connection, notices, batch.notices.values())
     known = _known(connection, {job_id for job_id, _ in batch.told})
-    _put_all(connection, notices, [row for key, row in batch.told.items() if key[0] in known])
-    _insert_all(connection, job_events, batch.events)
-    _insert_all(connection, unwritten_events, batch.unwritten)
+    bulk.put(connection, notices, [row for key, row in batch.told.items() if key[0] in known])
+    bulk.insert(connection, job_events, batch.events)
+    bulk.insert(connection, unwritten_events, batch.unwritten)
 
 
 def _write_tags(connection: sa.Connection, batch: Batch) -> None:
@@ -151,7 +150,7 @@ def _write_tags(connection: sa.Connection, batch: Batch) -> None:
         connection.execute(sa.delete(job_tags).where(*here), gone)
     added = [(job_id, tag) for (job_id, tag), is_one in batch.tags.items() if is_one]
     there = _known(connection, {job_id for job_id, _ in added})
-    _insert_all(connection, job_tags, [{"job_id": job_id, "tag": tag} for job_id, tag in added if job_id in there])
+    bulk.insert(connection, job_tags, [{"job_id": job_id, "tag": tag} for job_id, tag in added if job_id in there])
 
 
 def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:
@@ -181,39 +180,12 @@ def _insert(connection: sa.Connection, table: sa.Table) -> sa.Insert:
     return sqlite.insert(table).on_conflict_do_nothing()
 
 
-def _insert_all(connection: sa.Connection, table: sa.Table, rows: Collection[Row]) -> None:
-    if rows:
-        connection.execute(_insert(connection, table), list(rows))
-
-
-def _put_all(connection: sa.Connection, table: sa.Table, rows: Sequence[Row]) -> None:
-    """Insert *rows*; one that is there already is replaced: what the outbox tells is newer than what was restored."""
-    if rows:
-        connection.execute(_put(table, connection.dialect.name, tuple(rows[0])), list(rows))
-
-
-@lru_cache(maxsize=32)
-def _put(table: sa.Table, dialect: str, columns: tuple[str, ...]) -> sa.Insert:
-    statement: postgresql.Insert | sqlite.Insert
-    statement = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
-    keys = [column.name for column in table.primary_key]
-    newer = {name: statement.excluded[name] for name in columns if name not in keys}
-    return statement.on_conflict_do_update(index_elements=keys, set_=newer)
-
-
 def _update_all(
     connection: sa.Connection, table: sa.Table, keys: tuple[str, ...], moved: Mapping[tuple[Any, ...], Row]
 ) -> None:
     """Update *moved* with one statement for each set of columns, of which there are few."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for key, row in moved.items():
-        named = {f"key_{name}": value for name, value in zip(keys, key, strict=True)}
-        groups.setdefault(tuple(sorted(row)), []).append({**named, **row})
-    for columns, rows in groups.items():
-        connection.execute(_update(table, keys, columns), rows)
-
-
-@lru_cache(maxsize=256)
-def _update(table: sa.Table, keys: tuple[str, ...], columns: tuple[str, ...]) -> sa.Update:
-    found = (table.c[name] == sa.bindparam(f"key_{name}") for name in keys)
-    return sa.update(table).where(*found).values({name: sa.bindparam(name) for name in columns})
+        groups.setdefault(tuple(sorted(row)), []).append({**dict(zip(keys, key, strict=True)), **row})
+    for rows in groups.values():
+        bulk.update(connection, table, keys, rows)
