@@ -171,9 +171,9 @@ _AROUND = (
             Aim(figure="recording.sqlite.batch500", bound=5000),
             Aim(figure="recording.postgresql.batch500", bound=3000),
         ),
-        why_not="A job is seven rows in four tables with keys and checks, and the floor has neither. It would take "
-        "COPY into a table beside them, and a merge. No site starts as many jobs a second: the recorder is never what "
-        "one waits for.",
+        why_not="A job is seven rows in four tables with keys and checks, and the floor has neither; and what was told "
+        "of it is read field by field, since anybody may have told it. No site starts as many jobs a second: the "
+        "recorder is never what one waits for.",
     ),
     Row(
         what="idle worker: memory, share of a core",

@@ -40,11 +40,13 @@ RunKey = tuple[int, int, str]
 DeviceKey = tuple[int, int, str]
 
 #: Payloads that stand in another table as well; the event does not repeat them.
-_ELSEWHERE = {
-    "spec": {Act.SUBMIT, Act.EDIT, Act.ADOPT, Act.CLAIM},
-    "submitted": {Act.CLAIM},
-    "started": {Act.STARTED, Act.ADOPT},
-    "ended": {Act.FINISH},
+_ELSEWHERE: dict[Act, set[str]] = {
+    Act.SUBMIT: {"spec"},
+    Act.EDIT: {"spec"},
+    Act.CLAIM: {"spec", "submitted"},
+    Act.STARTED: {"started"},
+    Act.ADOPT: {"spec", "started"},
+    Act.FINISH: {"ended"},
 }
 #: Columns of a job that tell of its current or last run.
 _OF_LAST_RUN = ("ending", "exit_code", "duration_s", "peak_bytes")
@@ -79,22 +81,23 @@ class Batch:
 
     def job(self, key: JobKey) -> Row:
         """Return the columns to set for a job: of its new row, or of its change."""
-        return self.new_jobs[key] if key in self.new_jobs else self.moved_jobs.setdefault(key, {})
+        return self.new_jobs.get(key) or self.moved_jobs.setdefault(key, {})
 
     def run(self, key: RunKey) -> Row:
         """Return the columns to set for a run."""
-        return self.new_runs[key] if key in self.new_runs else self.moved_runs.setdefault(key, {})
+        return self.new_runs.get(key) or self.moved_runs.setdefault(key, {})
 
     def device(self, key: DeviceKey) -> Row:
         """Return the columns to set for a run's device."""
-        return self.new_devices[key] if key in self.new_devices else self.moved_devices.setdefault(key, {})
+        return self.new_devices.get(key) or self.moved_devices.setdefault(key, {})
 
 
 def fold(events: Sequence[Event], *, epoch: str) -> Batch:
     """Return what *events*, in their order, come to. Of an event with unreadable fields the rest still counts."""
     batch = Batch()
     for event in events:
-        kept = {name: text for name, text in event.fields.items() if event.act not in _ELSEWHERE.get(name, ())}
+        elsewhere = _ELSEWHERE.get(event.act, ())
+        kept = {name: text for name, text in event.fields.items() if name not in elsewhere}
         try:
             if event.act in _FOLDS:
                 _FOLDS[event.act](batch, event)
@@ -126,11 +129,14 @@ def event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
 
 #: What leaves a job, or an array that has begun, where it was.
 _WHERE_IT_STOOD = frozenset({Act.EDIT, Act.MOVE, Act.LIFT, Act.RESTORE})
+_WAITS = frozenset({JobState.QUEUED, JobState.HELD})
+#: What somebody says of a job, which does not move it.
+_SAID = frozenset({Act.MARK, Act.TOLD})
 
 
 def move_job(batch: Batch, event: Event) -> None:
-    """Set what every event tells: where the job stands after it. What somebody says of it does not move it."""
-    if event.act in {Act.MARK, Act.TOLD}:
+    """Set what every event tells: where the job stands after it."""
+    if event.act in _SAID:
         return
     row = batch.job((event.job_id,))
     row["state"] = event.state.value
@@ -145,9 +151,7 @@ def move_job(batch: Batch, event: Event) -> None:
         row["started_at"] = event.at
     elif event.act is Act.ARRAY or "left" in event.fields:
         _move_array(row, event)
-    elif event.act is Act.GIVEBACK or (
-        event.state in {JobState.QUEUED, JobState.HELD} and event.act not in _WHERE_IT_STOOD
-    ):
+    elif event.act is Act.GIVEBACK or (event.state in _WAITS and event.act not in _WHERE_IT_STOOD):
         row.update(host=None, claimed_at=None, started_at=None)
 
 
@@ -155,7 +159,7 @@ def _move_waits(row: Row, event: Event) -> None:
     """Set what an event tells of waiting; most tell nothing. What makes no sense counts for nothing."""
     fields = event.fields
     for name in ("retries", "requeues"):
-        if _COUNT.fullmatch(fields.get(name, "")):
+        if name in fields and _COUNT.fullmatch(fields[name]):
             row[name] = int(fields[name])
     if "begin" in fields:
         row["begins_at"] = from_epoch_ms(int(fields["begin"])) if _TIME.fullmatch(fields["begin"]) else None
@@ -289,8 +293,7 @@ def _claim(batch: Batch, event: Event) -> None:
             "device_index": position,
             **dict.fromkeys(("host_index", "name", "kind", "total_bytes")),
             "lease_bytes": lease_bytes,
-            **_peak_columns(Peak.unknown()),
-            **_activity_columns(Activity()),
+            **_NOTHING_SEEN,
         }
 
 
@@ -429,6 +432,9 @@ def _activity_columns(activity: Activity) -> Row:
         "utilisation_max": activity.utilisation_max,
         "temperature_max_c": activity.temperature_max_c,
     }
+
+
+_NOTHING_SEEN = {**_peak_columns(Peak.unknown()), **_activity_columns(Activity())}
 
 
 def _timeline_row(place: DeviceKey, timeline: Timeline) -> Row:

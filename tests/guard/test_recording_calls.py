@@ -1,0 +1,96 @@
+"""Calls of functions: what recording a job costs the book's own Python, however busy the machine is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import pytest
+from factories import make_spec
+from guard.bounds import Bound
+from outbox import Outbox
+
+from gpuqueue.array import Array, Member
+from gpuqueue.codec import encode_spec
+from gpuqueue.event import Act
+from gpuqueue.job import JobState
+from gpuqueue.run import Ending
+
+pytestmark = pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+JOBS = 50
+ENVIRONMENT = {f"VARIABLE_{number}": "a value of a usual length" for number in range(40)}
+#: Calls, of functions in C as well, for a job's whole life in one batch, for each further one of that batch. Measured
+#: on Python 3.11: 573. It was 1114: each value of the request, and of each row, was looked at by itself.
+WHOLE_LIFE = Bound(290, 630)
+#: The same where its four steps are in four batches: its row is changed three times then. Measured: 632, of 1136.
+STEP_BY_STEP = Bound(320, 695)
+#: And for the claim that makes a member of an array a job of its own. Measured: 202, of 1154: its array, which has the
+#: same environment, was read again for each.
+MEMBER = Bound(100, 222)
+
+
+def test_a_job_takes_as_many_calls_as_agreed(outbox: Outbox) -> None:
+    """Its life within one batch, as short jobs have it."""
+    WHOLE_LIFE.hold(each_takes(outbox, lives, outbox.record), "calls for a job's life in one batch")
+
+
+def test_a_step_takes_as_many_calls_as_agreed(outbox: Outbox) -> None:
+    """One batch of submits, then one of claims, and so on, as long jobs have it."""
+
+    def step_by_step() -> None:
+        told = outbox.told
+        for act in (Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.FINISH):
+            outbox.told = [event for event in told if event.act is act]
+            outbox.record()
+
+    STEP_BY_STEP.hold(each_takes(outbox, lives, step_by_step), "calls for a job's life in four batches")
+
+
+def test_a_member_takes_as_many_calls_as_agreed(outbox: Outbox) -> None:
+    """The request that it shares is read once."""
+    outbox.submit(1, make_spec(env=ENVIRONMENT, argv=("train", "{index}"), array=Array.parse("0-999")))
+    outbox.record()
+
+    def claims(outbox: Outbox, first: int, jobs: int) -> None:
+        for index in range(first, first + jobs):
+            where = {"of": "1", "index": str(index), "left": ""}
+            outbox.claim(Member(1, index).id, **where)
+
+    MEMBER.hold(each_takes(outbox, claims, outbox.record), "calls for a claim of a member")
+
+
+def lives(outbox: Outbox, first: int, jobs: int) -> None:
+    """Tell the lives of so many jobs from the id *first*, in which nobody made a mistake."""
+    payload = encode_spec(make_spec(env=ENVIRONMENT))
+    for job_id in range(first, first + jobs):
+        outbox.tell(job_id, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=payload)
+        outbox.claim(job_id)
+        outbox.started(job_id)
+        outbox.finish(job_id, Ending.from_status(0), JobState.SUCCEEDED)
+
+
+def each_takes(outbox: Outbox, tell: Callable[[Outbox, int, int], None], record: Callable[[], None]) -> float:
+    """Return how many calls one more job in a batch takes; what a batch takes itself does not count."""
+    found = []
+    first = 10
+    for jobs in (1, JOBS, 2 * JOBS):  # the first fills what is kept from batch to batch
+        tell(outbox, first, jobs)
+        found.append(calls(record))
+        first += jobs
+    return (found[2] - found[1]) / JOBS
+
+
+def calls(act: Callable[[], None]) -> int:
+    """Return how many functions are called, of Python and of C, while *act* runs."""
+    made = 0
+
+    def note(_frame: object, kind: str, _of: object) -> None:
+        nonlocal made
+        made += kind in {"call", "c_call"}
+
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return made
