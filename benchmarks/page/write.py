@@ -83,12 +83,16 @@ def _peers(report: Report) -> str:
     if not names:
         return "Not measured in this run."
     lines = [_cells(PEERS_HEAD), _cells(["---"] * len(PEERS_HEAD))]
-    absent = {each.name: each for each in report.absent}
+    absent = {each.name: each.why for each in report.absent}
     for name in names:
-        cells = [_told(report.get(f"peers.{name}.{what}")) for what in TOLD]
-        why = absent.get(f"peers.{name}")
-        lines.append(_cells([name, *cells] if why is None else [name, why.why, *["-"] * (len(TOLD) - 1)]))
-    return "\n".join(lines)
+        figures = [report.get(f"peers.{name}.{what}") for what in TOLD]
+        cells = [_told(each) for each in figures]
+        if not any(figures):
+            cells[0] = absent.pop(f"peers.{name}", cells[0])
+        lines.append(_cells([name, *cells]))
+    # Of those of which there is something to tell: why the rest is missing.
+    reasons = [f"- {name.removeprefix('peers.')}: {why}" for name, why in absent.items() if name.startswith("peers.")]
+    return "\n".join([*lines, *([""] if reasons else []), *reasons])
 
 
 def _told(figure: Figure | None) -> str:

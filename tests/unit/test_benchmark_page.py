@@ -125,6 +125,22 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     assert "old" not in text
 
 
+def test_what_a_peer_cannot_do_stands_below_the_table(tmp_path: Path) -> None:
+    """A dash in the row of a peer that was measured has its reason; it once stood in the JSON alone."""
+    page = tmp_path / "page.md"
+    page.write_text(REGIONS)
+    cannot = Absent(name="peers.huey.submit", why="it has no command that submits")
+    broke_off = Absent(name="peers.rq", why="it broke off: no answer")
+
+    write(report(ms("peers.huey.start", 2.0), cannot, ms("peers.rq.start", 3.0), broke_off), page)
+
+    text = page.read_text()
+    assert "| huey | - | 2 ms (0.20) | - | - | - |" in text
+    assert "- huey.submit: it has no command that submits" in text
+    assert "| rq | - | 3 ms (0.30) | - | - | - |" in text
+    assert "- rq: it broke off: no answer" in text
+
+
 def test_a_row_that_misses_must_say_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is written then: who runs it is told what to write first."""
     page = tmp_path / "page.md"
