@@ -17,7 +17,8 @@ import psutil
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.place import ROOT
 from benchmarks.measure.rounds import alternate_timed, medians, timed, until
-from benchmarks.peers.known import PEERS, alive
+from benchmarks.peers.crew import PATIENCE_S, alive
+from benchmarks.peers.known import PEERS
 from benchmarks.peers.peer import NotInstalled, Peer, Submitter
 
 JOBS, QUICK_JOBS = 400, 60
@@ -26,6 +27,10 @@ ROUNDS, QUICK_ROUNDS = 50, 8
 SETTLED_S = 10.0
 #: Those whose figures in docs/performance.md are of an earlier look, by hand.
 NOT_DRIVEN = ("slurm", "gflow", "jobd", "gpuqu")
+#: Some take seconds for what others do in milliseconds: a part ends after about so long, with what it has by then.
+ENOUGH_S, QUICK_ENOUGH_S = 60.0, 15.0
+#: How many jobs tell how many there will be in that time.
+PILOT_JOBS = 10
 
 
 def figures(*, quick: bool = False, names: Sequence[str] = ()) -> Measured:
@@ -43,12 +48,12 @@ def figures(*, quick: bool = False, names: Sequence[str] = ()) -> Measured:
 
 
 def _of(peer: Peer, place: Path, *, quick: bool) -> Measured:
-    rounds, jobs = (QUICK_ROUNDS, QUICK_JOBS) if quick else (ROUNDS, JOBS)
+    rounds, jobs, enough_s = (QUICK_ROUNDS, QUICK_JOBS, QUICK_ENOUGH_S) if quick else (ROUNDS, JOBS, ENOUGH_S)
     with peer.submitter() as submitter:
         submitter.submit(_job(place, "warm"))
         until(partial(_count, place, "warm"), f"a first job of {peer.name}")
-        yield _start(peer, submitter, place, rounds)
-        yield _throughput(peer, submitter, place, jobs)
+        yield _start(peer, submitter, place, rounds, enough_s)
+        yield _throughput(peer, submitter, place, jobs, enough_s)
         yield _submit(peer, rounds)
         yield from _kill(peer, submitter, place)
 
@@ -63,10 +68,13 @@ def _count(place: Path, name: str) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def _start(peer: Peer, submitter: Submitter, place: Path, rounds: int) -> Figure:
+def _start(peer: Peer, submitter: Submitter, place: Path, rounds: int, enough_s: float) -> Figure:
     ours: list[float] = []
     floors: list[float] = []
+    deadline = time.monotonic() + enough_s
     for turn in range(rounds):
+        if turn >= QUICK_ROUNDS and time.monotonic() > deadline:
+            break
         for found, name, act in (
             (ours, f"ours{turn}", submitter.submit),
             (floors, f"floor{turn}", lambda words: subprocess.run(words, check=True)),
@@ -77,22 +85,28 @@ def _start(peer: Peer, submitter: Submitter, place: Path, rounds: int) -> Figure
             found.append(float((place / name).read_text()) - began)
     floor = Floor(name="spawned directly", value=statistics.median(floors) * 1e3)
     value = statistics.median(ours) * 1e3
-    return Figure(name=f"peers.{peer.name}.start", value=value, unit="ms", floor=floor, rounds=rounds)
+    return Figure(name=f"peers.{peer.name}.start", value=value, unit="ms", floor=floor, rounds=len(ours))
 
 
-def _throughput(peer: Peer, submitter: Submitter, place: Path, jobs: int) -> Figure:
-    def through() -> None:
-        for _ in range(jobs):
-            submitter.submit(_job(place, "many"))
-        until(lambda: _count(place, "many") >= jobs, f"{jobs} jobs of {peer.name}", timeout_s=300, every_s=0.005)
+def _throughput(peer: Peer, submitter: Submitter, place: Path, most: int, enough_s: float) -> Figure:
+    def through(name: str, count: int) -> None:
+        for _ in range(count):
+            submitter.submit(_job(place, name))
+        until(lambda: _count(place, name) >= count, f"{count} jobs of {peer.name}", timeout_s=300, every_s=0.005)
 
     def directly() -> None:
         for _ in range(jobs):
             subprocess.run(_job(place, "direct"), check=True)
 
-    took_s, floor_s = timed(through), timed(directly)
+    jobs = within(enough_s, most, timed(partial(through, "pilot", PILOT_JOBS)) / PILOT_JOBS)
+    took_s, floor_s = timed(partial(through, "many", jobs)), timed(directly)
     floor = Floor(name="spawned directly, in a row", value=jobs / floor_s)
     return Figure(name=f"peers.{peer.name}.jobs", value=jobs / took_s, unit="jobs/s", floor=floor, rounds=jobs)
+
+
+def within(seconds: float, most: int, one_takes_s: float) -> int:
+    """Return how many there is the time for, of *most*; a few there always are."""
+    return max(PILOT_JOBS, min(most, int(seconds / one_takes_s)))
 
 
 def _submit(peer: Peer, rounds: int) -> Figure | Absent:
@@ -109,7 +123,7 @@ def _submit(peer: Peer, rounds: int) -> Figure | Absent:
 
 
 def _quiet(words: Sequence[str], peer: Peer) -> None:
-    subprocess.run(words, env=dict(peer.environ), cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(words, env=dict(peer.environ), cwd=ROOT, stdout=subprocess.DEVNULL, check=True, timeout=PATIENCE_S)
 
 
 def _kill(peer: Peer, submitter: Submitter, place: Path) -> Measured:

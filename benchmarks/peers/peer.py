@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,12 +16,19 @@ from dataclasses import dataclass, field
 import psutil
 
 from benchmarks.measure.place import ROOT
+from benchmarks.peers.crew import MARK, PATIENCE_S
+from benchmarks.peers.install import HOME
 
 SLOTS = 4
+#: What a user's own setup, or a proxy, would change of a peer that is to be as it was installed.
+NOT_PASSED_ON = ("XDG_", "CONDA_", "TMUX", "SLURM", "SBATCH", "MUNGE", "JOBD_", "GPUQ_", "GFLOW_", "GPUQUEUE_")
 
 
 class NotInstalled(Exception):
     """This peer is not here."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(f"not installed: python -m benchmarks.peers.install {' '.join(names)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +52,10 @@ class Peer:
         with subprocess.Popen(
             words, env=dict(self.environ), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
-            yield Submitter(process)
-            if process.stdin is not None:
-                process.stdin.close()
+            try:
+                yield Submitter(process)
+            finally:
+                process.kill()  # it may hang in a peer that hangs; there is nothing that it has to finish
 
 
 @dataclass(frozen=True)
@@ -53,12 +63,14 @@ class Submitter:
     """Speaks with the process that submits, one line each way."""
 
     process: subprocess.Popen[str]
+    patience_s: float = PATIENCE_S
 
     def submit(self, words: Sequence[str]) -> str:
         """Submit a command; return the id of the job.
 
         Raises:
             RuntimeError: it was not acknowledged.
+            TimeoutError: there was no answer.
 
         """
         return self._ask(list(words))
@@ -73,54 +85,27 @@ class Submitter:
             raise RuntimeError("it has no pipes")
         self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
+        with selectors.DefaultSelector() as answer:  # one line each way: nothing of an answer is in a buffer of ours
+            answer.register(self.process.stdout, selectors.EVENT_READ)
+            if not answer.select(self.patience_s):
+                raise TimeoutError(f"no answer to a submit or a cancel within {self.patience_s:g} s")
         reply = self.process.stdout.readline().strip()
         if not reply.startswith("ok "):
             raise RuntimeError(reply or "it has ended")
         return reply.removeprefix("ok ")
 
 
-class Crew:
-    """Worker processes that are started by us, and started again after a kill."""
+@contextmanager
+def private_place(path: Sequence[str] = (), **more: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Give a home of its own, and an environment in it that has nothing of the user's setup or of a proxy.
 
-    def __init__(self, commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> None:
-        self._commands, self._environ = commands, environ
-        self._running: list[subprocess.Popen[bytes]] = []
-
-    def start(self) -> None:
-        """Start every worker that does not run."""
-        self._running = [each for each in self._running if each.poll() is None]
-        for command in self._commands[len(self._running) :]:
-            self._running.append(
-                subprocess.Popen(
-                    command,
-                    env=dict(self._environ),
-                    cwd=ROOT,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            )
-
-    def mains(self) -> list[psutil.Process]:
-        """Return the main process of each worker."""
-        return [psutil.Process(each.pid) for each in self._running if each.poll() is None]
-
-    def end(self) -> None:
-        """End everything below them, too: some leave their children."""
-        place = self._environ["PEERS_PLACE"]
-        for _ in range(3):
-            for each in marked(place):
-                with contextlib.suppress(psutil.Error):
-                    each.kill()
-        for process in self._running:
-            process.wait()
-
-
-def marked(place: str) -> list[psutil.Process]:
-    """Return every process that was started below a peer in *place*, but for this one."""
-    found = []
-    for each in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if each.pid != os.getpid() and each.environ().get("PEERS_PLACE") == place:
-                found.append(each)
-    return found
+    *path* comes before the directory of what was installed and before the user's ``PATH``.
+    """
+    with tempfile.TemporaryDirectory(prefix="gq-peer-", ignore_cleanup_errors=True) as place:
+        passed_on = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(NOT_PASSED_ON) and not name.lower().endswith("_proxy")
+        }
+        whole_path = os.pathsep.join((*path, str(HOME / "bin"), os.environ.get("PATH", os.defpath)))
+        yield place, {**passed_on, "HOME": place, "PATH": whole_path, MARK: place, **more}

@@ -1,6 +1,6 @@
 """Submits what it reads, one JSON line each, and says the id of each job; runs in the peer's own environment.
 
-python -m benchmarks.peers.submitter celery|rq|huey|task-spooler|gpuqueue
+python -m benchmarks.peers.submitter NAME
 
 A list is a command to submit; a string is the id of a job to cancel, as its documentation says to end one that runs.
 """
@@ -17,6 +17,8 @@ from typing import Any
 
 Submit = Callable[[list[str]], object]
 Cancel = Callable[[str], object]
+#: How long a command of a peer may take, in seconds.
+PATIENCE_S = 30.0
 
 
 def to_celery() -> tuple[Submit, Cancel]:
@@ -52,12 +54,7 @@ def to_huey() -> tuple[Submit, Cancel]:
 
 def to_task_spooler() -> tuple[Submit, Cancel]:
     """Return what submits to task-spooler, and what cancels."""
-    program = shutil.which("tsp") or "tsp"
-
-    def tsp(*words: str) -> str:
-        return subprocess.run([program, *words], check=True, capture_output=True, text=True).stdout.strip()
-
-    return lambda words: tsp(*words), lambda job_id: tsp("-k", job_id)
+    return lambda words: _told("tsp", *words), lambda job_id: _told("tsp", "-k", job_id)
 
 
 def to_gpuqueue() -> tuple[Submit, Cancel]:
@@ -76,11 +73,20 @@ TO = {
     "gpuqueue": to_gpuqueue,
 }
 
+
+def _told(name: str, *words: str) -> str:
+    """Return what a command of a peer says on its stdout."""
+    program = shutil.which(name) or name
+    return subprocess.run(
+        [program, *words], check=True, capture_output=True, text=True, timeout=PATIENCE_S
+    ).stdout.strip()
+
+
 if __name__ == "__main__":
     submit, cancel = TO[sys.argv[1]]()
     for line in sys.stdin:
         asked = json.loads(line)
         try:
             print(f"ok {submit(asked) if isinstance(asked, list) else cancel(asked)}", flush=True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it was not done
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it was not done
             print(f"{error!r}", flush=True)

@@ -1,0 +1,121 @@
+"""Daemons of a peer: started in the foreground, started again after a kill, and swept up with all they left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from benchmarks.measure.place import ROOT
+from benchmarks.measure.rounds import until
+
+#: Nobody is waited for any longer than this, in seconds: a peer that hangs is told, and the next one has its turn.
+PATIENCE_S = 60.0
+#: The variable that everything started below a peer carries: who leaves its parent, its group and its session has it.
+MARK = "PEERS_PLACE"
+
+
+class Crew:
+    """Processes that are started by us, and started again after a kill. What they say is kept in the peer's place."""
+
+    def __init__(self, commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> None:
+        self._commands, self._environ = commands, environ
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start every one that does not run."""
+        for number, command in enumerate(self._commands):
+            running = self._running.get(number)
+            if running is None or running.poll() is not None:
+                self._running[number] = self._started(command)
+
+    def _started(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        with self._log(command).open("ab") as log:
+            return subprocess.Popen(
+                command,
+                env=dict(self._environ),
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def _log(self, command: Sequence[str]) -> Path:
+        return Path(self._environ[MARK]) / f"{Path(command[0]).name}.log"
+
+    def await_up(self, is_up: Callable[[], object], what: str) -> None:
+        """Wait until *is_up* says so.
+
+        Raises:
+            RuntimeError: one of them has ended meanwhile; what it said last is told.
+            TimeoutError: it did not come.
+
+        """
+
+        def looked() -> object:
+            for number, process in self._running.items():
+                if process.poll() is not None:
+                    command = self._commands[number]
+                    raise RuntimeError(f"{command[0]} ended with {process.returncode}: {_last(self._log(command))}")
+            return is_up()
+
+        until(looked, what, timeout_s=PATIENCE_S, every_s=0.1)
+
+    def mains(self) -> list[psutil.Process]:
+        """Return the main process of each."""
+        return [psutil.Process(each.pid) for each in self._running.values() if each.poll() is None]
+
+    def end(self) -> None:
+        """End everything below them, too: some leave their children."""
+        sweep(self._environ[MARK])
+        for process in self._running.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=PATIENCE_S)
+
+
+@contextmanager
+def running(commands: Sequence[Sequence[str]], environ: Mapping[str, str]) -> Iterator[Crew]:
+    """Give them started; nothing of them is there afterwards."""
+    crew = Crew(commands, environ)
+    try:
+        crew.start()
+        yield crew
+    finally:
+        crew.end()
+
+
+def sweep(place: str) -> None:
+    """Kill what was started below a peer in *place*, until nothing is: who is about to be killed may start another."""
+    deadline = time.monotonic() + PATIENCE_S
+    while (left := marked(place)) and time.monotonic() < deadline:
+        for each in left:
+            with contextlib.suppress(psutil.Error):
+                each.kill()
+        time.sleep(0.02)
+
+
+def marked(place: str) -> list[psutil.Process]:
+    """Return every process that was started below a peer in *place*, but for this one."""
+    found = []
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if each.pid != os.getpid() and each.environ().get(MARK) == place:
+                found.append(each)
+    return found
+
+
+def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Return those that still run."""
+    return [each for each in processes if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+
+def _last(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n") if log.exists() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")

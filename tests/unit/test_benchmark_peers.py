@@ -1,0 +1,123 @@
+"""What runs others beside us: nobody is waited for without an end, nothing is left behind, what is missing is told."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.measure.figure import Absent
+from benchmarks.peers import compare, python_queues, task_spooler
+from benchmarks.peers.compare import figures, within
+from benchmarks.peers.crew import MARK, Crew, alive, marked, running
+from benchmarks.peers.known import PEERS
+from benchmarks.peers.peer import Peer, Submitter, private_place
+from benchmarks.peers.submitter import TO
+
+
+def environ(place: Path) -> dict[str, str]:
+    """Return what a peer in *place* starts its processes with."""
+    return {MARK: str(place), "PATH": "/usr/bin:/bin"}
+
+
+def test_every_peer_has_who_submits_to_it() -> None:
+    """One without the other would break off in the middle of a run."""
+    assert set(PEERS) == set(TO)
+
+
+@pytest.mark.parametrize("name", ["rq", "huey", "task-spooler"])
+def test_a_peer_that_is_missing_is_told_with_the_command_that_installs_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instead of its figures; the others are measured all the same."""
+    monkeypatch.setattr(python_queues, "HOME", tmp_path)
+    monkeypatch.setattr(task_spooler.shutil, "which", lambda *_, **__: None)
+
+    told = list(figures(names=[name]))
+
+    (missing,) = told
+    assert isinstance(missing, Absent)
+    assert missing.name == f"peers.{name}"
+    assert missing.why.startswith(f"not installed: python -m benchmarks.peers.install {name}")
+
+
+def test_a_peer_that_does_not_answer_is_given_up() -> None:
+    """A submit that hangs hung the whole run with it."""
+    words = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            with pytest.raises(TimeoutError, match="no answer"):
+                Submitter(process, patience_s=0.1).submit(["true"])
+        finally:
+            process.kill()
+
+
+def test_a_peer_that_breaks_off_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its line tells it, and the next one has its turn."""
+
+    @contextmanager
+    def hangs() -> Iterator[Peer]:
+        raise TimeoutError("the daemon did not come")
+        yield
+
+    monkeypatch.setattr(compare, "PEERS", {"one": hangs})
+
+    assert [Absent(name="peers.one", why="it broke off: the daemon did not come")] == list(figures(names=["one"]))
+
+
+def test_who_ended_is_started_again_and_nobody_else(tmp_path: Path) -> None:
+    """It took the last of its commands for whoever had ended: a broker was started twice, a worker never again."""
+    crew = Crew([["sleep", "601"], ["sleep", "602"]], environ(tmp_path))
+    try:
+        crew.start()
+        first, second = crew.mains()
+        first.kill()
+        psutil.wait_procs([first])
+        crew.start()
+
+        assert ["601", "602"] == [each.cmdline()[1] for each in crew.mains()]
+        assert second in crew.mains()
+    finally:
+        crew.end()
+
+
+def test_a_daemon_that_ends_is_not_waited_for(tmp_path: Path) -> None:
+    """What it said last is the reason that is told."""
+    words = ["sh", "-c", "echo no such port >&2; exit 3"]
+    with (
+        pytest.raises(RuntimeError, match="sh ended with 3: no such port"),
+        running([words], environ(tmp_path)) as crew,
+    ):
+        crew.await_up(lambda: False, "a daemon")
+
+
+def test_nothing_of_a_peer_is_left(tmp_path: Path) -> None:
+    """Not even who left its parent and its session, as the daemons of some do."""
+    with running([["sh", "-c", "setsid sleep 600 & exec sleep 600"]], environ(tmp_path)) as crew:
+        crew.await_up(lambda: len(marked(str(tmp_path))) > 1, "its child")
+        left = marked(str(tmp_path))
+
+    assert [] == alive(left)
+
+
+def test_a_peer_is_as_it_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's own settings and proxies are kept from it, and its files are gone with its place."""
+    monkeypatch.setenv("SLURM_CONF", "/etc/mine")
+    monkeypatch.setenv("HTTPS_PROXY", "http://nowhere")
+    with private_place(path=["/first"], WORD="said") as (place, given):
+        assert (place, place, "said") == (given["HOME"], given[MARK], given["WORD"])
+        assert given["PATH"].startswith("/first:")
+        assert {"SLURM_CONF", "HTTPS_PROXY"}.isdisjoint(given)
+        Path(place, "left").touch()
+
+    assert not Path(place).exists()
+
+
+def test_a_slow_peer_gets_as_many_jobs_as_there_is_time_for() -> None:
+    """Four hundred jobs of one that starts one each two seconds would take a quarter of an hour."""
+    assert (400, 30, 10) == (within(60, 400, 0.001), within(60, 400, 2.0), within(60, 400, 60.0))
