@@ -25,8 +25,6 @@ JOBS, QUICK_JOBS = 400, 60
 ROUNDS, QUICK_ROUNDS = 50, 8
 #: How long after a kill, and after a cancel, it is looked at what is left, in seconds.
 SETTLED_S = 10.0
-#: Those whose figures in docs/performance.md are of an earlier look, by hand.
-NOT_DRIVEN = ("slurm", "gflow", "jobd", "gpuqu")
 #: Some take seconds for what others do in milliseconds: a part ends after about so long, with what it has by then.
 ENOUGH_S, QUICK_ENOUGH_S = 60.0, 15.0
 #: How many jobs tell how many there will be in that time.
@@ -43,8 +41,6 @@ def figures(*, quick: bool = False, names: Sequence[str] = ()) -> Measured:
             yield Absent(name=f"peers.{name}", why=str(error))
         except (OSError, RuntimeError, TimeoutError, subprocess.SubprocessError, psutil.Error) as error:
             yield Absent(name=f"peers.{name}", why=f"it broke off: {error}")
-    for name in () if names else NOT_DRIVEN:
-        yield Absent(name=f"peers.{name}", why="not driven by this program")
 
 
 def _of(peer: Peer, place: Path, *, quick: bool) -> Measured:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
+from benchmarks.peers.gflow import gflow
+from benchmarks.peers.gpuqu import gpuqu
+from benchmarks.peers.jobd import jobd
 from benchmarks.peers.own import gpuqueue
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.python_queues import celery, huey, rq
+from benchmarks.peers.slurm import slurm
 from benchmarks.peers.task_spooler import task_spooler
 
 PEERS: dict[str, Callable[[], AbstractContextManager[Peer]]] = {
@@ -16,4 +21,12 @@ PEERS: dict[str, Callable[[], AbstractContextManager[Peer]]] = {
     "rq": rq,
     "huey": huey,
     "task-spooler": task_spooler,
+    "gflow": gflow,
+    # The executor that needs no tmux: it starts at once, and sees each ten seconds which jobs have ended.
+    "gflow-process": partial(gflow, name="gflow-process", executor="process"),
+    "jobd": jobd,
+    "gpuqu": gpuqu,
+    "slurm": slurm,
+    # The other end of the one knob that bounds it: how long it gathers jobs before it looks at any.
+    "slurm-undelayed": partial(slurm, name="slurm-undelayed", batch_delay_s=0),
 }

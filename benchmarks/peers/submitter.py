@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -57,6 +58,42 @@ def to_task_spooler() -> tuple[Submit, Cancel]:
     return lambda words: _told("tsp", *words), lambda job_id: _told("tsp", "-k", job_id)
 
 
+def to_gflow() -> tuple[Submit, Cancel]:
+    """Return what submits to gflow, and what cancels: like task-spooler and Slurm it has commands, and no library."""
+
+    def submit(words: list[str]) -> str:
+        said = _told("gbatch", *words)  # Submitted batch job 12 (name)
+        return said.split()[3]
+
+    return submit, lambda job_id: _told("gcancel", job_id)
+
+
+def to_slurm() -> tuple[Submit, Cancel]:
+    """Return what submits to Slurm, and what cancels."""
+    quietly = ("--parsable", "--output=/dev/null", "--wrap")
+    return lambda words: _told("sbatch", *quietly, shlex.join(words)), lambda job_id: _told("scancel", job_id)
+
+
+def to_jobd() -> tuple[Submit, Cancel]:
+    """Return what submits to jobd, and what cancels."""
+    from jobd.client import JobdClient  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - as above
+
+    client: Any = JobdClient()
+    job = {"cwd": os.environ["HOME"], "project": "peers"}
+    return lambda words: client.submit({**job, "cmd": words})["id"], lambda job_id: client.cancel(int(job_id))
+
+
+def to_gpuqu() -> tuple[Submit, Cancel]:
+    """Return what submits to gpuqu, and what cancels: what its command has imported when it begins."""
+    from gpuq.cli import Client  # type: ignore[import-not-found,unused-ignore]  # noqa: PLC0415 - as above
+
+    client: Any = Client(f"http://127.0.0.1:{os.environ['GPUQ_PORT']}")
+    return (
+        lambda words: client.request("POST", "/api/tasks", {"command": words})["data"]["id"],
+        lambda job_id: client.request("DELETE", f"/api/tasks/{job_id}"),
+    )
+
+
 def to_gpuqueue() -> tuple[Submit, Cancel]:
     """Return what submits to us, and what cancels."""
     from gpuqueue import Client  # noqa: PLC0415 - as above
@@ -70,6 +107,12 @@ TO = {
     "rq": to_rq,
     "huey": to_huey,
     "task-spooler": to_task_spooler,
+    "gflow": to_gflow,
+    "gflow-process": to_gflow,
+    "jobd": to_jobd,
+    "gpuqu": to_gpuqu,
+    "slurm": to_slurm,
+    "slurm-undelayed": to_slurm,
     "gpuqueue": to_gpuqueue,
 }
 

@@ -12,9 +12,10 @@ import psutil
 import pytest
 
 from benchmarks.measure.figure import Absent
-from benchmarks.peers import compare, python_queues, task_spooler
+from benchmarks.peers import compare, gflow, gpuqu, jobd, python_queues, slurm, task_spooler
 from benchmarks.peers.compare import figures, within
 from benchmarks.peers.crew import MARK, Crew, alive, marked, running
+from benchmarks.peers.install import FROM_DEBIAN, FROM_PYPI
 from benchmarks.peers.known import PEERS
 from benchmarks.peers.peer import Peer, Submitter, private_place
 from benchmarks.peers.submitter import TO
@@ -30,13 +31,15 @@ def test_every_peer_has_who_submits_to_it() -> None:
     assert set(PEERS) == set(TO)
 
 
-@pytest.mark.parametrize("name", ["rq", "huey", "task-spooler"])
+@pytest.mark.parametrize("name", [each for each in (*FROM_PYPI, *FROM_DEBIAN) if each in PEERS])
 def test_a_peer_that_is_missing_is_told_with_the_command_that_installs_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Instead of its figures; the others are measured all the same."""
-    monkeypatch.setattr(python_queues, "HOME", tmp_path)
-    monkeypatch.setattr(task_spooler.shutil, "which", lambda *_, **__: None)
+    for module in (python_queues, gflow, jobd, gpuqu):
+        monkeypatch.setattr(module, "HOME", tmp_path)
+    for module in (task_spooler, slurm):
+        monkeypatch.setattr(module.shutil, "which", lambda *_, **__: None)
 
     told = list(figures(names=[name]))
 
@@ -67,7 +70,7 @@ def test_a_peer_that_breaks_off_says_how(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(compare, "PEERS", {"one": hangs})
 
-    assert [Absent(name="peers.one", why="it broke off: the daemon did not come")] == list(figures(names=["one"]))
+    assert [Absent(name="peers.one", why="it broke off: the daemon did not come")] == list(figures())
 
 
 def test_who_ended_is_started_again_and_nobody_else(tmp_path: Path) -> None:
@@ -121,3 +124,14 @@ def test_a_peer_is_as_it_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slow_peer_gets_as_many_jobs_as_there_is_time_for() -> None:
     """Four hundred jobs of one that starts one each two seconds would take a quarter of an hour."""
     assert (400, 30, 10) == (within(60, 400, 0.001), within(60, 400, 2.0), within(60, 400, 60.0))
+
+
+def test_the_stand_in_for_cards_shows_one_for_each_slot(tmp_path: Path) -> None:
+    """In the order that is asked for."""
+    cards = tmp_path / "nvidia-smi"
+    cards.write_text(gpuqu.NVIDIA_SMI.replace("SLOTS", "2"))
+    asked = ["sh", str(cards), "--query-gpu=index,name,memory.used,memory.total", "--format=csv,noheader,nounits"]
+
+    said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+
+    assert "0, Stand-in, 0, 24576\n1, Stand-in, 0, 24576\n" == said
