@@ -119,7 +119,20 @@ def _submit(peer: Peer, rounds: int) -> Figure | Absent:
 
 
 def _quiet(words: Sequence[str], peer: Peer) -> None:
-    subprocess.run(words, env=dict(peer.environ), cwd=ROOT, stdout=subprocess.DEVNULL, check=True, timeout=PATIENCE_S)
+    with tempfile.TemporaryFile() as said:  # no pipe: what is left in the background by a submit would hold it open
+        code = subprocess.run(
+            words,
+            env=dict(peer.environ),
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            timeout=PATIENCE_S,
+            check=False,
+        ).returncode
+        said.seek(0)
+        if code:
+            raise RuntimeError(f"{words[0]} ended with {code}: {said.readline().decode(errors='replace').strip()}")
 
 
 def _kill(peer: Peer, submitter: Submitter, place: Path) -> Measured:

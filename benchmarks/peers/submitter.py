@@ -120,9 +120,10 @@ TO = {
 def _told(name: str, *words: str) -> str:
     """Return what a command of a peer says on its stdout."""
     program = shutil.which(name) or name
-    return subprocess.run(
-        [program, *words], check=True, capture_output=True, text=True, timeout=PATIENCE_S
-    ).stdout.strip()
+    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.measure.figure import Absent
 from benchmarks.peers import compare, gflow, gpuqu, jobd, python_queues, slurm, task_spooler
-from benchmarks.peers.compare import figures, within
+from benchmarks.peers.compare import _quiet, figures, within
 from benchmarks.peers.crew import MARK, Crew, alive, marked, running
 from benchmarks.peers.install import FROM_DEBIAN, FROM_PYPI
 from benchmarks.peers.known import PEERS
@@ -71,6 +71,15 @@ def test_a_peer_that_breaks_off_says_how(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(compare, "PEERS", {"one": hangs})
 
     assert [Absent(name="peers.one", why="it broke off: the daemon did not come")] == list(figures())
+
+
+def test_a_command_that_fails_says_what_it_said() -> None:
+    """It said only that its exit status was not 0."""
+    words = ["sh", "-c", "echo no such queue >&2; exit 2"]
+    peer = Peer(name="one", environ={}, mains=list, restart=lambda: None)
+
+    with pytest.raises(RuntimeError, match="sh ended with 2: no such queue"):
+        _quiet(words, peer)
 
 
 def test_who_ended_is_started_again_and_nobody_else(tmp_path: Path) -> None:
