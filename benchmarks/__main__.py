@@ -67,7 +67,15 @@ def _read(paths: Sequence[Path]) -> Report:
     """Return the report of a run; of several the first one's, with what only the others have."""
     reports = [Report.from_json(path.read_text(encoding="utf-8")) for path in paths]
     figures = {each.name: each for report in reversed(reports) for each in report.figures}
-    absent = tuple(each for report in reports for each in report.absent if each.name not in figures)
+    absent = tuple(
+        each
+        for report in reports
+        for each in report.absent
+        if each.name not in figures  # nor a whole of which another run has the parts
+        and not any(
+            one.name.startswith(f"{each.name}.") for other in reports if other is not report for one in other.figures
+        )
+    )
     return replace(reports[0], figures=tuple(figures.values()), absent=absent)
 
 
