@@ -66,7 +66,9 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 def _read(paths: Sequence[Path]) -> Report:
     """Return the report of a run; of several the first one's, with what only the others have."""
     reports = [Report.from_json(path.read_text(encoding="utf-8")) for path in paths]
-    figures = {each.name: each for report in reversed(reports) for each in report.figures}
+    figures: dict[str, Figure] = {}
+    for each in (each for report in reports for each in report.figures):
+        figures.setdefault(each.name, each)
     absent = tuple(
         each
         for report in reports
