@@ -14,12 +14,12 @@ from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.fitting import hanging, terminal_width
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.why_json import why_to_plain
-from gpuqueue.cli.why_table import clock, label, named, table
+from gpuqueue.cli.why_table import called, clock, label, named, table
 from gpuqueue.client.looking import Looking
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.limits import Measure
-from gpuqueue.queue.explanation import Explanation, LimitReached
+from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached, Obstacle
 from gpuqueue.units import format_duration
 from gpuqueue.waits import Condition
 from gpuqueue.why import Why
@@ -157,11 +157,15 @@ def _not_yet(found: Why) -> Iterator[str]:
 
 
 def _no_start(found: Why, explanation: Explanation) -> str:
-    """Return why nobody can say when the job starts: behind those that devices are kept for there may well be room."""
-    kept_for = {each.kept_for for each in explanation.devices if each.kept_for is not None} - {found.job.id}
+    """Return why nobody can say when the job starts, of the devices that could ever be the job's."""
+    possible = [each for each in explanation.devices if each.obstacle not in NEVER_THERE]
+    kept_for = {each.kept_for for each in possible if each.kept_for is not None} - {found.job.id}
     if kept_for:
         first = ", ".join(named(found, each) for each in sorted(kept_for))
         return f"cannot say: there is room once {first}, for which devices are kept, has started or gone"
+    drained = [label(found, each.device) for each in possible if each.obstacle is Obstacle.DRAINED]
+    if drained:
+        return f"not before somebody resumes {' or '.join(drained)}: gpuqueue resume {drained[0]}"
     return "cannot say: as things stand, no device that serves now will ever have the room"
 
 
@@ -177,7 +181,7 @@ def _start(found: Why, explanation: Explanation) -> Iterator[str]:
     if not start.blockers:
         yield f"there is room on {where}: it starts when it is its turn"
         return
-    waits_for = ", ".join(f"job {each}" for each in start.blockers)
+    waits_for = ", ".join(called(found, each) for each in start.blockers)
     if start.at_ms is not None:
         yield f"by {clock(start.at_ms)} on {where}, when {waits_for} must have ended, unless others go before it"
         return
@@ -186,6 +190,6 @@ def _start(found: Why, explanation: Explanation) -> Iterator[str]:
         usual = found.usual.get(each)
         if usual is not None:
             yield (
-                f"job {each}: runs of its name took {format_duration(usual.median_s)} (half of them), "
+                f"{called(found, each)}: runs of its name took {format_duration(usual.median_s)} (half of them), "
                 f"{format_duration(usual.p90_s)} (nine of ten), by {_count(usual.runs, 'run')} that lasted as long"
             )

@@ -62,10 +62,16 @@ def label(found: Why, uuid: str) -> str:
     return plain(uuid) if status is None else plain(f"{status.host}:{render.device_label(status.device)}")
 
 
+def called(found: Why, job_id: int) -> str:
+    """Return what people call a job: of a member of an array its label."""
+    other = found.others.get(job_id)
+    return f"job {other.label if other else job_id}"
+
+
 def named(found: Why, job_id: int) -> str:
     """Return what people call a job, with whose it is where that is known."""
     other = found.others.get(job_id)
-    return f"job {other.label if other else job_id}" + (f" ({short(other.spec.account.name, 12)})" if other else "")
+    return called(found, job_id) + (f" ({short(other.spec.account.name, 12)})" if other else "")
 
 
 def clock(at_ms: int) -> str:

@@ -53,6 +53,15 @@ class Obstacle(str, Enum):
         return self.value
 
 
+#: What no end of another job changes: the device is none for this job.
+NEVER_THERE = frozenset(
+    {
+        *(Obstacle.POOL, Obstacle.KIND, Obstacle.NAMED, Obstacle.MODEL),
+        *(Obstacle.PART, Obstacle.TOO_SMALL, Obstacle.TOO_LARGE),
+    }
+)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Occupant:
     """A run on a device: the bytes that it counts for, and when it must have ended (None: it has no time limit)."""

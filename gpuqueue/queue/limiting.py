@@ -76,6 +76,8 @@ def _beyond_pool(spec: JobSpec, name: str, most: int, asked: int) -> Refused:
     else:
         said, allowed = str(asked), str(most)
     where = f"pool {spec.pool}" if spec.pool else "a job without a pool"
+    if name == "max_time" and not asked:
+        return Refused(f"{where} may have {allowed} and not more (limit {name}): say how long it may run with --time")
     if name == "max_mem" and spec.placement.exclusive:
         return Refused(
             f"a job that is alone on its device gets all of it, here at least {said}, and {where} may have {allowed} "

@@ -312,6 +312,8 @@ def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQu
     ):
         with pytest.raises(Refused, match=words):
             queue.submit(make_spec(**{"pool": "big", **changes}))
+    with pytest.raises(Refused, match=r"pool big may have 2:00:00 and not more \(limit max_time\): say how long"):
+        queue.edit(job.id, lambda spec: replace(spec, time_limit_s=None))  # it was told that 0.0 s are too much
     assert 3 == store.zcard(keys.LIVE)
 
 

@@ -9,8 +9,10 @@ from site_of_one import Site
 
 from gpuqueue.cli.why import story
 from gpuqueue.job import JobState
+from gpuqueue.placement import Placement
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.retries import Retries
 from gpuqueue.run import Ending
@@ -143,6 +145,24 @@ def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -
 
     assert f"start  cannot say: there is room once job {large} (ada), for which devices are kept, has started" in said
     assert "ever have the room" not in said
+    store.close()
+
+
+def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> None:
+    """A job for a drained card was told to wait for one that another host's card was kept for."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    large = site.queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    small = site.queue.submit(make_spec(placement=Placement(devices=("GPU-1",)))).id
+    site.queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    store = connect(site.queue.url)
+    store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:")
+    store.hset(keys.job(large), "rv", "GPU-0")
+
+    said = site.cli("why", str(small)).stdout
+
+    assert f"job {large}" not in said.partition("start  ")[2]
+    assert "start  not before somebody resumes" in said
     store.close()
 
 
