@@ -320,6 +320,22 @@ def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQu
 ALONE = Placement(exclusive=True)
 
 
+def test_who_takes_several_whole_cards_is_judged_by_a_host_that_has_as_many(queue: JobQueue) -> None:
+    """It was judged by the smallest card of the site, let in, and waited for ever: only large ones come in pairs."""
+    for host, sizes in (("twins", (24, 24)), ("small", (8,)), ("middle", (16,))):
+        for index, size in enumerate(sizes):
+            device = make_device(f"GPU-{host}-{index}", total_bytes=size * GIB)
+            serve(queue, make_offer(device=device, host=host))
+    limit(queue, "ada: running_mem=30G", "*: max_mem=20G")
+
+    queue.submit(make_spec(placement=ALONE))
+    with pytest.raises(Refused, match=r"here at least 24G, and a job without a pool may have 20G"):
+        queue.submit(make_spec(gpus=2, placement=ALONE))
+    limit(queue, "ada: running_mem=30G", "")
+    with pytest.raises(Refused, match=r"ada may have 30G .*this job, which gets all of its device, would have 48G"):
+        queue.submit(make_spec(gpus=2, placement=ALONE))
+
+
 @pytest.mark.parametrize("placement", [ALONE, Placement(exclusive=True, whole=True)])
 def test_who_takes_a_whole_card_is_judged_by_all_that_it_gets(queue: JobQueue, placement: Placement) -> None:
     """It was let in for the megabyte that it had to name, and got every byte of the card."""

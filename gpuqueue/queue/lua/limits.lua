@@ -65,25 +65,31 @@ function waiting_of(user)
   return count
 end
 
--- What a run of this shape would be charged on one of its devices, at least: what it asks for, or where it wants them for
--- itself all that the smallest card gives that it could get; what it asks for where none is known.
-local charges = {} -- shape -> bytes; looked up once
+-- What a run of this shape would be charged on each of its devices, at least, and what the largest of them would give it
+-- at least: what it asks for, or where it wants them for itself all that the smallest cards give that it could get
+-- together; what it asks for where none are known.
+local charges = {} -- shape -> both; looked up once
 local function charge_of(shape)
   local mem, _, n, pool, wish, more = parse_shape(shape)
-  if not wants_alone(shape) then return mem end
+  if not wants_alone(shape) then return mem, mem end
   local known, want = charges[shape], constraints(more)
   for _, host in ipairs(known and {} or call('SMEMBERS', P .. 'hosts')) do
-    local records = call('HGETALL', key2('dev', host))
+    local records, by_kind = call('HGETALL', key2('dev', host)), {}
     for i = 1, #records, 2 do
       local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
       local gives = total and total - headroom
       if gives and gives >= mem and belongs(pool, wish, want, records[i], its_pool, kind) and (n == 1 or kind ~= 'mig') then
-        known = math.min(known or gives, gives)
+        by_kind[kind] = by_kind[kind] or {}
+        table.insert(by_kind[kind], gives)
       end
     end
+    for _, each in pairs(by_kind) do -- all of a job's devices are of one host and one kind
+      table.sort(each)
+      if each[n] then known = {math.min(known and known[1] or each[1], each[1]), math.min(known and known[2] or each[n], each[n])} end
+    end
   end
-  charges[shape] = known or mem
-  return charges[shape]
+  charges[shape] = known or {mem, mem}
+  return unpack(charges[shape])
 end
 
 local pools = {} -- pool -> its figures; looked up once
@@ -123,7 +129,7 @@ function limit_in_the_way(user, shape, kind, charged)
   if not limits_set() then return nil end
   local _, _, n, _, wish = parse_shape(shape)
   local asked = {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n,
-    running_mem = n * (charged or charge_of(shape))}
+    running_mem = n * (charged or (charge_of(shape)))}
   for _, bound in ipairs(bounds_of(user)) do
     for _, measure in ipairs(RUNNING) do
       local limit = bound.figures[measure]
@@ -155,7 +161,7 @@ local function refused_by_limit(user, shape, mem, time_ms, waits, members)
   if not limits_set() then return nil end
   local _, _, n, pool = parse_shape(shape)
   local figures = figures_of_pool(pool)
-  local asked = {max_mem = wants_alone(shape) and charge_of(shape) or tonumber(mem), max_time = time_ms, max_gpus = n}
+  local asked = {max_mem = wants_alone(shape) and select(2, charge_of(shape)) or tonumber(mem), max_time = time_ms, max_gpus = n}
   for _, name in ipairs({'max_mem', 'max_time', 'max_gpus'}) do
     local limit = figures[name]
     if limit and asked[name] > limit.most then
