@@ -234,7 +234,7 @@ def _users(outcome: Outcome) -> str:
 
 def _starts(outcome: Outcome) -> str:
     told = ", ".join(f"{outcome.starts.get(kind, 0)} {kind}" for kind in ("immediate", "backfill", "reserved"))
-    return f'Starts: {told} ("Who goes first" in the documentation).'
+    return f'Starts: {told} (see "Who goes first").'
 
 
 def _plot(told: Comparison, devices: str, path: str) -> None:

@@ -32,6 +32,8 @@ EPOCH_MS = 1_577_836_800_000
 FOR_EVER_S = 100 * 365 * 86400.0
 #: After so many seconds a device's word is renewed before it is counted on (SEEN_MS in lua/placement.lua is 15 s).
 FRESH_S = 10.0
+#: What has been kept for longer, and for longer than the wait for it, lets the next job have its turn (reserve.lua).
+COUNTS_S, JUST_AFTER_S = 60.0, 0.001
 #: So often the store forgets what has ended, in events.
 FORGET_AFTER = 2000
 
@@ -71,6 +73,7 @@ class Ours:
         self._claims: dict[int, Claim] = {}
         self._due: list[float] = []
         self._ticked_s, self._reaped_s, self._changed = 0.0, 0.0, False
+        self._kept: set[tuple[int, tuple[str, ...]]] = set()
         self._nonces = 0
         self._read, self._told = "0-0", 0
         self.starts: Counter[str] = Counter()
@@ -198,7 +201,11 @@ class Ours:
         if knobs.age_after_s is not None and self._queue.age(after_s=knobs.age_after_s):
             heapq.heappush(self._due, now_s + knobs.age_after_s)
         if knobs.reserve_after_s is not None:
-            self._queue.reserve(after_s=knobs.reserve_after_s, most=knobs.reservations)
+            stand = self._queue.reserve(after_s=knobs.reserve_after_s, most=knobs.reservations)
+            kept = {(each.job_id, each.devices) for each in stand}
+            for _ in kept - self._kept:
+                heapq.heappush(self._due, now_s + max(knobs.reserve_after_s, COUNTS_S) + JUST_AFTER_S)
+            self._kept = kept
 
     # ---- the workers -----------------------------------------------------------------------------------------------
 

@@ -242,6 +242,24 @@ def test_one_job_a_host_unless_more_are_allowed(queue: JobQueue) -> None:
     assert {} == reserve(queue, most=0)
 
 
+def test_one_that_stands_for_long_keeps_no_other_from_its_turn(queue: JobQueue) -> None:
+    """A job for a card that was taken for days had the host's only one; who needed the other card waited as long."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    cards = ("GPU-0", "GPU-1")
+    for uuid in cards:
+        small(queue)
+        must_claim(queue, uuid)
+    large = {uuid: make_spec(mem_bytes=23 * GIB, placement=Placement(devices=(uuid,))) for uuid in cards}
+    first, second = (queue.submit(large[uuid]).id for uuid in cards)
+
+    assert {first: ("GPU-0",)} == reserve(queue)
+    store = connect(queue.url)
+    store.hincrby(keys.job(first), "rs", -61_000)
+    store.close()
+    assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
+    assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
+
+
 def test_nothing_is_kept_for_what_fits_or_has_not_waited(queue: JobQueue) -> None:
     """A reservation costs others their turn."""
     serve(queue)

@@ -5,7 +5,7 @@
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local MOST_SHAPES, MOMENT_MS = 64, 2000
+local MOST_SHAPES, MOMENT_MS, AT_LEAST_MS = 64, 2000, 60000
 local now = now_ms()
 local rsv = P .. 'rsv'
 
@@ -61,6 +61,13 @@ local function best_for(id, user, shape, old_host)
   return best
 end
 
+-- One that has stood for as long as a job must wait for one comes to nothing soon, and is no reason that the next job
+-- has none: it might be for days, and whoever waits for another device of the host would wait with it.
+local function counts(id)
+  local since = tonumber(call('HGET', job_key(id), 'rs') or '') or now
+  return now - since <= math.max(after_ms, AT_LEAST_MS) and 1 or 0
+end
+
 local out, changed = {}, false
 local function reserve(id, mem, found)
   local chosen = {}
@@ -69,8 +76,9 @@ local function reserve(id, mem, found)
     holder[device.name] = id
     chosen[#chosen + 1] = device.name
   end
-  found.host.held = found.host.held + 1
   call('HSET', job_key(id), 'rv', table.concat(chosen, ','))
+  call('HSETNX', job_key(id), 'rs', string.format('%.0f', now))
+  found.host.held = found.host.held + counts(id)
   for _, value in ipairs({id, table.concat(chosen, ','), string.format('%.0f', found.start)}) do out[#out + 1] = value end
 end
 
@@ -79,7 +87,7 @@ local function forget(id, devices)
     call('HDEL', rsv, device)
     holder[device] = nil
   end
-  call('HDEL', job_key(id), 'rv', 'pb')
+  call('HDEL', job_key(id), 'rv', 'rs', 'pb')
   changed = true
 end
 
@@ -88,12 +96,12 @@ for id in pairs(standing) do ids[#ids + 1] = id end
 table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
 for _, id in ipairs(ids) do -- room first for those that have one
   local host = host_of[next(standing[id])]
-  if host then host.held = host.held + 1 end
+  if host then host.held = host.held + counts(id) end
 end
 for _, id in ipairs(ids) do
   local job, devices = read_job(id), standing[id]
   local host = host_of[next(devices)]
-  if host then host.held = host.held - 1 end -- counted again below
+  if host then host.held = host.held - counts(id) end -- counted again below
   local here, best
   local wanted = most > 0 or call('HEXISTS', job_key(id), 'pb') == 1 -- others make place for it: see preempt.lua
   if wanted and job.st == 'queued' and job.mem and queueable(job) then
