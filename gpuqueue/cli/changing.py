@@ -87,8 +87,9 @@ def move(ids: tuple[str, ...], *, front: bool, undo: bool) -> None:
 
 
 def _cancel(client: Changing, name: str) -> str:
-    missed = _Missed()
-    return missed.line("cancel", name, client.cancel(name, missed=missed))
+    missed, before = _Missed(), [False]
+    state = client.cancel(name, missed=missed, already=lambda: before.append(True))
+    return f"job {name} was cancelled already" if before[-1] else missed.line("cancel", name, state)
 
 
 def _hold(client: Changing, name: str) -> str:

@@ -60,11 +60,14 @@ def _already(state: JobState) -> str:
 class Changing(Choosing):
     """Cancels, holds, releases and edits jobs; drains and resumes devices."""
 
-    def cancel(self, job: int | str, *, missed: Missed | None = None) -> JobState:
+    def cancel(
+        self, job: int | str, *, missed: Missed | None = None, already: Callable[[], None] | None = None
+    ) -> JobState:
         """End the job and return its state after: CANCELLED at once, or CANCELLING until its processes are gone.
 
         Of an array (``17``) all of it, of a member (``"17_2"``) or a part (``"17_5-9"``) that. *missed* is called with
         the members that this does not concern, each time with those that stand at the same, and with where that is.
+        *already* is called where all of it was cancelled before: there is nothing to do, and nothing wrong.
 
         Raises:
             JobNotFound: nobody knows it.
@@ -74,21 +77,42 @@ class Changing(Choosing):
         done = self._changed("cancel", job, missed)
         name = checks.job_name(job)
         if name.part is not None and not done.moved:
-            done = replace(done, state=self._state_of_ended(name))
+            done = replace(done, state=self._state_of_ended(name), stood=True)
         if done.state.is_end and done.state is not JobState.CANCELLED:
             raise Refused(f"job {job} {_already(done.state)}: see gpuqueue show {job}")
+        if already is not None and done.state is JobState.CANCELLED and (done.stood or done.moved == 0):
+            already()
         return done.state
 
     def _state_of_ended(self, name: JobName) -> JobState:
-        """Return how a member ended; what several have come to is no state.
+        """Return how a member ended, or that all of several were cancelled; else what several have come to is no state.
 
         Raises:
             Refused: there are several.
 
         """
         if name.member is None:
+            if self._all_cancelled(name):
+                return JobState.CANCELLED
             raise Refused(f"nothing of {name} waits or runs: there is nothing to cancel, see gpuqueue show {name.id}")
         return self.get(str(name)).state
+
+    def _all_cancelled(self, name: JobName) -> bool:
+        """Return whether all that there were of a part were cancelled; not where the history is too far behind."""
+        from gpuqueue.history import HistoryQuery  # noqa: PLC0415 - as in book: most cancels ask nothing
+
+        array = self._array(name.id)
+        if array.spec.array is None or name.part is None:
+            return False
+        ends = tuple(state for state in JobState if state.is_end and state is not JobState.CANCELLED)
+        otherwise = None if array.tally is None else sum(array.tally.ended.get(state, 0) for state in ends)
+        if otherwise == 0:
+            return True
+        query = HistoryQuery(array_id=name.id, states=ends, limit=len(array.spec.array))
+        found = [record.job.member for record in self.book.history(query)]
+        if otherwise is not None and len(found) < otherwise:
+            return False
+        return not any(member is not None and member.index in name.part for member in found)
 
     def hold(self, job: int | str, *, missed: Missed | None = None) -> JobState:
         """Keep a waiting job, or what waits of an array or a part of it, from being started. *missed*: as for cancel.
@@ -251,7 +275,7 @@ class Changing(Choosing):
             return done
         from gpuqueue.queue.changes import Changed  # noqa: PLC0415 - as in queue
 
-        return Changed(state=self.show(name.id).job.state)
+        return Changed(state=self.show(name.id).job.state, stood=True)
 
     def _tell_missed(self, name: JobName, done: Changed, missed: Missed) -> None:
         """Tell where the members of *name* stand that were not reached."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue import checks
 from gpuqueue.client.looking import Looking
-from gpuqueue.errors import JobNotFound, Refused
+from gpuqueue.errors import BookUnreachable, JobNotFound, Refused
 from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName, JobSpan, meant
@@ -64,7 +64,8 @@ class Choosing(Looking):
 
         Raises:
             BadRequest: it names no job.
-            JobNotFound: none of those is of interest.
+            JobNotFound: there is none of those.
+            Refused: none of those is of interest.
 
         """
         name = meant(word)
@@ -76,8 +77,21 @@ class Choosing(Looking):
         if which is not Which.FAILED:
             jobs.update((job.id, job) for job in self._live_from_to(name.first, name.last))
         if not jobs:
-            raise JobNotFound(f"no job of {name} {which.value}: see gpuqueue queue and gpuqueue history")
+            words = f"no job of {name} {which.value}: see gpuqueue queue and gpuqueue history"
+            raise Refused(words) if self._was_any(name) else JobNotFound(words)
         return [job.label for job in _whole(jobs[each] for each in sorted(jobs))]
+
+    def _was_any(self, span: JobSpan) -> bool:
+        """Return whether there ever was a job of *span*, as far as it can be told: the book may be away."""
+        from gpuqueue.history import HistoryQuery  # noqa: PLC0415 - as below
+
+        if any(span.first <= job.id <= span.last for job in self.queue.page(after=span.first - 1, limit=1).jobs):
+            return True
+        try:
+            query = HistoryQuery(reverse=True, after_id=span.first - 1 or None, before_id=span.last + 1, limit=1)
+            return bool(self.book.history(query))
+        except BookUnreachable:
+            return False
 
     def _recorded_from_to(self, span: JobSpan, which: Which) -> Iterator[Job]:
         from gpuqueue.history import HistoryQuery  # noqa: PLC0415 - as in book: a cancel asks nothing

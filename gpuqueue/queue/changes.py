@@ -17,7 +17,7 @@ from gpuqueue.words import brief, plain
 
 #: Where a job stands that a change of mind reached.
 _AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
-#: What stands before the state of a job that was not held, and so was not released.
+#: What stands before the state of a job that was not held, and so was not released, or was cancelled before.
 _STANDS = "stands "
 
 
@@ -26,8 +26,8 @@ class Changed:
     """What a change of mind came to: where the job or the array stands now.
 
     Of an array, which members it ``reached`` (None: it is none), where those ``others`` stand that it could not, of
-    those that are jobs of their own, and whether one that it reached still has to end. ``stood``: nothing was released,
-    it was not held.
+    those that are jobs of their own, and whether one that it reached still has to end. ``stood``: nothing was done, it
+    was not held, or was cancelled already.
     """
 
     state: JobState

@@ -145,18 +145,43 @@ def test_what_has_ended_of_an_array_is_not_cancelled_again(here: JobQueue) -> No
     assert (5, b"", line) == (member.code, member.stdout, member.stderr)
     nothing = f"gpuqueue: nothing of {array}_0-1 waits or runs: there is nothing to cancel, see gpuqueue show {array}\n"
     assert (5, b"", nothing) == (both.code, both.stdout, both.stderr)
-    assert (0, f"job {array}_2: cancelled\n".encode(), "") == (again.code, again.stdout, again.stderr)
+    assert (0, f"job {array}_2 was cancelled already\n".encode(), "") == (again.code, again.stdout, again.stderr)
+
+
+def test_a_part_all_of_which_was_cancelled_says_so(here: JobQueue) -> None:
+    """As one member does: it was refused where a single one was not. What failed beside it does not count."""
+    array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
+    part = f"{array}_1-2"
+    speak(["cancel", part])
+    before = speak(["cancel", part])
+    speak(["cancel", str(array)])
+    after = speak(["cancel", part])
+
+    for said in (before, after):
+        assert (0, f"job {part} was cancelled already\n".encode(), "") == (said.code, said.stdout, said.stderr)
+
+
+def test_a_range_that_has_ended_is_not_one_that_never_was(here: JobQueue) -> None:
+    """A script tells "too late" from "wrong id" by the code: 5 and 3. Both gave 3."""
+    put(here, "a", "b")
+    fail(here)
+    fail(here)
+
+    for verb in ("cancel", "hold"):
+        ended, never = speak([verb, "1-2"]), speak([verb, "50-60"])
+        line = "gpuqueue: no job of 1-2 waits or runs: see gpuqueue queue and gpuqueue history\n"
+        assert (5, line, 3) == (ended.code, ended.stderr, never.code)
 
 
 def test_what_is_cancelled_is_said_to_be_so_however_often_one_asks(here: JobQueue) -> None:
-    """Of a job, an array and a member alike, also where only the history knows them: a script may ask twice."""
+    """Of a job, an array and a member alike: a script may ask twice, and is told that nothing was done again."""
     (single,) = put(here, "single")
     array, other = (here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id for _ in range(2))
     names = [str(single), str(array), f"{other}_1"]
-    done = "".join(f"job {name}: cancelled\n" for name in names).encode()
 
-    for _ in range(2):
+    for word in (": cancelled", " was cancelled already"):
         said = speak(["cancel", *names])
+        done = "".join(f"job {name}{word}\n" for name in names).encode()
         assert (0, done, "") == (said.code, said.stdout, said.stderr)
     first = must_claim(here)
     here.started(first.job_id, first.token, lease_s=300, log_path="/l", devices=())

@@ -108,7 +108,7 @@ def test_of_a_range_what_failed_is_tried_again(site: Site) -> None:
     assert ["job-0", "job-2", "job-1"] == [client.get(int(each)).spec.name for each in said.stdout.split()]
     none = site.cli("retry", f"{jobs[3]}-{jobs[3] + 1}", check=False)
     line = f"gpuqueue: no job of {jobs[3]}-{jobs[3] + 1} failed: see gpuqueue queue and gpuqueue history\n"
-    assert (3, "", line) == (none.returncode, none.stdout, none.stderr)
+    assert (5, "", line) == (none.returncode, none.stdout, none.stderr)
 
 
 def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:

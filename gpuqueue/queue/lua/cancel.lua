@@ -4,7 +4,8 @@
 -- arrow: starting -> cancelling
 -- arrow: running -> cancelling
 -- ARGV: id  who asks ('': the queue itself)
--- returns the state after; that of before if it had ended; '' if unknown; 'array' if it is one (see part.lua)
+-- returns the state after; that of before if it had ended, with 'stands ' before it if that is cancelled; '' if unknown;
+--       | 'array' if it is one (see part.lua)
 --       | 'of ' and the owner: it is not for them to do (see owner.lua)
 local wrong = expect {'id', 'by'}
 if wrong then return wrong end
@@ -26,4 +27,4 @@ elseif job.st == 'starting' or job.st == 'running' then
   call('PUBLISH', P .. 'ctl', 'cancel:' .. id .. ':' .. job.tok)
   return 'cancelling'
 end
-return job.st
+return (job.st == 'cancelled' and 'stands ' or '') .. job.st
