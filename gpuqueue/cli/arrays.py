@@ -88,7 +88,8 @@ def labels(job: Job) -> list[tuple[str, JobState]]:
 def story(job: Job) -> list[str]:
     """Return what ``show`` says of an array beside what it says of any job, or whose member a job is."""
     if job.member is not None:
-        return [f"  member     {job.member.index} of array {job.member.array_id}, job {job.id}"]
+        own_id = f", job {job.id}" if job.attempt else ""  # before a device takes it no command knows that number
+        return [f"  member     {job.member.index} of array {job.member.array_id}{own_id}"]
     array, here = job.spec.array, job.tally
     if array is None:
         return []

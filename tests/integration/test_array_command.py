@@ -55,6 +55,16 @@ def test_a_sweep_goes_its_whole_way(site: Site) -> None:
     assert site.client.get(f"{array}_2") == site.client.get(array + 3)
 
 
+def test_a_member_that_never_was_a_job_has_no_number(site: Site) -> None:
+    """It was shown as `job 3`, which no command knew."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-3").id
+    site.cli("cancel", f"{array}_1")
+
+    for index in (1, 2):  # cancelled, and waiting
+        assert f"  member     {index} of array {array}\n" in site.cli("show", f"{array}_{index}").stdout
+
+
 def test_the_list_shows_what_is_left(site: Site) -> None:
     """One line for all that waits, one for what is held, and one for each member that a device has."""
     client = quiet(site)
