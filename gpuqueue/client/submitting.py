@@ -116,6 +116,7 @@ class Submitting(Looking, Noticing):
 
         Raises:
             BadRequest: something is malformed, or there is no such script.
+            JobNotFound: nobody knows a job that it is to come after.
             Impossible: no known device could ever run it, or a job that it is to come after ended otherwise.
             Refused: a limit leaves no room for it, now or ever, or the site takes no URLs.
 

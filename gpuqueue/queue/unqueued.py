@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuqueue.errors import BadRequest
+from gpuqueue.errors import JobNotFound
 
 
 class Found(Exception):
@@ -13,7 +13,7 @@ class Found(Exception):
         self.job_id = job_id
 
 
-class Unknown(BadRequest):
+class Unknown(JobNotFound):
     """Jobs that are to be waited for are not in the queue: never were, or ended long ago."""
 
     def __init__(self, job_ids: tuple[int, ...]) -> None:

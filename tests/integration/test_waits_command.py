@@ -158,8 +158,6 @@ def test_a_second_job_with_a_key_is_the_first(open_site: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--after", "77"], "there is no job 77 to wait for"),
-        (["--after", "77,78"], "there is no job 77, 78 to wait for"),
         (["--after", "x"], "is no job to wait for: write --after 12"),
         (["--after", "1:well"], "is no job to wait for"),
         (["--after", "1,1:any"], "only once"),
@@ -179,9 +177,22 @@ def test_a_mistake_gets_a_clear_line_and_nothing_is_queued(open_site: Site, word
     """What is wrong, and what to write."""
     open_site.queue.submit(make_spec())
 
+    _is_refused(open_site, words, 2, line)
+
+
+@pytest.mark.parametrize(("ids", "line"), [("77", "no job 77 to wait for"), ("77,78", "no job 77, 78 to wait for")])
+def test_a_job_that_nobody_knows_cannot_be_waited_for(open_site: Site, ids: str, line: str) -> None:
+    """The exit code is that of a job which nobody knows, as from all other commands; it was 2."""
+    open_site.queue.submit(make_spec())
+
+    _is_refused(open_site, ["--after", ids], 3, line)
+    assert 3 == open_site.cli("edit", "1", "--after", ids, check=False).returncode
+
+
+def _is_refused(open_site: Site, words: list[str], code: int, line: str) -> None:
     done = open_site.cli("submit", *words, *TRUE, check=False)
 
-    assert (2, "") == (done.returncode, done.stdout)
+    assert (code, "") == (done.returncode, done.stdout)
     assert line in done.stderr
     assert 1 == done.stderr.count("\n")
     assert 1 == len(open_site.queue.live())
