@@ -12,7 +12,7 @@ from gpuqueue.cli import render
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.submit import WithRest
 from gpuqueue.client import Client
-from gpuqueue.errors import BadRequest, DryRunFailed
+from gpuqueue.errors import BadRequest, DryRunFailed, GpuQueueError
 from gpuqueue.estimate.figures import (
     ALLOWANCE,
     CONTEXT_BYTES,
@@ -106,10 +106,13 @@ def estimate(
             for line in failed.trace.splitlines():
                 click.echo(f"  {plain(line)}", err=True)
             raise
+    unanswered = history_only and found.past is None
     if as_json:
         click.echo(json.dumps(estimate_to_plain(found), indent=2))
-    else:
+    elif not unanswered:
         click.echo("\n".join(_lines(found)))
+    if unanswered:
+        raise GpuQueueError("; ".join(found.notes))
 
 
 def _sizes(text: str | None) -> list[int]:

@@ -118,7 +118,9 @@ class Estimating(Asking):
                 raise
             return estimate.noted(f"the history could not be asked: {error}")
         if past is None:
-            return estimate.noted("the history knows no run of this script whose peak can be trusted")
+            return estimate.noted(
+                "the history knows no run of this script whose peak can be trusted (on simulated devices none can)"
+            )
         return replace(estimate, past=past)
 
     def _past(self, asked: Script) -> Past | None:

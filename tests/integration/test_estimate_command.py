@@ -94,6 +94,19 @@ def test_runs_of_others_help_where_there_are_none_of_ones_own(
     assert ("anybody", "same_script") == (plain["past"]["whose"], plain["past"]["rule"])
 
 
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_history_that_has_no_answer_is_no_success(site: Site, script: Path, words: tuple[str, ...]) -> None:
+    """It was a note and exit code 0: a script that asked went on without a figure."""
+    site.cli("db", "upgrade")
+
+    done = site.cli("estimate", str(script), "--history-only", *words, check=False)
+
+    line = "the history knows no run of this script whose peak can be trusted (on simulated devices none can)"
+    assert (1, f"gpuqueue: {line}\n") == (done.returncode, done.stderr)
+    assert [line] == (json.loads(done.stdout)["notes"] if words else [line])
+    assert words or not done.stdout
+
+
 def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Path) -> None:
     """With the formula, the limits and what to ask for; and the same as JSON."""
     site.cli("db", "upgrade")
