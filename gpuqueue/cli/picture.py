@@ -7,6 +7,9 @@ text, and that must come at once.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,14 +27,42 @@ KINDS = (".png", ".svg", ".html")
 
 
 def picture_option(what: str) -> Callable[[Any], Any]:
-    """Return the option ``--plot``, whose file's ending is judged before anything else is done."""
+    """Return the option ``--plot``, whose file's ending and place are judged before anything else is done."""
 
     def judged(_context: click.Context, _parameter: click.Parameter, path: str | None) -> str | None:
         if path is not None and Path(path).suffix.lower() not in KINDS:
             raise BadRequest(f"--plot cannot write {brief(path)}: name a file that ends in {', '.join(KINDS)}")
+        if path is not None:
+            _must_be_writable(Path(path))
         return path
 
     return click.option("--plot", metavar="FILE", callback=judged, help=f"Write {what}: .png, .svg or .html.")
+
+
+def _must_be_writable(path: Path) -> None:
+    """Refuse a place where no file can be made; what else may go wrong is told when it is written.
+
+    Raises:
+        BadRequest: there is none.
+
+    """
+    wrong = 0
+    try:
+        if stat.S_ISDIR(path.stat().st_mode):
+            wrong = errno.EISDIR
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            wrong = errno.ENOENT
+        elif not os.access(path.parent, os.W_OK):
+            wrong = errno.EACCES
+    except OSError as error:  # a file on the way to it, a name that is too long, a directory that is not ours
+        wrong = error.errno or errno.EACCES
+    if wrong:
+        raise BadRequest(_unwritten(path, os.strerror(wrong)))
+
+
+def _unwritten(path: Path, why: str) -> str:
+    return f"cannot write {brief(str(path))}: {why}: name a file in a directory that you may write to"
 
 
 def check() -> None:
@@ -69,9 +100,7 @@ def write(path: str, title: str, figure: Figure, text: str) -> None:
     try:
         _replace(Path(path), content)
     except OSError as error:
-        raise GpuQueueError(
-            f"cannot write {brief(path)}: {error.strerror}: name a file in a directory that you may write to"
-        ) from error
+        raise GpuQueueError(_unwritten(Path(path), str(error.strerror))) from error
     say("gpuqueue", f"{path} written")
 
 
