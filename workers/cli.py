@@ -109,9 +109,8 @@ def park(how_long: str) -> None:
     """Let this machine's jobs go on without any worker (`gpuqueue down --leave-jobs` does this)."""
     from workers.park import park as leave_alone  # noqa: PLC0415 - only here
 
-    click.echo(
-        f"{leave_alone(Settings.load(), parse_duration(how_long))} jobs go on without a worker for up to {how_long}"
-    )
+    number = leave_alone(Settings.load(), parse_duration(how_long))
+    click.echo(f"{number} {'job goes' if number == 1 else 'jobs go'} on without a worker for up to {how_long}")
 
 
 @worker_commands.command()

@@ -101,7 +101,8 @@ def _rung(bell: Doorbell, ids: Collection[int], *, until: float) -> int | None:
 
 
 def _still_open(names: list[int | str], timeout_s: float) -> str:
-    more = f", and {len(names) - 1} more do" if len(names) > 1 else ""
+    others = len(names) - 1
+    more = f", and {others} more {'does' if others == 1 else 'do'}" if others else ""
     return f"job {names[0]} has not ended after {timeout_s:g} s: it goes on{more}"
 
 

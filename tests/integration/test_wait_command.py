@@ -111,6 +111,8 @@ def test_out_of_time_is_124_and_says_who_goes_on(open_site: Site) -> None:
 
     assert (124, "") == (done.returncode, done.stdout)
     assert f"job {array}_0 has not ended after 0.1 s: it goes on, and 4 more do" in done.stderr
+    done = open_site.cli("wait", "--timeout", "0.1s", f"{array}_0-1", check=False)
+    assert f"job {array}_0 has not ended after 0.1 s: it goes on, and 1 more does" in done.stderr
     with pytest.raises(WaitTimeout, match=f"job {job} has not ended after 0 s: it goes on"):
         next(open_site.client.ends([job], timeout_s=0))
 
