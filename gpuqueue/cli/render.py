@@ -176,7 +176,7 @@ def story(record: Record, live: Live | None = None) -> str:
         *_wait_lines(job),
         *array_story(job),
         *([f"  tags       {' '.join(job.tags)}"] if job.tags else []),
-        *([f"  note       {plain(job.note)}"] if job.note else []),
+        *_note_lines(job.note),
         *_notice_lines(record),
         *([f"  retry of   job {spec.retry_of}"] if spec.retry_of is not None else []),
         f"  submitted  {when(job.submitted_at)}",
@@ -194,6 +194,12 @@ def story(record: Record, live: Live | None = None) -> str:
         ]
     verdict = _verdict(record)
     return "\n".join([*lines, "", f"memory: {verdict}"] if verdict else lines)
+
+
+def _note_lines(note: str | None) -> list[str]:
+    """Return what somebody noted, broken where they did."""
+    lines = (note or "").splitlines()
+    return [f"  {'' if number else 'note':10} {plain(line)}".rstrip() for number, line in enumerate(lines)]
 
 
 def _verdict(record: Record) -> str | None:

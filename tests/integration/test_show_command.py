@@ -45,6 +45,15 @@ def test_show_tells_the_commit_the_memory_and_the_end_of_the_log(site: Site, cod
     assert ("trunk", 40) == (told["branch"], len(told["commit"]))
 
 
+def test_a_note_of_several_lines_is_shown_in_them(site: Site) -> None:
+    """The ends of its lines were characters that stand for what cannot be shown."""
+    site.cli("db", "upgrade")
+    job_id = site.cli("submit", "--mem", "1G", "--", "true").stdout.strip()
+    site.cli("note", job_id, "diverges\nat step 12")
+
+    assert "  note       diverges\n             at step 12\n" in site.cli("show", job_id).stdout
+
+
 def test_nothing_is_noted_where_nobody_wants_it(site: Site, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By an option, or by a setting; and where there is no repository."""
     site.cli("db", "upgrade")
