@@ -160,7 +160,20 @@ def _agreed(verb: str, found: Sequence[Chosen]) -> bool:
         click.echo(line, err=True)
     if len(found) > SHOWN:
         click.echo(f"  and {len(found) - SHOWN} more", err=True)
-    return click.confirm(f"{verb} {count}?", err=True)
+    return _yes(f"{verb} {count}?")
+
+
+def _yes(question: str) -> bool:
+    """Ask until it is answered; Enter alone is no. A Ctrl-C begins a new line: this one has its ``^C``."""
+    while True:
+        try:
+            answer = click.prompt(f"{question} [y/N]", default="", show_default=False, err=True).strip().lower()
+        except click.Abort:
+            click.echo("", err=True)
+            raise
+        if answer in {"y", "yes", "n", "no", ""}:
+            return answer in {"y", "yes"}
+        click.echo("answer y or n", err=True)
 
 
 def _counted(found: Sequence[Chosen]) -> str:

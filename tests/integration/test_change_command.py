@@ -282,6 +282,21 @@ def test_on_a_terminal_it_shows_what_it_found_and_asks(here: JobQueue, answer: s
     assert left == len(states(here))
 
 
+def test_what_is_no_answer_is_asked_again_and_ctrl_c_has_a_line_of_its_own(here: JobQueue) -> None:
+    """It said "Error: invalid input", and `^Cgpuqueue: interrupted`."""
+    put(here, "a")
+
+    with Terminal([str(Path(sys.executable).parent / "gpuqueue"), "cancel", "--all"], os.environ) as terminal:
+        terminal.shows("cancel 1 job? [y/N]:")
+        terminal.press("maybe\n")
+        terminal.shows("answer y or n")
+        terminal.press("\x03")
+        assert 130 == terminal.ended()
+        assert "gpuqueue: interrupted" in [line.rstrip() for line in terminal.lines()]
+
+    assert {1: "queued"} == states(here)
+
+
 def test_who_is_asked_knows_how_many_members_that_means(here: JobQueue) -> None:
     """An array of a thousand was one job of two; what is not chosen of it does not count."""
     put(here, "single")
