@@ -40,6 +40,7 @@ class Column:
     narrows: int | None = None
     least: int = 0
     tight: Callable[[Record, int], str] | None = None
+    piped: Callable[[Record], str] | None = None
 
 
 def _of_run(value: Callable[[Run], Any]) -> Callable[[Record], Any]:
@@ -54,6 +55,7 @@ def _text(head: str, value: Callable[[Record], Any], width: int = 24, *, narrows
         shown=lambda record: _or_dash(value(record), width),
         narrows=narrows if narrows is not None else _LONG if width >= LONG else _SHORT,
         least=min(width, 11),
+        piped=lambda record: _or_dash(value(record), fitting.NO_LIMIT),
     )
 
 
@@ -207,7 +209,7 @@ def rows(records: Sequence[Record], names: Sequence[str] | None = None, width: i
 
     Where nobody *names* columns, what has no room is left out. What somebody names is all there: cut, if need be.
     """
-    columns = [_fitted(name, may_go=names is None) for name in names or USUAL]
+    columns = [_fitted(name, may_go=names is None, piped=width is None) for name in names or USUAL]
     widths = {column.head: fitting.NO_LIMIT for column in columns}
     if width is not None:
         columns, widths = fitting.fit(columns, records, width)
@@ -216,11 +218,11 @@ def rows(records: Sequence[Record], names: Sequence[str] | None = None, width: i
     return render.table(head, cells, right=[place for place, column in enumerate(columns) if column.right])
 
 
-def _fitted(name: str, *, may_go: bool) -> fitting.Column[Record]:
+def _fitted(name: str, *, may_go: bool, piped: bool) -> fitting.Column[Record]:
     column = COLUMNS[name]
 
     def cell(record: Record, width: int) -> str:
-        whole = column.shown(record)
+        whole = column.piped(record) if piped and column.piped else column.shown(record)
         return whole if cells(whole) <= width or column.tight is None else column.tight(record, width)
 
     return fitting.Column(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from datetime import datetime, timedelta, timezone
@@ -101,3 +102,18 @@ def test_a_pipe_gets_all_of_it() -> None:
     assert [COLUMNS[name].head for name in USUAL] == head.split()
     assert "node-with-many-cards-07:0,1" in first
     assert re.search(r"2026-11-2[12] \d\d:\d\d:\d\d", first)
+
+
+def test_a_pipe_gets_long_words_whole() -> None:
+    """A name was cut after 24 characters, and a command after 60: what looked for one further on missed it."""
+    job = RECORDS[0].job
+    name, command = "x" * 90, ("python", "train.py", "y" * 90)
+    spec = make_spec(mem_bytes=6 * GIB, name=name, argv=command)
+    wordy = Record(job=dataclasses.replace(job, spec=spec, tags=("a" * 30, "b" * 30)), runs=RECORDS[0].runs)
+    named = ("name", "command", "tags", "note")
+
+    for text in (rows([wordy], named, None), rows([wordy], None, None)):
+        assert name in text
+    for whole in (" ".join(command), " ".join(wordy.job.tags), job.note):
+        assert (whole or "").strip() in rows([wordy], named, None)
+    assert name not in rows([wordy], named, 400)
