@@ -9,6 +9,7 @@ import click
 
 from gpuqueue.array import Indexes
 from gpuqueue.cli.acting import Selection, act_on, chosen, ids, on_each
+from gpuqueue.cli.once import Once
 from gpuqueue.client.changing import Changing, Elsewhere
 from gpuqueue.client.choosing import Stand
 from gpuqueue.errors import BadRequest, Refused
@@ -16,7 +17,7 @@ from gpuqueue.job import JobState
 from gpuqueue.jobname import JobName
 
 
-@click.command()
+@click.command(cls=Once)
 @chosen(stands=True)
 def cancel(**words: Any) -> None:
     """End jobs (12), all from one to another (14-19), arrays (17), or parts of them (17_2, 17_5-9).
@@ -34,7 +35,7 @@ def cancel(**words: Any) -> None:
     act_on("cancel", Selection(**words), _cancel)
 
 
-@click.command()
+@click.command(cls=Once)
 @chosen("queued")
 def hold(**words: Any) -> None:
     """Keep waiting jobs, arrays or parts of them from being started.
@@ -47,7 +48,7 @@ def hold(**words: Any) -> None:
     act_on("hold", Selection(stand=None, **words), _hold, stand=Stand.QUEUED)
 
 
-@click.command()
+@click.command(cls=Once)
 @chosen("held")
 def release(**words: Any) -> None:
     """Let held jobs, arrays or parts of them be started again, at their old place in the order.

@@ -17,6 +17,7 @@ from gpuqueue.cli.columns import COLUMNS, chosen
 from gpuqueue.cli.completing import device_names, hosts, listed, models, one_of, tags, users
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.json_option import json_option
+from gpuqueue.cli.once import Once
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
 from gpuqueue.codec import record_to_plain
@@ -102,7 +103,7 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.command()
+@click.command(cls=Once)
 @_which
 @click.option(
     "--sort", type=click.Choice([str(s) for s in Sort]), default="id", show_default=True, help="Largest, newest first."

@@ -16,6 +16,7 @@ from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.held import tell_again, tell_away, tell_held, tell_the_book
 from gpuqueue.cli.json_option import json_option
+from gpuqueue.cli.once import Once
 from gpuqueue.cli.period import EXAMPLES, moment
 from gpuqueue.client.watching import Watching
 from gpuqueue.command import put, say
@@ -44,7 +45,7 @@ job_id = click.argument("job_id", metavar="ID", type=JobNameType(), shell_comple
 NOW = frozenset({"0", "0s"})
 
 
-@click.command()
+@click.command(cls=Once)
 @click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users)
 @click.option(
     "-l", "--limit", type=click.IntRange(1, 10**9), default=1000, show_default=True, help="How many, oldest first."

@@ -14,6 +14,7 @@ from gpuqueue.cli import charts, picture, render
 from gpuqueue.cli.completing import users
 from gpuqueue.cli.history import cell
 from gpuqueue.cli.json_option import json_option
+from gpuqueue.cli.once import Once
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
 from gpuqueue.errors import BadRequest, Refused
@@ -48,7 +49,7 @@ _COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
 )
 
 
-@click.command()
+@click.command(cls=Once)
 @click.option("--by", type=click.Choice([str(by) for by in By]), default="user", show_default=True, help="Group by it.")
 @click.option("--since", metavar="WHEN", default="30d", show_default=True, help="From 7d, 12h, 2026-11-01 on.")
 @click.option("--until", metavar="WHEN", help="Up to then. Default: now.")
