@@ -38,10 +38,11 @@ class HistoryQuery:
     ``since`` (included) and ``until`` (not included) bound the time of submission. ``device`` is a UUID, its start or
     ``HOST:INDEX`` as the lists show it, and ``model`` a part of a device's name in any case: a job matches if any of
     its runs was on such a device. All else is about what a list shows, the current or last run: ``endings``,
-    ``exit_code`` (128 + n is also signal n), ``host``, ``min_peak_bytes`` (over all its devices), ``min_duration_s``
-    and ``max_duration_s``. ``name`` is the whole name, or a pattern as a shell has them: ``sweep*``. What is not known
-    matches none of them. ``array_id`` is whose members they are, ``tags`` are words that all are tags of the job.
-    ``text`` is a part of the command or of the note, in any case of its ASCII letters.
+    ``exit_code`` (128 + n is also signal n, 124 also out of time, 130 also cancelled), ``host``, ``min_peak_bytes``
+    (over all its devices), ``min_duration_s`` and ``max_duration_s``. ``name`` is the whole name, or a pattern as a
+    shell has them: ``sweep*``. What is not known matches none of them. ``array_id`` is whose members they are, ``tags``
+    are words that all are tags of the job. ``text`` is a part of the command or of the note, in any case of its ASCII
+    letters.
 
     To page on in any order, set ``after_id`` to the last id seen: no job is seen twice or missed while others come
     in. ``before_id`` keeps to older jobs, whatever the order.

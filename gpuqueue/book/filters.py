@@ -19,6 +19,7 @@ from gpuqueue.book.tables import job_tags, jobs, run_devices, runs
 from gpuqueue.errors import JobNotFound
 from gpuqueue.frozen import dataclass
 from gpuqueue.history import Sort
+from gpuqueue.job import JobState
 from gpuqueue.run import EndingKind
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ Condition = sa.ColumnElement[bool]
 
 #: What a shell adds to the number of the signal that killed a process, for an exit code.
 BY_SIGNAL = 128
+#: What ``run`` and ``wait`` return for a job that reached its time limit, and for one that was cancelled.
+OUT_OF_TIME, CANCELLED = 124, 130
 
 #: The column of each order of figures; None in it is not known, and stands last.
 _COLUMNS: dict[Sort, sa.Column[Any]] = {
@@ -58,7 +61,7 @@ def page(connection: sa.Connection, query: HistoryQuery) -> Sequence[sa.RowMappi
         *_from_the_time_on(connection, query),
         *_on_devices(connection, query),
         *_tagged(connection, query),
-        *_killed(connection, query),
+        *_returned(connection, query),
     ]
     rows: list[sa.RowMapping] = []
     for part in texts.parts(connection, query, _parts(connection, query), FEW):
@@ -180,7 +183,7 @@ def _alike(query: HistoryQuery) -> Iterator[tuple[sa.Column[Any], Sequence[Any]]
             (jobs.c.user_name, query.user),
             (jobs.c.name, None if _is_pattern(query) else query.name),
             (jobs.c.host, query.host),
-            (jobs.c.exit_code, None if _may_be_a_signal(query) else query.exit_code),
+            (jobs.c.exit_code, None if _means_more(query) else query.exit_code),
             (jobs.c.array_id, query.array_id),
         )
         if value is not None
@@ -251,30 +254,48 @@ def _is_pattern(query: HistoryQuery) -> bool:
     return query.name is not None and patterns.is_pattern(query.name)
 
 
-def _may_be_a_signal(query: HistoryQuery) -> bool:
-    return query.exit_code is not None and query.exit_code > BY_SIGNAL
+def _means_more(query: HistoryQuery) -> bool:
+    """Return whether ``run`` and ``wait`` return the exit code also for what has none, or another one, of its own."""
+    return query.exit_code is not None and (query.exit_code > BY_SIGNAL or query.exit_code == OUT_OF_TIME)
 
 
-def _killed(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
-    """Yield that the last run ended with a code that may be a shell's word for a signal, or was killed by that one.
+def _returned(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:
+    """Yield that the last run ended with a code, or in a way for which ``run`` and ``wait`` return that code.
 
-    Such a run has no code of its own. Nearly all runs end otherwise, so the indexes of what is unusual find them.
+    Nearly all runs end otherwise, so the indexes of what is unusual find them. Of each way the first condition is what
+    an index knows, and the second what is left to be looked at.
     """
-    if query.exit_code is None or not _may_be_a_signal(query):
+    if query.exit_code is None or not _means_more(query):
         return
     by_code = sa.and_(jobs.c.exit_code == query.exit_code, jobs.c.exit_code != 0)
+    ways = [(by_code, sa.true()), *_without_the_code(query.exit_code)]
+    if all(_are_few(connection, known) for known, _ in ways):
+        yield jobs.c.id.in_(sa.union_all(*(sa.select(jobs.c.id).where(*way) for way in ways)))
+    else:  # where one of them has no index SQLite walks along the order, and does not collect all of each and sort them
+        walks = connection.dialect.name == "sqlite"
+        code = _unindexed(jobs.c.exit_code) if walks else jobs.c.exit_code
+        yield sa.or_(code == query.exit_code, *(sa.and_(*way) for way in ways[1:]))
+
+
+def _without_the_code(code: int) -> Iterator[tuple[Condition, Condition]]:
+    """Yield the ways to end with *code* in :attr:`gpuqueue.run.Ending.shell_code` and without it in the book."""
+    if code == OUT_OF_TIME:
+        yield _ended_so(EndingKind.TIMED_OUT), sa.true()
+        return
+    if code == CANCELLED:
+        yield _ended_so(EndingKind.CANCELLED), sa.true()
+        yield jobs.c.state == JobState.CANCELLED.value, jobs.c.ending.is_(None)  # while it waited
     last = sa.select(sa.func.max(runs.c.attempt)).where(runs.c.job_id == jobs.c.id, runs.c.ending.is_not(None))
     by_it = sa.exists().where(
         runs.c.job_id == jobs.c.id,
         runs.c.attempt == last.correlate(jobs).scalar_subquery(),
-        runs.c.signal == query.exit_code - BY_SIGNAL,
+        runs.c.signal == code - BY_SIGNAL,
     )
-    killed = sa.and_(jobs.c.ending == EndingKind.SIGNALLED.value, jobs.c.ending != EndingKind.EXITED.value)
-    if _are_few(connection, by_code) and _are_few(connection, killed):
-        found = sa.union_all(sa.select(jobs.c.id).where(by_code), sa.select(jobs.c.id).where(killed, by_it))
-        yield jobs.c.id.in_(found)
-    else:
-        yield sa.or_(by_code, sa.and_(killed, by_it))
+    yield _ended_so(EndingKind.SIGNALLED), by_it
+
+
+def _ended_so(kind: EndingKind) -> Condition:
+    return sa.and_(jobs.c.ending == kind.value, jobs.c.ending != EndingKind.EXITED.value)
 
 
 def _on_devices(connection: sa.Connection, query: HistoryQuery) -> Iterator[Condition]:

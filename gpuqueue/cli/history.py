@@ -58,7 +58,7 @@ _WHICH = (
         "--exit-code",
         type=click.IntRange(0, 255),
         metavar="N",
-        help="With this exit code; 128 + n: also by signal n.",
+        help="With this exit code; 128 + n: also by signal n; 124: also out of time; 130: also cancelled.",
     ),
     click.option("--array", type=_ID, metavar="ID", help="Only the members of this array."),
     click.option(

@@ -63,7 +63,8 @@ class Asking(Connection):
             name: The whole name, or a pattern such as ``"sweep*"``.
             states: One of these.
             endings: How the current or last run ended: one of these.
-            exit_code: That of the current or last run; 128 + n is also of one that signal n killed.
+            exit_code: That of the current or last run; 128 + n is also of one that signal n killed,
+                124 of one that was out of time, and 130 of one that was cancelled.
             array: The id of the array whose members they are.
             tags: Words that all are tags of the job.
             since: Submitted then or later.

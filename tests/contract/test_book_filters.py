@@ -98,6 +98,7 @@ def furnished(book: Book) -> Book:
         ({"exit_code": 0}, [6, 4, 1]),
         ({"exit_code": 3}, [2]),
         ({"exit_code": 1}, [3]),
+        ({"exit_code": 124}, [5]),
         ({"model": "a100"}, [6, 5, 4, 3, 1]),
         ({"model": "H2"}, [7, 2]),
         ({"model": "%"}, []),
@@ -200,6 +201,27 @@ def test_an_exit_code_may_be_a_signal(book: Book, monkeypatch: pytest.MonkeyPatc
     assert [6] == ids(book, exit_code=9)
 
 
+@pytest.mark.parametrize("few", [filters.FEW, 0])
+def test_an_exit_code_may_be_that_of_run_and_wait(book: Book, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
+    """Both return 124 for a job that was out of time and 130 for a cancelled one, and the history found neither."""
+    monkeypatch.setattr(filters, "FEW", few)
+    outbox = Teller(book)
+    cancelled = Ending.stopped(EndingKind.CANCELLED, -15)
+    endings = (TIMED_OUT, Ending.from_status(124), cancelled, Ending.from_status(130), Ending.from_status(-2))
+    for job_id, ending in enumerate((*endings, Ending.from_status(0), Ending.from_status(-15)), 1):
+        outbox.submit(job_id)
+        outbox.run(job_id, ending)
+    outbox.submit(8)
+    outbox.tell(8, Act.CANCEL, JobState.CANCELLED)
+    outbox.record()
+
+    assert [2, 1] == ids(book, exit_code=124)
+    assert [8, 5, 4, 3] == ids(book, exit_code=130)
+    assert [5, 4] == ids(book, exit_code=130, after_id=8, limit=2)
+    assert {8, 5, 4, 3} == set(ids(book, exit_code=130, sort=Sort.PEAK))
+    assert [7] == ids(book, exit_code=143)
+
+
 def test_a_clock_that_was_set_back_hides_no_job(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
     """Job 3 was submitted, by the store's clock, before job 1: the time is what counts, not the id."""
     outbox = Outbox(book)
@@ -224,6 +246,8 @@ def test_a_clock_that_was_set_back_hides_no_job(book: Book, monkeypatch: pytest.
     [
         ({"states": (JobState.SUCCEEDED,), "sort": Sort.PEAK}, "ix_jobs_peak_bytes_id"),
         ({"exit_code": 3, "sort": Sort.DURATION}, "ix_jobs_duration_s_id"),
+        ({"exit_code": 124, "sort": Sort.PEAK}, "ix_jobs_peak_bytes_id"),
+        ({"exit_code": 124}, "SCAN jobs USING INDEX sqlite_autoindex_jobs_1"),
         ({"until": second(9)}, "COVERING INDEX ix_jobs_submitted_at_id (submitted_at<?)"),
         ({"since": second(4), "reverse": True}, "COVERING INDEX ix_jobs_submitted_at_id (submitted_at>?)"),
         ({"since": second(4)}, "SCAN jobs USING INDEX sqlite_autoindex_jobs_1"),
