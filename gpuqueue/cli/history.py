@@ -17,6 +17,7 @@ from gpuqueue.cli.columns import COLUMNS, chosen
 from gpuqueue.cli.completing import device_names, hosts, listed, models, one_of, tags, users
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.json_option import json_option
+from gpuqueue.cli.no_match import why_nothing
 from gpuqueue.cli.once import Once
 from gpuqueue.cli.period import moment, ordered
 from gpuqueue.client import Client
@@ -28,7 +29,7 @@ from gpuqueue.job import JobState
 from gpuqueue.jobname import JobName
 from gpuqueue.run import EndingKind, Record
 from gpuqueue.units import parse_bytes, parse_duration
-from gpuqueue.words import brief, plain, short
+from gpuqueue.words import plain, short
 
 #: The columns of ``--csv``; docs/reference/json.md explains them. New ones are only ever added at the end.
 CSV_COLUMNS = tuple(COLUMNS)
@@ -84,14 +85,6 @@ _WHICH = (
 )
 
 
-#: Filters in which one may err: what to say where such a one alone finds nothing, and where to look.
-_MISTAKEN = (
-    ("device", "none ran on a device {}", ". gpuqueue gpus lists those that are there"),
-    ("host", "none ran on a host {}", ". gpuqueue gpus lists those that are there"),
-    ("model", "none ran on a device with {} in its name", ". gpuqueue gpus lists those that are there"),
-    ("user", "none is of a user {}", ""),
-    ("name", "none is called {}", ". A pattern finds more: --name 'train*'"),
-)
 #: What of the options says nothing of which jobs.
 _NO_FILTER = frozenset({"array", "sort", "reverse"})
 
@@ -138,6 +131,7 @@ def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **a
     if as_json and columns is not None:
         raise BadRequest("--json has no columns, it gives everything: leave out one of the two")
     names = None if columns is None else chosen(columns)
+    typed = dict(asked)
     narrowing = _narrowing(asked)
     more = 0 if as_json or as_csv else 1
     with Client() as client:
@@ -147,7 +141,7 @@ def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **a
         records = client.history(limit=min(limit + more, 10**9), **narrowing, **asked)
         never_began = _never_began(client, asked) if more and not _narrows(narrowing) else None
         if not records and not never_began:
-            say("gpuqueue", "no job in the history matches" + _alone(client, asked))
+            say("gpuqueue", "no job in the history matches" + why_nothing(client, typed, {**narrowing, **asked}))
     if as_json:
         click.echo(json.dumps([record_to_plain(record) for record in records], indent=2))
     elif as_csv:
@@ -187,14 +181,6 @@ def _must_be_known(client: Client, after_id: int | None) -> None:
     """
     if after_id is not None and client.book.get(after_id) is None:
         raise JobNotFound(f"there is no job {after_id} in the history to go on after: take the last id of a page")
-
-
-def _alone(client: Client, asked: Mapping[str, Any]) -> str:
-    """Return which of the filters finds nothing already by itself: that one was mistaken, or nothing ran there yet."""
-    for name, words, where in _MISTAKEN:
-        if asked[name] is not None and not client.history(**{name: asked[name]}, limit=1):
-            return f": {words.format(brief(asked[name]))}{where}"
-    return ""
 
 
 def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:

@@ -308,6 +308,23 @@ def test_the_history_goes_on_page_by_page_in_the_columns_asked_for(site: Site) -
         (("--device", "7"), f"none ran on a device '{here}:7'. gpuqueue gpus lists those that are there"),
         (("--host", "nowhere", "--user", "x"), "none ran on a host 'nowhere'. gpuqueue gpus"),
         (("--name", "n"), "none is called 'n'. A pattern finds more: --name 'train*'"),
+        (("--name", "[x]*"), "none is called '[x]*'. There [ begins a set of letters; for the sign itself write [[]: "),
+        (("--name", "m*"), "none is called 'm*'. A pattern is for the whole name, by case: --name '*part*' finds"),
+        (("--tag", "no", "--user", "x"), "none is of a user 'x'. gpuqueue stats"),
+        (("--tag", "no"), "none has the tag 'no'. gpuqueue history --columns id,name,tags shows which there are"),
+        (("--exit-code", "3"), "none ended with exit code 3. gpuqueue history --columns id,ending,exit shows"),
+        (("--min-peak", "900G", "--exit-code", "0"), "none took '900G' or more, as far as it is known. gpuqueue hist"),
+        (("--array", "77"), "none is a member of an array 77. gpuqueue history --columns id,name,array shows"),
+        (("--since", "2099-01-01"), "none was submitted since '2099-01-01'. gpuqueue history --limit 1 shows the last"),
+        (("--until", "2001-01-01"), "none was submitted before '2001-01-01'. gpuqueue history --reverse --limit 1"),
+        (
+            ("--state", "failed", "--state", "lost"),
+            "none is 'failed' or 'lost'. Leave out --state to see how they stand",
+        ),
+        (("--ending", "lost"), "none ended so: 'lost'. Leave out --ending"),
+        (("--before", "1"), "none is older than job 1. gpuqueue history --reverse"),
+        (("--name", "n1", "--before", "3", "--since", "1h", "--after", "1"), "none stands after job 1 in this order"),
+        (("--name", "n2", "--before", "2"), "each filter finds some, all of them together none. Leave one out"),
     ):
         nothing = site.cli("history", *words, "--json")
         assert "[]\n" == nothing.stdout
