@@ -81,7 +81,13 @@ _WHICH = (
     click.option("--min-peak", metavar="SIZE", help="That took this much memory or more."),
     click.option("--min-duration", metavar="TIME", help="That took this long or longer."),
     click.option("--max-duration", metavar="TIME", help="That took no longer than this."),
-    click.option("-c", "--command", "text", metavar="TEXT", help="With this in the command or the note, in any case."),
+    click.option(
+        "-c",
+        "--command",
+        "text",
+        metavar="TEXT",
+        help="With this in the command, as show prints it, quotes and all, or in the note; in any case.",
+    ),
 )
 
 

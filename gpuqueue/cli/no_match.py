@@ -35,6 +35,9 @@ _FILTERS: Mapping[str, tuple[str, str]] = {
 #: What an option holds that nobody gave.
 _NOTHING: tuple[Any, ...] = (None, (), [])
 
+#: What a text has that a shell's quotes may stand within or around.
+_QUOTED = frozenset(" \t\n'\"\\")
+
 
 def why_nothing(client: Client, typed: Mapping[str, Any], meant: Mapping[str, Any]) -> str:
     """Return which filter was mistaken, or what to try: *typed* is what a person said, *meant* what was asked for.
@@ -72,4 +75,6 @@ def _next(name: str, value: Any) -> str | None:
         )
     if name == "name" and ("*" in value or "?" in value):
         return "A pattern is for the whole name, by case: --name '*part*' finds it anywhere"
+    if name == "text" and not _QUOTED.isdisjoint(value):
+        return "The command stands there as gpuqueue show prints it, quoted for a shell: look for one word of it"
     return None

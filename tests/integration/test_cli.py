@@ -322,6 +322,11 @@ def test_the_history_goes_on_page_by_page_in_the_columns_asked_for(site: Site) -
             "none is 'failed' or 'lost'. Leave out --state to see how they stand",
         ),
         (("--ending", "lost"), "none ended so: 'lost'. Leave out --ending"),
+        (
+            ("--command", "echo naïve"),
+            "none has 'echo naïve' in its command or its note. The command stands there as gpuq",
+        ),
+        (("--command", "nowhere"), "none has 'nowhere' in its command or its note. Look for less of it"),
         (("--before", "1"), "none is older than job 1. gpuqueue history --reverse"),
         (("--name", "n1", "--before", "3", "--since", "1h", "--after", "1"), "none stands after job 1 in this order"),
         (("--name", "n2", "--before", "2"), "each filter finds some, all of them together none. Leave one out"),
