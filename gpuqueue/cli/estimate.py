@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli import render
+from gpuqueue.cli.completing import files
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.submit import WithRest
 from gpuqueue.client import Client
@@ -53,7 +54,7 @@ SHOWN = 5
 
 
 @click.command(cls=WithRest)
-@click.argument("script")
+@click.argument("script", shell_complete=files)
 @click.option("--history-only", is_flag=True, help="Only ask the history: never run the script.")
 @click.option("--no-history", is_flag=True, help="Do not ask the history.")
 @click.option("--dry-run", is_flag=True, help="Also run it for a few steps where the history answers.")
@@ -64,7 +65,12 @@ SHOWN = 5
 @click.option(
     "--batch-option", metavar="NAME", default="--batch-size", show_default=True, help="What the script calls it."
 )
-@click.option("--python", metavar="PATH", help="Interpreter of the script; the active environment's by default.")
+@click.option(
+    "--python",
+    metavar="PATH",
+    help="Interpreter of the script; the active environment's by default.",
+    shell_complete=files,
+)
 @json_option
 @click.pass_context
 def estimate(

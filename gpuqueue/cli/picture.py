@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuqueue.cli.completing import files
 from gpuqueue.command import say
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.words import brief
@@ -36,7 +37,8 @@ def picture_option(what: str) -> Callable[[Any], Any]:
             _must_be_writable(Path(path))
         return path
 
-    return click.option("--plot", metavar="FILE", callback=judged, help=f"Write {what}: .png, .svg or .html.")
+    told = f"Write {what}: .png, .svg or .html."
+    return click.option("--plot", metavar="FILE", callback=judged, help=told, shell_complete=files)
 
 
 def _must_be_writable(path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from gpuqueue.cli import picture, render
+from gpuqueue.cli.completing import files
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.settings import Settings
@@ -33,7 +34,7 @@ _BLAMED = re.compile(r"^setting (\w+) \(environment \w+\):")
 
 
 @click.command()
-@click.argument("file", required=False, metavar="[TRACE.csv]")
+@click.argument("file", required=False, metavar="[TRACE.csv]", shell_complete=files)
 @click.option("--devices", metavar="LIST", help="The site: 4x24G,2x80G; a slash between hosts: 4x24G/2x80G.")
 @click.option("--headroom", metavar="SIZE", help="Memory kept free on each device.")
 @click.option("--slots", metavar="N", help="Most jobs at a time on one device.")

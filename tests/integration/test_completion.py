@@ -103,6 +103,11 @@ def three(site: Site) -> Site:
         ("gpuqueue up --devices gpu,c", ["plain,gpu,cpu"]),
         ("gpuqueue show '2", ["plain,2"]),
         ("gpuqueue submit tra", ["file,tra"]),
+        ("gpuqueue estimate tra", ["file,tra"]),
+        ("gpuqueue estimate --python .ve", ["file,.ve"]),
+        ("gpuqueue simulate tra", ["file,tra"]),
+        ("gpuqueue stats --plot la", ["file,la"]),
+        ("gpuqueue show 1 --plot la", ["file,la"]),
         ("gpuqueue submit train.py --mem 1G -- --da", ["file,--da"]),
         ("gpuqueue submit --cwd sr", ["dir,sr"]),
         ("gpuqueue completion f", ["plain,fish"]),
@@ -236,8 +241,10 @@ def test_tab_goes_on_behind_an_equals_sign_a_comma_and_a_colon(three: Site, tmp_
         "gpuqueue submit --after 1:f": "--after 1:fail",
         "gpuqueue submit --device=0,GP": "--device=0,GPU-0",
         f"cd {tmp_path}; gpuqueue submit --cwd=plac": "--cwd=place/",
+        "gpuqueue estimate slo": "estimate slow.py",
     }
     (tmp_path / "place").mkdir()
+    (tmp_path / "slow.py").touch()
 
     with Terminal(["/bin/bash", "--noprofile", "--rcfile", str(start), "-i"], three.environ, columns=200) as bash:
         bash.shows(">")
