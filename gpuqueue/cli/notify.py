@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -14,8 +15,8 @@ from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.notice_options import targets
 from gpuqueue.client import Client
 from gpuqueue.command import say, sentence
-from gpuqueue.errors import BadRequest
-from gpuqueue.notice import Notice, NoticeKind, masked
+from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.notice import MAIL, Notice, NoticeKind, masked
 
 
 @click.command()
@@ -58,6 +59,24 @@ def target_to_plain(name: str, host: str, *, sends: bool) -> dict[str, Any]:
     return {"target": name, "host": host, "sends": sends}
 
 
+def _refuse_if_others_know(client: Client, target: str) -> None:
+    """Say on which machine *target* is known, where it is: this very command lists it.
+
+    Raises:
+        BadRequest: a recorder knows it.
+
+    """
+    hosts: list[str] = []
+    with contextlib.suppress(GpuQueueError):  # a test needs no store
+        hosts = [each.host for each in client.queue.senders() if target in each.targets]
+    if hosts:
+        raise BadRequest(
+            f"the recorder on {hosts[0]} knows the target {target!r}, and this shell's settings, by which a test is"
+            " sent, do not: set notify in the config file, which both read, or run this where it is set; jobs may name"
+            " it as it is"
+        )
+
+
 def _test(notice: Notice) -> int:
     """Send a test message; return the exit code."""
     from gpuqueue.notify import sending  # noqa: PLC0415 - only for a test
@@ -66,7 +85,11 @@ def _test(notice: Notice) -> int:
 
     if notice.kind is NoticeKind.COMMAND:
         raise BadRequest("a command runs where a job ran: try it in a shell")
-    settings = Client().settings
+    with Client() as client:
+        settings = client.settings
+        target = MAIL if notice.kind is NoticeKind.ADDRESS else notice.to
+        if notice.kind is not NoticeKind.URL and target not in settings.notify:
+            _refuse_if_others_know(client, target)
     url = url_of(notice, settings)
     body = f"If you can read this, {notice.shown} can be told of the ends of jobs.\n\ngpuqueue notify --test"
     message = Message(title=f"a test from gpuqueue on {settings.host}", body=body, good=True)

@@ -263,8 +263,14 @@ def test_who_submits_from_elsewhere_names_what_the_recorder_announced(
     other = Site(tmp_path / "other", told_site.settings.redis_url)
 
     job = int(other.cli("submit", "--mem", "64M", "--on-end", "team", "--", "true").stdout)
+    tried = [other.cli("notify", "--test", to, check=False) for to in ("team", "bob@example.org", "nobody")]
     end(told_site)
 
+    assert [(2, "", 1)] * 3 == [(each.returncode, each.stdout, each.stderr.count("\n")) for each in tried]
+    knows = f"the recorder on {told_site.settings.host} knows the target"
+    assert f"{knows} 'team', and this shell's settings, by which a test is sent, do not: set notify" in tried[0].stderr
+    assert f"{knows} 'mail'" in tried[1].stderr
+    assert "no target is called 'nobody' here" in tried[2].stderr
     until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
     assert f"job {job} (true) succeeded" in hook.told(SECRET)[0]["title"]
     other.stop()
