@@ -46,6 +46,41 @@ def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> Non
         assert "Traceback" not in terminal.picture()
 
 
+def test_a_pane_is_scrolled_by_its_own_keys(site: Site, tmp_path: Path) -> None:
+    """It has nine lines on a usual terminal; the keys moved the cursor of the jobs, and the rest was never seen."""
+    site.start_recorder()
+    site.start_worker()
+    done = tmp_path / "done"
+    lines = (
+        "import sys, time, pathlib; print(*(f'line {n}.' for n in range(40)), sep='\\n', flush=True); "
+        "[time.sleep(0.05) for _ in iter(lambda: pathlib.Path(sys.argv[1]).exists(), True)]"
+    )
+    job_id = int(site.cli("submit", "--mem", "1G", "--name", "mine", "--", "python3", "-c", lines, str(done)).stdout)
+
+    with Terminal(TOP, site.environ) as terminal:
+        terminal.shows("mine")
+        terminal.press("l")
+        terminal.shows("line 39.")
+        terminal.shows("of 40 lines, PgUp PgDn")
+        terminal.press("\x1b[5~" * 9)
+        terminal.shows("line 0.")
+        terminal.hides("line 39.")
+        terminal.press("\x1b[6~" * 9)
+        terminal.shows("line 39.")
+        terminal.press("d")
+        terminal.shows(f"job {job_id}  mine")
+        terminal.press("\x1b[6~" * 9)
+        terminal.shows("run 1 on")
+        terminal.hides(f"job {job_id}  mine")
+        terminal.press("d")
+        terminal.hides("run 1 on")
+        terminal.press("d")
+        terminal.shows(f"job {job_id}  mine")
+        done.touch()
+        terminal.press("q")
+        assert 0 == terminal.ended()
+
+
 def test_keys_change_the_job_under_the_cursor(site: Site) -> None:
     """Hold and release at once, cancel only after a yes; the word of the store is shown."""
     site.cli("db", "upgrade")

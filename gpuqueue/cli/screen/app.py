@@ -72,6 +72,8 @@ class Top(App[None]):
         Binding("w", "pane('why')", "Why"),
         Binding("d", "pane('story')", "Details"),
         Binding("q", "quit", "Quit"),
+        Binding("pageup", "page(-1)", show=False, priority=True),  # the pane says so itself where there is more
+        Binding("pagedown", "page(1)", show=False, priority=True),
         Binding("ctrl+c", "quit", show=False, priority=True),  # as in any other program on the whole screen
     ]
 
@@ -89,6 +91,10 @@ class Top(App[None]):
         self._snapshot: Snapshot | None = None
         self._away = True
         self._about: About | None = None
+        #: What the pane tells of which job, and how many lines its reader has gone away from where it begins.
+        self._pane_of: tuple[int, About] | None = None
+        self._told: list[str] = []
+        self._scrolled = 0
         self._heads: dict[DataTable[Text], dict[str, int]] = {}
         self._changing = threading.Lock()
         # Kept, and not looked for on the screen: that may be going away already when a word for them comes.
@@ -218,6 +224,7 @@ class Top(App[None]):
         wanted = About(kind)
         self._about = None if self._about is wanted else wanted
         self._pane.display = self._about is not None
+        self._pane_of = None
         self._fill()
 
     def on_data_table_row_highlighted(self) -> None:
@@ -228,23 +235,45 @@ class Top(App[None]):
         """Tell the whole story of the job on Enter."""
         self.action_pane(About.STORY.value)
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave the table its keys while no pane is open."""
+        return self._about is not None if action == "page" else super().check_action(action, parameters)
+
+    def action_page(self, by: int) -> None:
+        """Scroll the pane by nearly all of its height: -1 towards the beginning of what is told, 1 towards its end."""
+        step = by * max(1, self._pane.content_size.height - 1)
+        self._scrolled = max(0, self._scrolled + (-step if self._about is About.LOG else step))
+        self._draw_pane()
+
     def _fill(self) -> None:
         chosen = self._chosen()
-        if self._about is not None and chosen is not None:
-            self._read(chosen.job.id, self._about)
+        if self._about is None or chosen is None:
+            return
+        wanted = (chosen.job.id, self._about)
+        if wanted != self._pane_of:
+            self._pane_of, self._scrolled = wanted, 0
+        if not (self._scrolled and self._about is About.LOG):  # a log that goes on must not run away from its reader
+            self._read(*wanted)
 
     @work(thread=True, exclusive=True, group="pane")
     def _read(self, job_id: int, about: About) -> None:
         said = told(self._client, job_id, about, self.size.width - PANE_BESIDE)
         if not get_current_worker().is_cancelled:
-            self.call_from_thread(self._write, said, about)
+            self.call_from_thread(self._write, said, (job_id, about))
 
-    def _write(self, said: str, about: About) -> None:
-        """Show a log's end and a story's beginning, as far as there is room."""
-        pane = self._pane
-        rows = max(1, pane.content_size.height)
-        written = said.split("\n")
-        pane.update("\n".join(written[-rows:] if about is About.LOG else written[:rows]))
+    def _write(self, said: str, of: tuple[int, About]) -> None:
+        if of == self._pane_of:
+            self._told = said.split("\n")
+            self._draw_pane()
+
+    def _draw_pane(self) -> None:
+        """Show a log's end and a story's beginning, as far as there is room, or where its reader has gone."""
+        rows, count = max(1, self._pane.content_size.height), len(self._told)
+        most = max(0, count - rows)
+        self._scrolled = min(self._scrolled, most)
+        first = most - self._scrolled if self._about is About.LOG else self._scrolled
+        self._pane.update("\n".join(self._told[first : first + rows]))
+        self._pane.border_title = f"{first + 1} to {first + rows} of {count} lines, PgUp PgDn" if most else ""
 
     def action_cancel(self) -> None:
         """Ask, and cancel the job under the cursor; of an array all that has not ended, whatever its line tells of."""
