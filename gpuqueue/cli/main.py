@@ -99,6 +99,11 @@ class Commands(click.Group):
         name = args[0]
         if name in COMMANDS or name.startswith("-") or ctx.resilient_parsing:
             return super().resolve_command(ctx, args)
+        if name == "help":
+            if len(args) > 1:
+                return self.resolve_command(ctx, [args[1], "--help"])
+            click.echo(ctx.get_help())
+            ctx.exit()
         from difflib import get_close_matches  # noqa: PLC0415 - only where a name is mistaken
 
         elsewhere = CALLED_ELSEWHERE.get(name)

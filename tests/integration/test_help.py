@@ -130,6 +130,13 @@ def test_every_command_stands_in_one_section_and_is_a_read_or_an_act() -> None:
     assert sorted(COMMANDS) == sorted([*READ, *RAW, *ACT])
 
 
+def test_help_as_a_word_is_the_option(site: Site) -> None:
+    """As with git: also of one command, and of none there is."""
+    assert site.cli("--help").stdout == site.cli("help").stdout
+    assert site.cli("submit", "--help").stdout == site.cli("help", "submit").stdout
+    assert "No such command 'xyzzy'." in site.cli("help", "xyzzy", check=False).stderr
+
+
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
