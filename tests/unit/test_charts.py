@@ -10,6 +10,7 @@ import pytest
 
 from gpuqueue.cli import charts
 from gpuqueue.figures import By, Course, Figures, Group, Statistics
+from gpuqueue.units import GIB
 
 pytest.importorskip("matplotlib")
 
@@ -18,8 +19,8 @@ HELD = [Figures(gpu_s=600.0 * n, wait_median_s=3.0 * n, wait_p95_s=3.0 * n, wait
 SEEN = [replace(each, utilisation=0.5) for each in HELD]
 
 
-def drawn(*devices: list[Figures]) -> Any:
-    """Return the picture of four hours on *devices*."""
+def drawn(*devices: list[Figures], users: tuple[Figures, ...] = (HELD[2],), before: timedelta = timedelta()) -> Any:
+    """Return the picture of four hours on *devices*, of a time that began as long *before* them."""
     course = Course(
         bounds=tuple(NOON + timedelta(hours=n) for n in range(5)),
         steps=tuple(HELD),
@@ -27,9 +28,9 @@ def drawn(*devices: list[Figures]) -> Any:
     )
     people = Statistics(
         by=By.USER,
-        since=NOON,
+        since=NOON - before,
         until=NOON + timedelta(hours=4),
-        groups=(Group(key="ada", label="ada", figures=HELD[2]),),
+        groups=tuple(Group(key="ada", label="ada", figures=figures) for figures in users),
         total=HELD[2],
     )
     return charts.overview(people, course, "usage")
@@ -63,3 +64,21 @@ def test_two_courses_of_waits_that_are_the_same_are_both_seen() -> None:
     assert list(below.get_ydata()) == list(above.get_ydata())
     assert below.get_linewidth() > 1.5 * above.get_linewidth()
     assert below.get_markersize() > 1.5 * above.get_markersize()
+
+
+def test_axes_that_begin_after_the_title_does_say_so() -> None:
+    """A month stood above, and the last day below."""
+    whole, late = drawn(SEEN), drawn(SEEN, before=timedelta(days=30))
+
+    assert ["", ""] == [axes.get_xlabel() for axes in whole.axes[2:4]]
+    assert all(axes.get_xlabel().startswith("from the first run on, 2026-11-21 ") for axes in late.axes[2:4])
+
+
+def test_the_smallest_peak_is_seen() -> None:
+    """One of a hundredth of what was asked for was narrower than a line."""
+    none = replace(HELD[0], asked_byte_s=60_000.0 * GIB)
+    used = replace(none, measured_s=600.0, measured_byte_s=60_000.0 * GIB, peak_byte_s=600.0 * GIB)
+
+    axes = drawn(SEEN, users=(used, none)).axes[1]
+
+    assert [1.5, 0.0] == [bar.get_linewidth() for bar in axes.containers[1]]
