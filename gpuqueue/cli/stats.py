@@ -5,12 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import click
 
-from gpuqueue.cli import charts, picture, render
+from gpuqueue.cli import charts, fitting, picture, render
 from gpuqueue.cli.completing import users
 from gpuqueue.cli.history import cell
 from gpuqueue.cli.json_option import json_option
@@ -22,6 +22,9 @@ from gpuqueue.figures import By, Course, Figures, Statistics, statistics_to_plai
 from gpuqueue.units import GIB, format_bytes, format_duration
 from gpuqueue.words import short
 
+#: What a group is called, and its figures.
+_Line: TypeAlias = tuple[str, Figures]
+
 #: Steps of a chart over time: enough to see a day in a month, few enough to see each.
 STEPS = 60
 #: How often a chart over time looks closer, each time at less than half of it.
@@ -32,20 +35,20 @@ def _size(size_bytes: float | None) -> str:
     return format_bytes(None if size_bytes is None else round(size_bytes))
 
 
-#: Head and cell of each column of figures.
-_COLUMNS: tuple[tuple[str, Callable[[Figures], str]], ...] = (
-    ("JOBS", lambda each: str(each.jobs)),
-    ("GPU H", lambda each: render.hours(each.gpu_s)),
-    ("CPU H", lambda each: render.hours(each.cpu_s)),
-    ("GIB H", lambda each: render.hours(each.asked_byte_s / GIB)),
-    ("BUSY", lambda each: render.percent(each.utilisation)),
-    ("ASKED", lambda each: _size(each.asked_bytes)),
-    ("PEAK", lambda each: _size(each.peak_bytes)),
-    ("USED", lambda each: render.percent(each.used)),
-    ("WAIT", lambda each: format_duration(each.wait_median_s)),
-    ("95 %", lambda each: format_duration(each.wait_p95_s)),
-    ("FAILED", lambda each: render.percent(each.failure_rate)),
-    ("OOM", lambda each: render.percent(each.out_of_memory_rate)),
+#: Head and cell of each column of figures; those with the lowest number are left out first where there is no room.
+_COLUMNS: tuple[tuple[str, int | None, Callable[[Figures], str]], ...] = (
+    ("JOBS", 11, lambda each: str(each.jobs)),
+    ("GPU H", None, lambda each: render.hours(each.gpu_s)),
+    ("CPU H", 2, lambda each: render.hours(each.cpu_s)),
+    ("GIB H", 3, lambda each: render.hours(each.asked_byte_s / GIB)),
+    ("BUSY", 5, lambda each: render.percent(each.utilisation)),
+    ("ASKED", 6, lambda each: _size(each.asked_bytes)),
+    ("PEAK", 7, lambda each: _size(each.peak_bytes)),
+    ("USED", 8, lambda each: render.percent(each.used)),
+    ("WAIT", 9, lambda each: format_duration(each.wait_median_s)),
+    ("95 %", 1, lambda each: format_duration(each.wait_p95_s)),
+    ("FAILED", 10, lambda each: render.percent(each.failure_rate)),
+    ("OOM", 4, lambda each: render.percent(each.out_of_memory_rate)),
 )
 
 
@@ -94,7 +97,7 @@ def stats(
     elif as_csv:
         click.echo(_csv(told), nl=False)
     elif told.total.runs:
-        click.echo(_table(told))
+        click.echo(_table(told, fitting.terminal_width()))
     else:
         click.echo("nothing ran in this time", err=True)
 
@@ -131,20 +134,40 @@ def _csv(told: Statistics) -> str:
     return out.getvalue()
 
 
-def _table(told: Statistics) -> str:
-    """Return the groups as a table, all together in the last line, and below it what must be known to read it."""
-    columns = [each for each in _COLUMNS if each[0] != "CPU H" or told.total.cpu_s]
+def _columns(told: Statistics) -> list[fitting.Column[_Line]]:
+    label: fitting.Column[_Line] = fitting.Column(
+        head=str(told.by).upper(), cell=lambda line, _: line[0], least=8, narrows=1
+    )
+    figures = [
+        fitting.Column[_Line](head=head, cell=_cell_of(shown), right=True, keep=keep)
+        for head, keep, shown in _COLUMNS
+        if head != "CPU H" or told.total.cpu_s
+    ]
+    return [label, *figures]
 
-    def line(label: str, figures: Figures) -> Sequence[str]:
-        return [label, *(shown(figures) for _, shown in columns)]
 
+def _cell_of(shown: Callable[[Figures], str]) -> Callable[[_Line, int], str]:
+    return lambda line, _: shown(line[1])
+
+
+def _table(told: Statistics, width: int | None = None) -> str:
+    """Return the groups as a table, all together in the last line, and below it what must be known to read it.
+
+    *width*: the terminal's columns; None: a pipe, which gets all of it.
+    """
     # A day on which nothing ran says so by its absence: a month of dashes hides the days that matter.
-    rows = [line(short(group.label), group.figures) for group in told.groups if group.figures.runs]
-    if len(rows) > 1:
-        rows.append(line("all", told.total))
-    head = [str(told.by).upper(), *(name for name, _ in columns)]
-    table = render.table(head, rows, right=range(1, len(head)))
-    return "\n".join([table, "", *_notes(told)])
+    lines = [(short(group.label), group.figures) for group in told.groups if group.figures.runs]
+    if len(lines) > 1:
+        lines.append(("all", told.total))
+    columns = _columns(told)
+    columns, widths = fitting.fit(columns, lines, fitting.NO_LIMIT if width is None else width)
+    rows = [
+        [short(column.cell(line, widths[column.head]), widths[column.head]) for column in columns] for line in lines
+    ]
+    table = render.table(
+        [short(column.head, widths[column.head]) for column in columns], rows, right=range(1, len(columns))
+    )
+    return "\n".join([table, "", *(row for note in _notes(told) for row in fitting.hanging(note, width))])
 
 
 def _notes(told: Statistics) -> list[str]:

@@ -15,7 +15,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from factories import ADA, BOB, make_spec
 from outbox import T0, Outbox, facts
-from site_of_one import Site
+from site_of_one import BIN, Site
+from terminal import Terminal
 
 from gpuqueue.cli.stats import course_of
 from gpuqueue.codec import encode_ended
@@ -68,6 +69,18 @@ def test_the_table_json_and_csv_tell_the_same(recorded: Site) -> None:
     assert (2, 1, 0.5) == (plain["total"]["runs"], plain["total"]["failed"], plain["total"]["failure_rate"])
     assert [str(group["gpu_s"]) for group in plain["groups"]] == [row["gpu_s"] for row in rows]
     assert "nothing ran in this time" in recorded.cli("stats", "--since", "2026-11-02", "--until", "2026-11-03").stderr
+
+
+@pytest.mark.parametrize("columns", [30, 60])
+def test_the_table_fits_a_narrow_terminal(recorded: Site, columns: int) -> None:
+    """Of 76 columns a terminal of 60 made two lines each; who held how many GPU-hours stays."""
+    with Terminal([str(BIN / "gpuqueue"), "stats", *PERIOD], recorded.environ, columns=columns) as terminal:
+        assert 0 == terminal.ended()
+        lines = terminal.written.decode().splitlines()
+
+    assert max(map(len, lines)) <= columns
+    assert lines[0].startswith("USER ")
+    assert "GPU H" in lines[0]
 
 
 def test_a_day_on_which_nothing_ran_is_not_a_row(recorded: Site) -> None:
