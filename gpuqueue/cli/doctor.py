@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
+from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.doctor.examination import EXIT_CODES, examine
 from gpuqueue.doctor.repairs import repair
 from gpuqueue.finding import Finding, Grade, to_plain
 from gpuqueue.version import VERSION
-from gpuqueue.words import plain, short
+from gpuqueue.words import plain, short, wrapped
 
 #: Mark and colour of each grade, and the mark where the terminal knows ASCII only.
 MARKS: Mapping[Grade, tuple[str, str, str | None]] = {
@@ -28,6 +29,8 @@ MARKS: Mapping[Grade, tuple[str, str, str | None]] = {
 ARROW, ASCII_ARROW = "→", "->"
 #: Longest name of a thing that was looked at, in columns.
 LABEL = 18
+#: Columns in front of what was seen of it, and the narrowest that this is broken to.
+BESIDE, LEAST = LABEL + 6, 20
 
 
 @click.command()
@@ -92,6 +95,7 @@ class _Screen:
     """Standard output, whatever it can show."""
 
     def __init__(self) -> None:
+        self._width = terminal_width()
         self._encoding = sys.stdout.encoding or "ascii"
         self._ascii = not self._can("".join(mark for mark, _, _ in MARKS.values()) + ARROW)
 
@@ -126,7 +130,15 @@ class _Screen:
         mark, ascii_mark, colour = MARKS[finding.grade]
         shown = click.style(ascii_mark if self._ascii else mark, fg=colour)
         label = short(finding.about or finding.check, LABEL)
-        yield f"  {shown} {label:<{LABEL}}  {plain(finding.seen)}"
+        first, *more = self._broken(plain(finding.seen), BESIDE)
+        yield f"  {shown} {label:<{LABEL}}  {first}"
+        yield from (f"{'':<{BESIDE}}{each}" for each in more)
         if finding.remedy and finding.grade is not Grade.OK:
             arrow = ASCII_ARROW if self._ascii else ARROW
-            yield f"{'':<{LABEL + 6}}{arrow} {plain(finding.remedy)}"
+            first, *more = self._broken(plain(finding.remedy), BESIDE + len(arrow) + 1)
+            yield f"{'':<{BESIDE}}{arrow} {first}"
+            yield from (f"{'':<{BESIDE + len(arrow) + 1}}{each}" for each in more)
+
+    def _broken(self, words: str, beside: int) -> list[str]:
+        """Return *words* as lines that a terminal has room for behind so many columns; a pipe gets one."""
+        return [words] if self._width is None else wrapped(words, max(LEAST, self._width - beside))

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from bounded import until
 from site_of_one import BIN
+from terminal import Terminal
 
 from gpuqueue.doctor import examination
 from gpuqueue.finding import Grade
@@ -352,6 +353,18 @@ def test_colour_is_for_a_terminal_that_wants_it(home: Home, no_colour: str, *, c
     assert b"answers" in said
     assert coloured == (b"\x1b[31m" in said)
     assert "\x1b" not in home.run("doctor", "-q").stdout
+
+
+def test_a_finding_goes_on_below_on_a_narrow_terminal(home: Home) -> None:
+    """A terminal broke words in the middle, and began them again below the marks."""
+    with Terminal([str(BIN / "gpuqueue"), "doctor"], {**home.environ, "NO_COLOR": "1"}, columns=60) as terminal:
+        terminal.ended()
+        lines = terminal.written.decode().splitlines()
+
+    assert max(map(len, lines)) <= 60
+    answers = next(place for place, line in enumerate(lines) if line.startswith("  ✗ answers"))
+    assert lines[answers + 1].startswith(" " * 24)
+    assert max(map(len, home.run("doctor").stdout.splitlines())) > 60
 
 
 def _read(fd: int) -> bytes:
