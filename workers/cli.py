@@ -110,7 +110,10 @@ def park(how_long: str) -> None:
     from workers.park import park as leave_alone  # noqa: PLC0415 - only here
 
     number = leave_alone(Settings.load(), parse_duration(how_long))
-    click.echo(f"{number} {'job goes' if number == 1 else 'jobs go'} on without a worker for up to {how_long}")
+    if number == 1:
+        click.echo(f"1 job goes on without a worker for up to {how_long}")
+    else:
+        click.echo(f"{number} jobs go on without a worker for up to {how_long}")
 
 
 @worker_commands.command()

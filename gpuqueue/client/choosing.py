@@ -75,7 +75,7 @@ class Choosing(Looking):
         if which is not Which.LIVE:
             jobs.update((job.id, job) for job in self._recorded_from_to(name, which))
         if which is not Which.FAILED:
-            jobs.update((job.id, job) for job in self._live_from_to(name.first, name.last))
+            jobs.update((job.id, job) for job in self._queued_from_to(name, which))
         if not jobs:
             words = f"no job of {name} {which.value}: see gpuqueue queue and gpuqueue history"
             raise Refused(words) if self._was_any(name) else JobNotFound(words)
@@ -108,11 +108,13 @@ class Choosing(Looking):
                 return
             after = found[-1].job.id
 
-    def _live_from_to(self, first: int, last: int) -> Iterator[Job]:
-        after: int | None = first - 1
-        while after is not None and after < last:
+    def _queued_from_to(self, span: JobSpan, which: Which) -> Iterator[Job]:
+        """Yield what the queue has; also what has ended and is not in the book yet, where any is of interest."""
+        after: int | None = span.first - 1
+        while after is not None and after < span.last:
             page = self.queue.page(after=after)
-            yield from (job for job in page.jobs if job.id <= last and not job.state.is_end)
+            found = (job for job in page.jobs if job.id <= span.last)
+            yield from (job for job in found if which is Which.ANY or not job.state.is_end)
             after = page.after
 
     def may_change(self, user: str) -> bool:

@@ -14,7 +14,7 @@ from store_dump import digest, dump, faults
 
 from gpuqueue.book.book import Book
 from gpuqueue.device import DeviceWish
-from gpuqueue.errors import BadRequest, Impossible, Refused, Unreadable
+from gpuqueue.errors import BadRequest, Impossible, JobNotFound, Refused, Unreadable
 from gpuqueue.job import Job, JobSpec, JobState, Level, WaitReason
 from gpuqueue.opening import open_queue
 from gpuqueue.queue import keys
@@ -113,7 +113,7 @@ def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
         (to(pool="p"), Impossible, {}),
         (to(waits=after(3)), BadRequest, {"after": True}),
         (to(waits=after(2)), BadRequest, {"after": True}),
-        (to(waits=after(77)), BadRequest, {"after": True}),
+        (to(waits=after(77)), JobNotFound, {"after": True}),
         (to(waits=Waits(after=(Dependency(1, Condition.OK),)), mem_bytes=-1), BadRequest, {"after": True}),
     ],
 )

@@ -128,7 +128,7 @@ def test_down_may_leave_the_jobs_of_an_up_in_the_foreground(home: Home) -> None:
         home("submit", "--mem", "10M", "--", "sleep", "1000")
         until(lambda: json.loads(home("queue", "--json"))[0]["state"] == "running")
 
-        assert "1 jobs go on" in home("down", "--leave-jobs")
+        assert "1 job goes on" in home("down", "--leave-jobs")
         assert 0 == up.wait(timeout=60)
 
     home("up", "--devices", "cpu")
