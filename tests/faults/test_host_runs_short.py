@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from bounded import until
 from factories import make_spec
+from one_shim import RUN_TOKEN
 from short_host import fill, no_descriptors, no_processes, own_disk
 from site_of_one import Site
 
@@ -235,8 +236,8 @@ def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_taken_for_gone(shim
         shim.directory.held,
         shim.directory.shim,
         identity.alive,
-        lambda: tree.carrying(TOKEN, "1.abc"),
-        lambda: tree.sweep(TOKEN, "1.abc"),
+        lambda: tree.carrying(TOKEN, RUN_TOKEN),
+        lambda: tree.sweep(TOKEN, RUN_TOKEN),
     ]
     for ask in asked:
         with no_descriptors(os.getpid()), pytest.raises(OSError, match=NO_DESCRIPTOR):
@@ -245,7 +246,7 @@ def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_taken_for_gone(shim
     with no_descriptors(os.getpid(), but=1), pytest.raises(OSError, match=NO_DESCRIPTOR):
         identity.handle()  # there is one for the process, and none to see whether it is the right one
     with no_descriptors(os.getpid(), but=1), pytest.raises(OSError, match=NO_DESCRIPTOR):
-        tree.sweep(TOKEN, "1.abc")
+        tree.sweep(TOKEN, RUN_TOKEN)
     assert identity.alive()
 
 
