@@ -116,13 +116,16 @@ def _with_reason(name: str, measured: Measured) -> Measured:
 
 def _machine() -> dict[str, Any]:
     with private_store() as store:
-        server: dict[str, Any] = store.client.info("server")
+        server: dict[str, Any] = store.client.info()
+        preloaded = store.preloaded()
+    product = f"{server.get('server_name', 'redis')} {server.get('valkey_version', server['redis_version'])}"
+    allocator = server["mem_allocator"] if preloaded is None else preloaded.name.partition(".")[0]
     return {
         "cores": psutil.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release().partition("-")[0],
         "python": platform.python_version(),
-        "store": f"{server.get('server_name', 'redis')} {server.get('valkey_version', server['redis_version'])}",
+        "store": f"{product} with {allocator}",
         "load_before": [round(each, 1) for each in psutil.getloadavg()],
     }
 

@@ -5,8 +5,9 @@ told is the time that the server itself counts for each claim (its slow log), ne
 one field as many times as a claim that finds its job at once asks for anything (30), on the same server, in the same
 run. What the log does not take counts as its threshold. On a machine that is slow for a while both are: look at the
 ratio. Every fiftieth script, whichever it is, the server collects garbage within: that is most of what a `p99` tells,
-of the floor's as well. Beside it what a waiting job takes of the store's memory, and the
-whole process of ``gpuqueue queue`` while so many wait.
+of the floor's as well. Where the server has loaded a better allocator than the C library's (see
+gpuqueue/embedded/allocator.py), the largest queue is measured once more without it: ``claim-libc``. Beside it what a
+waiting job takes of the store's memory, and the whole process of ``gpuqueue queue`` while so many wait.
 
     python -m benchmarks.bench_claim [--pending 1000 100000 1000000] [--claims 2000]
 """
@@ -77,13 +78,29 @@ def figures(*, quick: bool = False, sizes: Sequence[int] = (), claims: int | Non
     """Fill a store step by step, and yield every case at each size."""
     sizes, claims = sizes or (QUICK_SIZES if quick else SIZES), claims or (QUICK_CLAIMS if quick else CLAIMS)
     with private_store(durable=False) as store:
-        _announce(store)  # before the first job: one that finds no GPU has another shape
-        store.client.config_set("slowlog-max-len", 10 * claims)
-        store.client.config_set("slowlog-log-slower-than", LOGGED_US)
+        _make_ready(store, claims)
         pending = 0
         for size in sorted(sizes):
             yield from _at(size, store, size - pending, claims)
             pending = size
+        preloaded = store.preloaded()
+    if preloaded is not None:
+        yield from _without_it(max(sizes), claims)
+
+
+def _without_it(size: int, claims: int) -> Iterator[Figure]:
+    """Measure the largest queue once more on the C library's allocator: not every machine has a better one."""
+    with private_store(durable=False, preload=False) as store:
+        _make_ready(store, claims)
+        _fill(Scripts(store.client), size)
+        for case in CASES:
+            yield from _claims(f"claim-libc.{size}", case, store, claims)
+
+
+def _make_ready(store: Store, claims: int) -> None:
+    _announce(store)  # before the first job: one that finds no GPU has another shape
+    store.client.config_set("slowlog-max-len", 10 * claims)
+    store.client.config_set("slowlog-log-slower-than", LOGGED_US)
 
 
 def _at(size: int, store: Store, more: int, claims: int) -> Iterator[Figure]:
@@ -93,14 +110,17 @@ def _at(size: int, store: Store, more: int, claims: int) -> Iterator[Figure]:
     used: dict[str, Any] = store.client.info("memory")
     yield Figure(name=f"store.pending.{size}", value=used["used_memory"] / size, unit="bytes", rounds=size)
     for case in CASES:
-        _fill(scripts, claims)  # what the last case took out: else a small queue is empty after the first
-        least = cost_of(store.client, reader(store.client), claims)
-        cost = cost_of(store.client, _claimer(store, case), claims)
-        for label, value, least_us in zip(Cost._fields, cost, least, strict=True):
-            floor = Floor(name=f"a script of {READS} reads", value=float(least_us))
-            name = f"claim.{size}.{case.name}.{label}"
-            yield Figure(name=name, value=float(value), unit="us", floor=floor, rounds=claims)
+        yield from _claims(f"claim.{size}", case, store, claims)
     yield from _looks(size, store)
+
+
+def _claims(name: str, case: Case, store: Store, claims: int) -> Iterator[Figure]:
+    _fill(Scripts(store.client), claims)  # what the last case took out: else a small queue is empty after the first
+    least = cost_of(store.client, reader(store.client), claims)
+    cost = cost_of(store.client, _claimer(store, case), claims)
+    for label, value, least_us in zip(Cost._fields, cost, least, strict=True):
+        floor = Floor(name=f"a script of {READS} reads", value=float(least_us))
+        yield Figure(name=f"{name}.{case.name}.{label}", value=float(value), unit="us", floor=floor, rounds=claims)
 
 
 def _looks(size: int, store: Store) -> Iterator[Figure]:

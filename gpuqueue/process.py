@@ -13,7 +13,7 @@ import select
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -125,8 +125,12 @@ def installed(command: str) -> str:
 class DetachedProcess:
     """A program started to outlive us: in a session of its own, with its output in a file."""
 
-    def __init__(self, argv: Sequence[str], *, log: Path, keep: int | None = None) -> None:
+    def __init__(
+        self, argv: Sequence[str], *, log: Path, keep: int | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
         """Start *argv*, whose first word is a path; the descriptor *keep* stays open in it.
+
+        Its environment is *environ*, or ours.
 
         Raises:
             OSError: it could not be started.
@@ -140,7 +144,8 @@ class DetachedProcess:
         ]
         if keep is not None:
             os.set_inheritable(keep, True)
-        self.pid = os.posix_spawn(argv[0], list(argv), os.environ, file_actions=files, setsid=True)
+        where = os.environ if environ is None else environ
+        self.pid = os.posix_spawn(argv[0], list(argv), where, file_actions=files, setsid=True)
         self.returncode: int | None = None
 
     def poll(self) -> int | None:

@@ -12,10 +12,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import redis
 
 from gpuqueue.client import Client
+from gpuqueue.embedded.allocator import VARIABLE, loaded_by
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -46,14 +48,23 @@ class Store:
     queue: JobQueue
     client: redis.Redis
 
+    def preloaded(self) -> Path | None:
+        """Return the allocator that its server has loaded in the place of its own."""
+        info: dict[str, Any] = self.client.info("server")
+        return loaded_by(info["process_id"])
+
 
 @contextmanager
-def private_store(*, durable: bool = True, opened: bool = True) -> Iterator[Store]:
-    """Give a store of its own; where not *durable*, the disk is another benchmark's. Or let somebody else open it."""
+def private_store(*, durable: bool = True, opened: bool = True, preload: bool = True) -> Iterator[Store]:
+    """Give a store of its own; where not *durable*, the disk is another benchmark's. Or let somebody else open it.
+
+    With *preload* it loads the allocator that this machine has, as any embedded store does.
+    """
     with tempfile.TemporaryDirectory(prefix="gq-bench-") as state:
         settings = Settings.load({"GPUQUEUE_STATE_DIR": state, "GPUQUEUE_CONFIG": os.devnull})
         store = EmbeddedStore(settings)
-        store.start()
+        with contextlib.nullcontext() if preload else _environ(VARIABLE, ""):
+            store.start()
         try:
             queue, client = JobQueue(settings.redis_url), connect(settings.redis_url, wait_s=60)
             if not durable:
@@ -65,6 +76,18 @@ def private_store(*, durable: bool = True, opened: bool = True) -> Iterator[Stor
             client.close()
         finally:
             store.stop()
+
+
+@contextmanager
+def _environ(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        del os.environ[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 @dataclass(frozen=True, kw_only=True)

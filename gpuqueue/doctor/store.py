@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpuqueue.address import without_password
 from gpuqueue.doctor.state import FULL_BYTES, LOW_BYTES, free_bytes
+from gpuqueue.embedded.allocator import loaded_by
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.frozen import dataclass
@@ -18,6 +19,8 @@ from gpuqueue.units import format_bytes
 
 #: Shares of its limit (or of the machine's memory) above which the store is nearly full, and as good as full.
 NEARLY_FULL, FULL = 0.8, 0.95
+#: A store that uses as much holds some ten thousand jobs: from then on its allocator of memory matters.
+MANY_BYTES = 128 * 2**20
 #: Clocks that differ by more than this make the history hard to read, in seconds.
 SKEW_S = 5.0
 
@@ -30,6 +33,8 @@ class StoreFacts:
     server: ServerFacts
     #: Free on the disk of its data, where that is ours to look at; the disk is in another room if it is the same.
     free_bytes: int | None
+    #: The allocator that its server has loaded in the place of its own, where that can be seen.
+    preloaded: Path | None = None
 
 
 # ---- looking ---------------------------------------------------------------------------------------------------------
@@ -44,7 +49,13 @@ def store_facts(settings: Settings) -> StoreFacts:
 
     """
     server = server_facts(settings.redis_url)
-    return StoreFacts(settings=settings, server=server, free_bytes=_free_bytes(settings, server))
+    here = server.pid if settings.redis_url.startswith("unix://") else None
+    return StoreFacts(
+        settings=settings,
+        server=server,
+        free_bytes=_free_bytes(settings, server),
+        preloaded=None if here is None else loaded_by(here),
+    )
 
 
 def _free_bytes(settings: Settings, server: ServerFacts) -> int | None:
@@ -164,6 +175,25 @@ def memory(facts: StoreFacts) -> Findings:
     return ok(seen)
 
 
+def allocator(facts: StoreFacts) -> Findings:
+    """Does its memory stay in order while jobs come and go?"""
+    server = facts.server
+    if server.allocator is None:
+        return ()
+    if facts.preloaded is not None:
+        return ok(facts.preloaded.name)
+    if server.allocator != "libc":
+        return ok(server.allocator)
+    if (server.used_bytes or 0) < MANY_BYTES:
+        return ok("the C library's, which does until some ten thousand jobs wait")
+    return note(
+        "the C library's: among so many jobs a claim takes nearly twice as long as with jemalloc",
+        "install jemalloc there (libjemalloc2, or conda's jemalloc), then gpuqueue down and gpuqueue up"
+        if facts.settings.embedded
+        else "run a server that was built with jemalloc, as those of most distributions are",
+    )
+
+
 def disk(facts: StoreFacts) -> Findings:
     """Is there room on the disk of its data?"""
     if facts.free_bytes is None:
@@ -189,4 +219,4 @@ def clock(facts: StoreFacts) -> Findings:
     )
 
 
-CHECKS = (answers, persistence, writes, eviction, memory, disk, clock)
+CHECKS = (answers, persistence, writes, eviction, memory, allocator, disk, clock)

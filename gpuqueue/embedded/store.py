@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuqueue.embedded.allocator import environment_for
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
 from gpuqueue.process import DetachedProcess, ProcessIdentity, age_s, of_ours_with
 from gpuqueue.queue.jobqueue import JobQueue
@@ -114,7 +115,9 @@ class EmbeddedStore:
         try:
             for _ in self._until_it_serves():
                 if server is None and taken(lock):
-                    server = DetachedProcess(self._command(), log=self._log, keep=lock)
+                    command = self._command()
+                    environ = environment_for(Path(command[0]), os.environ)
+                    server = DetachedProcess(command, log=self._log, keep=lock, environ=environ)
                     self._pid_file.write_text(f"{ProcessIdentity.of(server.pid)}\n", encoding="ascii")
                 elif server is not None and server.poll() is not None:
                     lines = self._log.read_text(errors="replace").strip().splitlines()

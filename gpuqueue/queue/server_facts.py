@@ -36,6 +36,9 @@ class ServerFacts:
     used_bytes: int | None
     system_bytes: int | None
     evicted: int
+    #: What gives it its memory: ``jemalloc-5.3.0``, ``libc`` (the C library, or what was loaded in its place).
+    allocator: str | None
+    pid: int | None
     #: What failed when it last wrote to its disk: ``its log of writes`` and the like; empty when nothing did.
     failed_writes: tuple[str, ...]
     #: Where its data lies, on its machine.
@@ -72,6 +75,8 @@ def server_facts(url: str, now_s: Callable[[], float] = time.time) -> ServerFact
                 used_bytes=info.get("used_memory"),
                 system_bytes=info.get("total_system_memory"),
                 evicted=int(info.get("evicted_keys", 0)),
+                allocator=info.get("mem_allocator"),
+                pid=info.get("process_id"),
                 failed_writes=tuple(words for name, words in _FAILURES.items() if info.get(name, "ok") != "ok"),
                 directory=_config(client, "dir"),
                 clock_ahead_s=seconds + micros / 1e6 - (before_s + after_s) / 2,
