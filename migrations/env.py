@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from alembic import context
 
-from gpuqueue.book import text_index
+from gpuqueue.book import indexes, text_index
 from gpuqueue.book.connect import open_engine, writing
-from gpuqueue.book.tables import metadata
 from gpuqueue.settings import Settings
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ def migrate(connection: sa.Connection) -> None:
     """Run the migrations in the transaction of *connection*."""
     context.configure(
         connection=connection,
-        target_metadata=metadata,
+        target_metadata=indexes.METADATA,
         compare_type=True,
         # SQLite alters a table only by copying it.
         render_as_batch=connection.dialect.name == "sqlite",

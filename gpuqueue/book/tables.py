@@ -102,12 +102,6 @@ def _moment(name: str, *, nullable: bool = True) -> sa.Column[datetime]:
     return sa.Column(name, UtcDateTime, nullable=nullable)
 
 
-def _partial_index(column: str, where: str) -> sa.Index:
-    """Return an index of the jobs, newest last, for which *where* is true."""
-    only = sa.text(where)
-    return sa.Index(None, column, "id", sqlite_where=only, postgresql_where=only)
-
-
 #: What was asked for, and where it stands after the last event that the book has read.
 jobs = sa.Table(
     "jobs",
@@ -169,24 +163,6 @@ jobs = sa.Table(
     sa.CheckConstraint("gpus >= 1", name="gpus_positive"),
     sa.CheckConstraint("attempt >= 0", name="attempt_counts"),
     sa.CheckConstraint("losses >= 0", name="losses_count"),
-    sa.Index(None, "user_name", "id"),
-    sa.Index(None, "state", "id"),
-    sa.Index(None, "submitted_at", "id"),
-    sa.Index(None, "ended_at"),
-    sa.Index(None, "name", "id"),
-    sa.Index(None, "host", "id"),
-    sa.Index(None, "duration_s", "id"),
-    sa.Index(None, "peak_bytes", "id"),
-    # Nearly all end well: only the others are worth an index.
-    _partial_index("ending", "ending <> 'exited'"),
-    _partial_index("exit_code", "exit_code <> 0"),
-    sa.Index(
-        None,
-        "array_id",
-        "array_index",
-        sqlite_where=sa.text("array_id IS NOT NULL"),
-        postgresql_where=sa.text("array_id IS NOT NULL"),
-    ),
 )
 
 #: Words that people find jobs by.
@@ -196,7 +172,6 @@ job_tags = sa.Table(
     _key("job_id"),
     _key("tag", sa.Text),
     sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
-    sa.Index(None, "tag", "job_id"),
 )
 
 #: One attempt at a job.
@@ -226,7 +201,6 @@ runs = sa.Table(
     sa.CheckConstraint("(ending IS NULL) = (ended_at IS NULL)", name="ending_has_time"),
     sa.CheckConstraint("exit_code IS NULL OR signal IS NULL", name="code_or_signal"),
     sa.CheckConstraint("attempt >= 1", name="attempt_counts"),
-    sa.Index(None, "ended_at"),
 )
 
 #: What each device was to a run: promised memory, peak and where that figure comes from.
@@ -259,7 +233,6 @@ run_devices = sa.Table(
     sa.ForeignKeyConstraint(["job_id", "attempt"], ["runs.job_id", "runs.attempt"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("peak_source", PeakSource), name="peak_source_known"),
     sa.CheckConstraint("(peak_bytes IS NULL) = (peak_source = 'none')", name="peak_has_source"),
-    sa.Index(None, "device_uuid", "job_id"),
 )
 
 #: How the memory of a run went, apart from its other figures because only one job at a time is looked at so closely.
@@ -298,12 +271,6 @@ notices = sa.Table(
     sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], ondelete="CASCADE"),
     sa.CheckConstraint(_one_of("outcome", Outcome), name="outcome_known"),
     sa.CheckConstraint("(outcome IS NULL) = (at IS NULL)", name="outcome_has_time"),
-    sa.Index(
-        None,
-        "job_id",
-        sqlite_where=sa.text("outcome IS NULL"),
-        postgresql_where=sa.text("outcome IS NULL"),
-    ),
 )
 
 #: A job's story, step by step. It refers to no job: a step of a job that the book missed is kept as well.
@@ -321,7 +288,6 @@ job_events = sa.Table(
     _word("reason", nullable=True),
     #: The event's fields as JSON, without payloads that stand in another table.
     _word("detail", nullable=True),
-    sa.Index(None, "job_id"),
 )
 
 #: Events that the tables above could not take, whole, for a person to look at. Their job's story says that they were.

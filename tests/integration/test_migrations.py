@@ -13,8 +13,8 @@ from alembic.migration import MigrationContext
 
 from gpuqueue.book import migrate, text_index
 from gpuqueue.book.connect import open_engine, reading, writing
+from gpuqueue.book.indexes import METADATA
 from gpuqueue.book.revision import REVISION
-from gpuqueue.book.tables import metadata
 from gpuqueue.errors import BookUnreachable
 
 TIME = "2026-11-01 12:00:00"
@@ -90,7 +90,7 @@ def constraints(url: str) -> dict[str, dict[str | None, str]]:
                 **{key["name"]: str(sorted(key.items(), key=str)) for key in inspector.get_foreign_keys(table)},
                 "pk": str(inspector.get_pk_constraint(table)),
             }
-            for table in metadata.tables
+            for table in METADATA.tables
         }
     engine.dispose()
     return found
@@ -103,7 +103,7 @@ def test_an_empty_database_becomes_what_is_declared(empty_url: str) -> None:
     with reading(engine) as connection:
         opts = {"compare_type": True, "include_name": lambda name, *_: not text_index.belongs(name)}
         context = MigrationContext.configure(connection, opts=opts)
-        differences = compare_metadata(context, metadata)
+        differences = compare_metadata(context, METADATA)
     engine.dispose()
     assert [] == differences
 
@@ -112,19 +112,19 @@ def test_constraints_are_those_declared(empty_url: str, book_url: str) -> None:
     """Alembic does not compare checks: they are the same as those that the declared tables would make."""
     engine = open_engine(empty_url, make=True)
     with writing(engine) as connection:
-        metadata.create_all(connection)
+        METADATA.create_all(connection)
     engine.dispose()
     assert constraints(empty_url) == constraints(book_url)
 
 
 def test_down_to_nothing_and_up_again(book_url: str) -> None:
     """Going down leaves no table, and going up again makes them all."""
-    assert (set(metadata.tables), REVISION) == (table_names(book_url), migrate.current(book_url))
+    assert (set(METADATA.tables), REVISION) == (table_names(book_url), migrate.current(book_url))
     migrate.downgrade(book_url, "base")
     assert [] == left(book_url)
     assert (set(), None) == (table_names(book_url), migrate.current(book_url))
     migrate.upgrade(book_url)
-    assert (set(metadata.tables), REVISION) == (table_names(book_url), migrate.current(book_url))
+    assert (set(METADATA.tables), REVISION) == (table_names(book_url), migrate.current(book_url))
 
 
 def test_jobs_from_before_tell_of_their_last_run(empty_url: str) -> None:
@@ -197,7 +197,7 @@ def test_many_upgrade_at_once(empty_url: str) -> None:
         process.stdin = None
     ends = [(process.communicate(timeout=60)[0], process.returncode) for process in processes]
     assert [("", 0)] * 6 == ends
-    assert (set(metadata.tables), REVISION) == (table_names(empty_url), migrate.current(empty_url))
+    assert (set(METADATA.tables), REVISION) == (table_names(empty_url), migrate.current(empty_url))
 
 
 @pytest.mark.parametrize(
