@@ -22,7 +22,7 @@ from gpuqueue.units import MIB
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
-    from gpuqueue.book.fold import Row
+    from gpuqueue.book.columns import Row
 
     Convert = Callable[[Any], Any]
     Columns = tuple[str, ...]

@@ -10,27 +10,27 @@ import json
 import logging
 import re
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gpuqueue.book import columns
+from gpuqueue.book.columns import Row
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.codec import decode_ended, decode_request, decode_spec, decode_started, member_note
-from gpuqueue.device import Activity, Peak, Timeline
+from gpuqueue.codec import decode_ended, decode_request, decode_spec, decode_started
 from gpuqueue.errors import Unreadable
 from gpuqueue.event import Act, Event
 from gpuqueue.frozen import dataclass
-from gpuqueue.job import JobSpec, JobState
+from gpuqueue.job import JobState
 from gpuqueue.notice import NoticeKind
-from gpuqueue.run import Ended, Ending, RunDevice, StartKind
+from gpuqueue.run import Ended, Ending
 from gpuqueue.told import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from gpuqueue.run import RunDevice
+
 log = logging.getLogger(__name__)
 
-Row = dict[str, Any]
-#: What a count, and a time in milliseconds, look like.
-_COUNT, _TIME = re.compile("[0-9]{1,6}"), re.compile("[0-9]{1,14}")
 JobKey = tuple[int]
 #: Job and word.
 TagKey = tuple[int, str]
@@ -39,6 +39,8 @@ RunKey = tuple[int, int, str]
 #: Job, attempt and UUID.
 DeviceKey = tuple[int, int, str]
 
+#: What a count, and a time in milliseconds, look like.
+_COUNT, _TIME = re.compile("[0-9]{1,6}"), re.compile("[0-9]{1,14}")
 #: Payloads that stand in another table as well; the event does not repeat them.
 _ELSEWHERE: dict[Act, set[str]] = {
     Act.SUBMIT: {"spec"},
@@ -48,8 +50,6 @@ _ELSEWHERE: dict[Act, set[str]] = {
     Act.ADOPT: {"spec", "started"},
     Act.FINISH: {"ended"},
 }
-#: Columns of a job that tell of its current or last run.
-_OF_LAST_RUN = ("ending", "exit_code", "duration_s", "peak_bytes")
 #: What an unreadable payload may raise. One bad event must not stop the recorder for ever.
 _UNREADABLE = (Unreadable, ValueError, KeyError, TypeError, AttributeError)
 
@@ -107,24 +107,8 @@ def fold(events: Sequence[Event], *, epoch: str) -> Batch:
             )
             kept = dict(event.fields)
         move_job(batch, event)
-        batch.events.append(event_row(event, epoch=epoch, detail=json.dumps(kept) if kept else None))
+        batch.events.append(columns.event_row(event, epoch=epoch, detail=json.dumps(kept) if kept else None))
     return batch
-
-
-def event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
-    """Return the row of *event* in the story of its job."""
-    return {
-        "epoch": epoch,
-        "event_id": event.id,
-        "job_id": event.job_id,
-        "attempt": event.attempt,
-        "losses": event.losses,
-        "act": event.act.value,
-        "state": event.state.value,
-        "at": event.at,
-        "reason": event.reason.value if event.reason else None,
-        "detail": detail,
-    }
 
 
 #: What leaves a job, or an array that has begun, where it was.
@@ -180,26 +164,9 @@ def _move_array(row: Row, event: Event) -> None:
 
 
 def _submit(batch: Batch, event: Event) -> None:
-    payload = event.fields["spec"]
-    spec, member = decode_request(payload)
+    spec, member = decode_request(event.fields["spec"])
     batch.tags.update(((event.job_id, tag), True) for tag in spec.tags)
-    batch.new_jobs[(event.job_id,)] = {
-        "id": event.job_id,
-        **_spec_columns(spec, payload),
-        "retries": 0,
-        "requeues": 0,
-        "begins_at": None,
-        "because": None,
-        "submitted_at": event.at,
-        **dict.fromkeys(("claimed_at", "started_at", "host", *_OF_LAST_RUN)),
-        "spec": member_note(member) if member and event.act is Act.CLAIM else payload,
-        "front": None,
-        "note": None,
-        "array_id": member.array_id if member else None,
-        "array_index": member.index if member else None,
-        "array_left": None if spec.array is None else "" if spec.waits.hold else str(spec.array.indexes),
-        "array_held": None if spec.array is None else str(spec.array.indexes) if spec.waits.hold else "",
-    }
+    batch.new_jobs[(event.job_id,)] = columns.job_row(event, spec, member)
     for number, notice in enumerate(spec.notices):
         if notice.kind is not NoticeKind.COMMAND:  # which is the worker's, where the job ran
             batch.notices[event.job_id, number] = {"job_id": event.job_id, "number": number, "tries": 0}
@@ -237,26 +204,7 @@ def _words(text: str) -> list[str]:
 
 def _edit(batch: Batch, event: Event) -> None:
     payload = event.fields["spec"]
-    batch.job((event.job_id,)).update(_spec_columns(decode_spec(payload), payload))
-
-
-def _spec_columns(spec: JobSpec, payload: str) -> Row:
-    return {
-        "name": spec.name,
-        "user_name": spec.account.name,
-        "user_uid": spec.account.uid,
-        "submit_host": spec.account.host,
-        "level": int(spec.level),
-        "command": spec.command,
-        "script": spec.script,
-        "interpreter": spec.interpreter,
-        "cwd": spec.cwd,
-        "mem_bytes": spec.mem_bytes,
-        "gpus": spec.gpus,
-        "time_limit_s": spec.time_limit_s,
-        "pool": spec.pool,
-        "spec": payload,
-    }
+    batch.job((event.job_id,)).update(columns.spec_columns(decode_spec(payload), payload))
 
 
 def _first_claim(batch: Batch, event: Event) -> None:
@@ -271,30 +219,10 @@ def _claim(batch: Batch, event: Event) -> None:
     if "of" in fields:
         _first_claim(batch, event)
     lease_bytes, uuids = int(fields["lease"]), fields["devices"].split(",")
-    run = {
-        "job_id": event.job_id,
-        "attempt": event.attempt,
-        "token": fields["token"],
-        "host": fields["host"],
-        "worker": fields["worker"],
-        "claimed_at": event.at,
-        **dict.fromkeys(
-            ("started_at", "ended_at", "duration_s", "ending", "exit_code", "signal", "detail", "log_path")
-        ),
-        "peak_at_once_bytes": None,
-        "start_kind": StartKind.known(fields.get("start")),
-    }
-    batch.new_runs[event.job_id, event.attempt, fields["token"]] = run
+    batch.new_runs[run_key(event)] = columns.run_row(event)
     for position, uuid in enumerate(uuids):
-        batch.new_devices[event.job_id, event.attempt, uuid] = {
-            "job_id": event.job_id,
-            "attempt": event.attempt,
-            "device_uuid": uuid,
-            "device_index": position,
-            **dict.fromkeys(("host_index", "name", "kind", "total_bytes")),
-            "lease_bytes": lease_bytes,
-            **_NOTHING_SEEN,
-        }
+        place = (event.job_id, event.attempt, uuid)
+        batch.new_devices[place] = columns.device_row(event, position, uuid, lease_bytes)
 
 
 def _started(batch: Batch, event: Event) -> None:
@@ -302,7 +230,7 @@ def _started(batch: Batch, event: Event) -> None:
     run["started_at"] = event.at
     log_path, devices = decode_started(event.fields["started"])
     run["log_path"] = log_path or None  # of a run that was written down again, nobody may know it
-    batch.job((event.job_id,)).update(dict.fromkeys(_OF_LAST_RUN))
+    batch.job((event.job_id,)).update(dict.fromkeys(columns.OF_LAST_RUN))
     _describe(batch, event, devices)
 
 
@@ -342,33 +270,26 @@ def _finish(batch: Batch, event: Event) -> None:
         ended_at=event.at,
         duration_s=ended.duration_s,
         peak_at_once_bytes=ended.peak_at_once_bytes,
-        **ending_columns(ended.ending),
+        **columns.ending_columns(ended.ending),
     )
     sum_up(batch, event, ended)
     _describe(batch, event, ended.devices)
     for device in ended.devices:
         place = (event.job_id, event.attempt, device.uuid)
-        batch.device(place).update({**_peak_columns(device.peak), **_activity_columns(device.activity)})
+        batch.device(place).update(columns.seen_columns(device.peak, device.activity))
         if device.timeline is not None:
-            batch.timelines[place] = _timeline_row(place, device.timeline)
+            batch.timelines[place] = columns.timeline_row(event, device.uuid, device.timeline)
 
 
 def _lose(batch: Batch, event: Event) -> None:
     ending = Ending.lost(event.fields.get("detail", ""))
-    batch.run(run_key(event)).update(ended_at=event.at, **ending_columns(ending))
+    batch.run(run_key(event)).update(ended_at=event.at, **columns.ending_columns(ending))
     sum_up(batch, event, Ended(ending=ending, duration_s=None, devices=()))
 
 
 def sum_up(batch: Batch, event: Event, ended: Ended) -> None:
     """Set what a list shows of the job's last run. Not at the claim: that may be given back."""
-    peaks = [device.peak.bytes for device in ended.devices]
-    known = [peak for peak in peaks if peak is not None]
-    batch.job((event.job_id,)).update(
-        ending=ended.ending.kind.value,
-        exit_code=ended.ending.exit_code,
-        duration_s=ended.duration_s,
-        peak_bytes=sum(known) if known and len(known) == len(peaks) else None,
-    )
+    batch.job((event.job_id,)).update(columns.last_run_columns(ended))
 
 
 _FOLDS: dict[Act, Callable[[Batch, Event], None]] = {
@@ -394,50 +315,5 @@ def run_key(event: Event) -> RunKey:
 def _describe(batch: Batch, event: Event, devices: Sequence[RunDevice]) -> None:
     """Set what the worker knows of the devices themselves; the end repeats it for a run that never started."""
     for device in devices:
-        facts: Row = {
-            "host_index": device.index,
-            "name": device.name,
-            "kind": device.kind.value if device.kind else None,
-            "total_bytes": device.total_bytes,
-        }
         if device.name is not None:
-            batch.device((event.job_id, event.attempt, device.uuid)).update(facts)
-
-
-def ending_columns(ending: Ending) -> Row:
-    """Return what a run's row says of its ending."""
-    return {
-        "ending": ending.kind.value,
-        "exit_code": ending.exit_code,
-        "signal": ending.signal,
-        "detail": ending.detail,
-    }
-
-
-def _peak_columns(peak: Peak) -> Row:
-    return {
-        "peak_bytes": peak.bytes,
-        "peak_source": peak.source.value,
-        "samples": peak.samples,
-        "na_samples": peak.na_samples,
-        "interval_s": peak.interval_s,
-        "shared": peak.shared,
-    }
-
-
-def _activity_columns(activity: Activity) -> Row:
-    return {
-        "first_memory_s": activity.first_memory_s,
-        "utilisation_mean": activity.utilisation_mean,
-        "utilisation_max": activity.utilisation_max,
-        "temperature_max_c": activity.temperature_max_c,
-    }
-
-
-_NOTHING_SEEN = {**_peak_columns(Peak.unknown()), **_activity_columns(Activity())}
-
-
-def _timeline_row(place: DeviceKey, timeline: Timeline) -> Row:
-    job_id, attempt, uuid = place
-    steps = json.dumps(timeline.bytes, separators=(",", ":"))
-    return {"job_id": job_id, "attempt": attempt, "device_uuid": uuid, "step_s": timeline.step_s, "bytes": steps}
+            batch.device((event.job_id, event.attempt, device.uuid)).update(columns.device_columns(device))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from gpuqueue.book.fold import Batch, Row, ending_columns, event_row, move_job, run_key, sum_up
+from gpuqueue.book.columns import Row, ending_columns, event_row
+from gpuqueue.book.fold import Batch, move_job, run_key, sum_up
 from gpuqueue.event import Act, Event
 from gpuqueue.run import Ended, Ending
 

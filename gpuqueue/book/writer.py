@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from gpuqueue.book import bulk, text_index
+from gpuqueue.book.columns import Row
 from gpuqueue.book.connect import check_revision, writing
-from gpuqueue.book.fold import Batch, DeviceKey, Row, fold
+from gpuqueue.book.fold import Batch, DeviceKey, fold
 from gpuqueue.book.members import with_requests
 from gpuqueue.book.outline import kept_whole, outline
 from gpuqueue.book.tables import (
