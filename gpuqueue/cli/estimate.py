@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -98,27 +99,33 @@ def estimate(
     """  # noqa: D301 - \b is click's mark for lines to keep
     if history_only and (no_history or dry_run or batch_sizes):
         raise BadRequest("--history-only excludes --no-history, --dry-run and --batch-sizes: choose one")
-    with Client() as client:
-        try:
-            found = client.estimate(
-                script,
-                ctx.obj or (),
-                history=not no_history,
-                dry_run=False if history_only else True if dry_run else None,
-                batch_sizes=_sizes(batch_sizes),
-                **asked,
-            )
-        except DryRunFailed as failed:
-            for line in failed.trace.splitlines():
-                click.echo(f"  {plain(line)}", err=True)
-            raise
-    unanswered = history_only and found.past is None
+    with Client() as client, _trace_shown():
+        found = client.estimate(
+            script,
+            ctx.obj or (),
+            history=not no_history,
+            dry_run=False if history_only else dry_run or None,  # None: where the history does not answer
+            batch_sizes=_sizes(batch_sizes),
+            **asked,
+        )
+    answered = not history_only or found.past is not None
     if as_json:
         click.echo(json.dumps(estimate_to_plain(found), indent=2))
-    elif not unanswered:
+    elif answered:
         click.echo("\n".join(_lines(found)))
-    if unanswered:
+    if not answered:
         raise GpuQueueError("; ".join(found.notes))
+
+
+@contextmanager
+def _trace_shown() -> Iterator[None]:
+    """Show what a script that failed said last, before the line that says that it failed."""
+    try:
+        yield
+    except DryRunFailed as failed:
+        for line in failed.trace.splitlines():
+            click.echo(f"  {plain(line)}", err=True)
+        raise
 
 
 def _sizes(text: str | None) -> list[int]:

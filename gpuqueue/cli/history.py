@@ -35,6 +35,8 @@ from gpuqueue.words import plain, short
 CSV_COLUMNS = tuple(COLUMNS)
 
 _ID = click.IntRange(1, MAX_ID)
+#: Most jobs that can be asked for.
+_MOST = 10**9
 _WHICH = (
     click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users),
     click.option("-n", "--name", help="Only jobs of this name: train, or a pattern such as 'train*'."),
@@ -108,7 +110,7 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
     "--sort", type=click.Choice([str(s) for s in Sort]), default="id", show_default=True, help="Largest, newest first."
 )
 @click.option("-r", "--reverse", is_flag=True, help="The other way round.")
-@click.option("-l", "--limit", type=click.IntRange(1, 10**9), default=50, show_default=True, help="How many.")
+@click.option("-l", "--limit", type=click.IntRange(1, _MOST), default=50, show_default=True, help="How many.")
 @click.option("--after", "after_id", type=_ID, metavar="ID", help="Go on after this job: the next page.")
 @click.option("--before", "before_id", type=_ID, metavar="ID", help="Only jobs older than this one.")
 @click.option(
@@ -132,30 +134,39 @@ def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **a
       gpuqueue history --ending out_of_memory --columns id,user,name,mem,peak
       gpuqueue history --since 2026-11-01 --csv > november.csv
     """  # noqa: D301 - \b is click's mark for lines to keep
-    if as_json and as_csv:
-        raise BadRequest("--json and --csv exclude each other: choose one")
-    if as_json and columns is not None:
-        raise BadRequest("--json has no columns, it gives everything: leave out one of the two")
-    names = None if columns is None else chosen(columns)
+    names = _columns_for(columns, as_json=as_json, as_csv=as_csv)
     typed = dict(asked)
     narrowing = _narrowing(asked)
-    more = 0 if as_json or as_csv else 1
+    for_people = not as_json and not as_csv
+    most = limit + 1 if for_people else limit  # one more tells whether there are more
     with Client() as client:
         _must_be_known(client, asked["after_id"])
         if (asked["device"] or "").isdecimal():  # as drain takes it
             asked["device"] = f"{client.settings.host}:{asked['device']}"
-        records = client.history(limit=min(limit + more, 10**9), **narrowing, **asked)
-        never_began = _never_began(client, asked) if more and not _narrows(narrowing) else None
+        records = client.history(limit=min(most, _MOST), **narrowing, **asked)
+        never_began = _never_began(client, asked) if for_people and not _narrows(narrowing) else None
         if not records and not never_began:
             say("gpuqueue", "no job in the history matches" + why_nothing(client, typed, {**narrowing, **asked}))
     if as_json:
         click.echo(json.dumps([record_to_plain(record) for record in records], indent=2))
     elif as_csv:
         click.echo(_csv(records, names or CSV_COLUMNS), nl=False)
-    elif records:
-        _show(records, names, limit)
-    if never_began:
-        click.echo(f"and never began: {short(str(never_began), 200)}, cancelled before a device took them", err=True)
+    else:
+        _show(records, names, limit, never_began)
+
+
+def _columns_for(columns: str | None, *, as_json: bool, as_csv: bool) -> Sequence[str] | None:
+    """Return the columns that are asked for by name, None where none are.
+
+    Raises:
+        BadRequest: one is unknown, or the answer is asked for in two ways at once.
+
+    """
+    if as_json and as_csv:
+        raise BadRequest("--json and --csv exclude each other: choose one")
+    if as_json and columns is not None:
+        raise BadRequest("--json has no columns, it gives everything: leave out one of the two")
+    return None if columns is None else chosen(columns)
 
 
 def _narrowing(asked: dict[str, Any]) -> dict[str, Any]:
@@ -208,11 +219,14 @@ def _bounds(min_peak: str | None, min_duration: str | None, max_duration: str | 
     return {"min_peak": peak, "min_duration": shortest, "max_duration": longest}
 
 
-def _show(records: Sequence[Record], names: Sequence[str] | None, limit: int) -> None:
+def _show(records: Sequence[Record], names: Sequence[str] | None, limit: int, never_began: JobName | None) -> None:
     shown = records[:limit]
-    click.echo(all_columns.rows(shown, names, terminal_width()))
+    if shown:
+        click.echo(all_columns.rows(shown, names, terminal_width()))
     if len(records) > limit:
         click.echo(f"and more: add --after {shown[-1].job.id}", err=True)
+    if never_began:
+        click.echo(f"and never began: {short(str(never_began), 200)}, cancelled before a device took them", err=True)
 
 
 def _csv(records: Sequence[Record], names: Sequence[str]) -> str:
