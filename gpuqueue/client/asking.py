@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuqueue import checks
 from gpuqueue.client.connection import Connection
-from gpuqueue.errors import (
-    BadRequest,
-)
+from gpuqueue.errors import BadRequest
 from gpuqueue.job import JobState
 from gpuqueue.later import later
 from gpuqueue.tags import tags_of

@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING
 from gpuqueue import checks
 from gpuqueue.array import Indexes
 from gpuqueue.client.choosing import Choosing
-from gpuqueue.errors import (
-    BadRequest,
-    Refused,
-)
+from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.job import Job, JobState
 from gpuqueue.jobname import JobName
 from gpuqueue.words import plain

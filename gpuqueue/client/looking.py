@@ -10,13 +10,7 @@ from gpuqueue import checks
 from gpuqueue.array import Member
 from gpuqueue.client.connection import Connection
 from gpuqueue.clock import from_epoch_ms
-from gpuqueue.errors import (
-    BadRequest,
-    BookUnreachable,
-    JobNotFound,
-    Unreachable,
-    Unreadable,
-)
+from gpuqueue.errors import BadRequest, BookUnreachable, JobNotFound, Unreachable, Unreadable
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.jobname import JobName
 from gpuqueue.later import later

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 
 from gpuqueue import checks, wishes
 from gpuqueue.array import Array
@@ -14,10 +15,7 @@ from gpuqueue.client.noticing import Noticing
 from gpuqueue.client.placing import placed
 from gpuqueue.device import DeviceWish
 from gpuqueue.early_signal import EarlySignal
-from gpuqueue.errors import (
-    BadRequest,
-    StoreUnreachable,
-)
+from gpuqueue.errors import BadRequest, StoreUnreachable
 from gpuqueue.job import Job, JobSpec, Level
 from gpuqueue.placement import Preference
 from gpuqueue.retries import RetryOn
@@ -122,7 +120,7 @@ class Submitting(Looking, Noticing):
 
         """
         directory = working_directory(checks.path_or_none("cwd", cwd))
-        checkout = CheckoutLook(directory) if (self.settings.git if git is None else git) else None
+        checkout = self._look_at(directory, git=git)
         command_line, script, chosen = command_of(
             command if isinstance(command, str) else checks.words("command", command),
             checks.words("args", args),
@@ -151,7 +149,7 @@ class Submitting(Looking, Noticing):
             cap=cap,
             umask=current_umask(),
             warm=warm,
-            pty=pty if isinstance(pty, Window) else Window.ours() if pty else None,
+            pty=_terminal(pty),
             script=script,
             interpreter=chosen,
             waits=Waits(after=wishes.dependencies(after), begin_at=wishes.begin(begin), hold=hold, dedupe=dedupe),
@@ -163,6 +161,11 @@ class Submitting(Looking, Noticing):
             git=checkout.seen() if checkout is not None else None,
         )
         return self._queued(spec, found)
+
+    def _look_at(self, directory: Path, *, git: bool | None) -> CheckoutLook | None:
+        """Begin to look at what *directory* has checked out, if that is wanted; *git* None: as the site wants it."""
+        wanted = self.settings.git if git is None else git
+        return CheckoutLook(directory) if wanted else None
 
     def _queued(self, spec: JobSpec, found: Callable[[Job], None] | None) -> Job:
         """Submit *spec*; once more where the reply got lost: the same nonce makes the same job."""
@@ -197,6 +200,13 @@ class Submitting(Looking, Noticing):
                 raise BadRequest("say how much device memory the job needs: --mem 6G")
             return default_bytes
         return parse_bytes(mem) if isinstance(mem, str) else mem
+
+
+def _terminal(pty: bool | Window) -> Window | None:  # noqa: FBT001 - it is one thing that submit is told
+    """Return the terminal that is asked for; one that is only asked for is as large as ours."""
+    if isinstance(pty, Window):
+        return pty
+    return Window.ours() if pty else None
 
 
 def _array(
