@@ -1,6 +1,6 @@
 """What the files of a run directory hold, as values: the claim, what the shim is to run, and how that ended.
 
-What the files are called, and who writes them, stands in :mod:`workers.shim`; :mod:`workers.rundir` reads and writes.
+What the files are called, and who writes them, stands in :mod:`workers.shim`; :mod:`workers.rundir` puts them there.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import fcntl
 import json
 import logging
 import os
-import re
 import shutil
 import signal
 import threading
@@ -26,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from gpuqueue.errors import Unreadable
-from gpuqueue.fields import Fields, loaded
+from gpuqueue.fields import Fields
 from gpuqueue.process import ProcessIdentity
-from gpuqueue.regular_file import read_small
 from gpuqueue.run import EndingKind
 from gpuqueue.words import in_one_line
+from workers.run_files import is_ours, put, read, read_fields
 from workers.run_values import Exit, Held, ShimSpec
 from workers.shim_notice import NAME as NOTICE
 
@@ -40,14 +39,6 @@ log = logging.getLogger(__name__)
 LIVE = "live"
 #: Below the runs: a link to each run whose end the store was told and the book does not have yet.
 TOLD = "told"
-#: What a settlement removes: the files of the run, whole or half-written. What the job itself has put there stays.
-_OURS = re.compile(
-    r"(claim|job|spec|beat|cancel|pid|start|exit|lock|meters|preempt\.json|tty)"
-    r"|\.(claim|job|spec|cancel|pid|start|exit|meters|preempt\.json)(\.\d+\.\d+)?"
-)
-#: What opening a file fails with for good, because of what stands in its place: a link to itself, a socket, a file that
-#: nobody may read. Whatever else it fails with may pass.
-_NO_FILE_OF_OURS = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EACCES, errno.EPERM})
 
 
 class RunDir:
@@ -74,8 +65,8 @@ class RunDir:
         live = runs / LIVE
         try:
             if payload:
-                directory._put("job", payload)
-            directory._put("claim", json.dumps(held.plain()))
+                put(directory.path / "job", payload)
+            put(directory.path / "claim", json.dumps(held.plain()))
             _within(live, lambda: (live / f"{held.job_id}.{held.token}").symlink_to(path))
         except OSError:
             directory.discard()
@@ -107,7 +98,7 @@ class RunDir:
     def held(self) -> Held | None:
         """Return what the run holds, or None if the run is settled or was never whole."""
         try:
-            plain = self._fields("claim")
+            plain = read_fields(self.path / "claim")
             return None if plain is None else self._held(plain)
         except Unreadable as error:
             _warn_once(self.path / "claim", f"nobody can adopt the run: {error}")
@@ -129,7 +120,7 @@ class RunDir:
     def damaged(self) -> bool:
         """Return whether the claim is there and makes no sense: nobody can adopt the run."""
         try:
-            plain = self._fields("claim")
+            plain = read_fields(self.path / "claim")
             if plain is not None:
                 self._held(plain)
         except Unreadable:
@@ -144,7 +135,7 @@ class RunDir:
 
         """
         with contextlib.suppress(Unreadable):
-            return self._read("job")
+            return read(self.path / "job")
         return None
 
     def may_have_started(self) -> bool:
@@ -165,7 +156,7 @@ class RunDir:
 
     def write_spec(self, spec: ShimSpec) -> None:
         """Write what the shim is to run; it may hold secrets of the submitter's environment."""
-        self._put("spec", json.dumps(spec.plain(), default=dict))
+        put(self.path / "spec", json.dumps(spec.plain(), default=dict))
 
     def vouch(self, until_s: float) -> None:
         """Tell the shim that somebody answers for the run until *until_s* on the host's monotonic clock.
@@ -204,15 +195,13 @@ class RunDir:
         cancel = self.path / "cancel"
         if self.claimed and not os.path.lexists(cancel):
             try:
-                self._put("cancel", kind.value)
+                put(cancel, kind.value)
             except OSError:
                 # To cancel a job may be the only way to empty a full disk, and a link needs no room there.
                 with contextlib.suppress(FileExistsError):
                     cancel.symlink_to(kind.value)
             self._not_after_settlement("cancel")
-        shim = self.shim()
-        if shim is not None:
-            shim.send(signal.SIGUSR1)
+        self._call_shim()
 
     def ask_for_place(self, by: int, left_s: float) -> bool:
         """Ask the run to make place for the job *by* in *left_s*: its shim, and whoever in the job reads the file.
@@ -233,17 +222,21 @@ class RunDir:
             "deadline": time.time() + left_s,
             "until_s": time.monotonic() + left_s,
         }
-        self._put(NOTICE, json.dumps(plain))
+        put(notice, json.dumps(plain))
         self._not_after_settlement(NOTICE)
+        self._call_shim()
+        return True
+
+    def _call_shim(self) -> None:
+        """Have the shim look at its files now, if there is one."""
         shim = self.shim()
         if shim is not None:
             shim.send(signal.SIGUSR1)
-        return True
 
     def shim(self) -> ProcessIdentity | None:
         """Return the shim's identity, or None if it has not said yet, or somebody else has written over it."""
         with contextlib.suppress(Unreadable):
-            lines = (self._read("pid") or "").splitlines()
+            lines = (read(self.path / "pid") or "").splitlines()
             return ProcessIdentity.parse(lines[0]) if lines else None
         return None
 
@@ -254,20 +247,20 @@ class RunDir:
             Unreadable: somebody said so, but it makes no sense.
 
         """
-        plain = self._fields("exit")
+        plain = read_fields(self.path / "exit")
         return None if plain is None else Exit.of(plain)
 
     def start(self) -> str | None:
         """Return whether a spare became the job, or why not; None where there was none, or nobody said so."""
         with contextlib.suppress(Unreadable, OSError):
-            said = self._read("start")
+            said = read(self.path / "start")
             return None if said is None else in_one_line(said)
         return None
 
     def keep_meters(self, plain: Mapping[str, Any]) -> None:
         """Keep the figures so far, so that the peak is not lost with the worker that saw it."""
         if self.claimed:
-            self._put("meters", json.dumps(plain))
+            put(self.path / "meters", json.dumps(plain))
             self._not_after_settlement("meters")
 
     def meters(self) -> Fields:
@@ -277,7 +270,7 @@ class RunDir:
             Unreadable: they make no sense.
 
         """
-        return self._fields("meters") or Fields({}, "the figures of a run")
+        return read_fields(self.path / "meters") or Fields({}, "the figures of a run")
 
     def tell(self) -> None:
         """Note that the store was told the end: the files stay until the book has it, should the store lose it.
@@ -308,7 +301,7 @@ class RunDir:
             (self.path / "claim").unlink()
         with contextlib.suppress(OSError):
             for path in self.path.iterdir():
-                if _OURS.fullmatch(path.name):
+                if is_ours(path):
                     path.unlink(missing_ok=True)
         shutil.rmtree(self.path / "inside", ignore_errors=True)
         for links in (LIVE, TOLD):
@@ -320,45 +313,6 @@ class RunDir:
         if not self.claimed:
             with contextlib.suppress(OSError):
                 (self.path / name).unlink()
-
-    def _put(self, name: str, text: str) -> None:
-        temporary = self.path / f".{name}.{os.getpid()}.{threading.get_ident()}"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        try:
-            with os.fdopen(fd, "w", encoding="utf-8") as file:
-                file.write(text)  # not synced: after a power cut the shim is gone too, and a damaged file is noticed
-        except OSError:
-            temporary.unlink(missing_ok=True)
-            raise
-        temporary.replace(self.path / name)
-
-    def _read(self, name: str) -> str | None:
-        """Return what is in a file, or None if there is no such file.
-
-        Raises:
-            OSError: it is there, perhaps, and cannot be read now. That is not the same: an ``exit`` that is not there
-                means a lost run.
-            Unreadable: something is there that no worker and no shim has put there.
-
-        """
-        try:
-            return read_small(self.path / name).decode("utf-8", errors="replace")
-        except OSError as error:
-            if error.errno in _NO_FILE_OF_OURS:
-                raise Unreadable(f"{name} cannot be read: {error.strerror}") from error
-            if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
-                raise
-            return None
-
-    def _fields(self, name: str) -> Fields | None:
-        """Return what a file holds, or None if there is no such file.
-
-        Raises:
-            Unreadable: it is no JSON object.
-
-        """
-        text = self._read(name)
-        return None if text is None else loaded(text, f"the file {name} of the run")
 
 
 def _make(path: Path) -> None:
