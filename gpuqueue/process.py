@@ -13,7 +13,7 @@ import select
 import shutil
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -53,13 +53,17 @@ def age_s(pid: int) -> float | None:
     return uptime_s - ticks / os.sysconf("SC_CLK_TCK")
 
 
+def each_process() -> Iterator[Path]:
+    """Yield the directory below /proc of each process that we see, named by its pid; any may be gone by then."""
+    return (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
 def of_ours_with(words: str) -> list[int]:
     """Return the pids of this account's processes whose command line has *words* in it."""
     found = []
-    for entry in Path("/proc").iterdir():
+    for entry in each_process():
         try:
-            ours = entry.name.isdigit() and entry.stat().st_uid == os.getuid()
-            if ours and os.fsencode(words) in (entry / "cmdline").read_bytes():
+            if entry.stat().st_uid == os.getuid() and os.fsencode(words) in (entry / "cmdline").read_bytes():
                 found.append(int(entry.name))
         except OSError:
             continue  # it has ended meanwhile
@@ -85,13 +89,17 @@ def is_locked(path: Path) -> bool:
         inode = str(path.stat().st_ino)
         locks = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
     except OSError:
-        return _try_locked(path)
+        return is_locked_anywhere(path)
     if any(words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode for words in locks):
         return True
-    return has_own_pids() and _try_locked(path)
+    return has_own_pids() and is_locked_anywhere(path)
 
 
-def _try_locked(path: Path) -> bool:
+def is_locked_anywhere(path: Path) -> bool:
+    """Return whether somebody, in whatever container, holds a lock (flock) on *path*; False if there is no such file.
+
+    The lock is tried: whoever wants it in this moment may find it taken by us.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

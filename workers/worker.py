@@ -10,11 +10,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 from gpuqueue.clock import Clock
 from gpuqueue.device import Device
 from gpuqueue.errors import Refused, StoreNotOpen, Unreachable
+from gpuqueue.process import is_locked_anywhere
 from gpuqueue.queue.doorbell import Doorbell, Ring
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import MakePlace, Verdicts
@@ -147,11 +149,15 @@ class Worker:
         if self._claimer is not None:
             self._claimer.loop()
 
+    def _lock_of(self, uuid: str) -> Path:
+        """Return the file that whoever serves the device *uuid* holds a lock on."""
+        return self.settings.state_dir / "devices" / f"{uuid}.lock"
+
     def _lock_device(self) -> int:
-        directory = self.settings.state_dir / "devices"
+        lock = self._lock_of(self.device.uuid)
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            fd = os.open(directory / f"{self.device.uuid}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise unusable(self.settings.state_dir, error) from error
         deadline = time.monotonic() + TAKE_OVER_S
@@ -217,22 +223,8 @@ class Worker:
         here = sorted(self._backend.devices(), key=lambda device: device.index)
         if uuid == self.device.uuid or uuid in {device.uuid for device in here}:
             return uuid == self.device.uuid
-        return here[0].uuid == self.device.uuid and not self._is_served(uuid)
-
-    def _is_served(self, uuid: str) -> bool:
-        """Return whether some other worker with our state directory serves the device: another container may."""
-        try:
-            fd = os.open(self.settings.state_dir / "devices" / f"{uuid}.lock", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        else:
-            return False
-        finally:
-            os.close(fd)
+        # Some other worker with our state directory may serve it: in another container.
+        return here[0].uuid == self.device.uuid and not is_locked_anywhere(self._lock_of(uuid))
 
     def _give_up_orphans(self, verdicts: Verdicts) -> None:
         for lease in verdicts.others:

@@ -26,7 +26,7 @@ def test_a_lock_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, apar
 def test_looking_never_takes_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who wants it in this moment, with one try, must get it: a worker that did not would lose its job."""
     monkeypatch.setattr(process, "has_own_pids", lambda: False)
-    monkeypatch.setattr(process, "_try_locked", lambda _: pytest.fail("the lock was tried"))
+    monkeypatch.setattr(process, "is_locked_anywhere", lambda _: pytest.fail("the lock was tried"))
     path = tmp_path / "lock"
     with path.open("w") as file:
         assert not is_locked(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuqueue.finding import Finding, ok, problem
 from gpuqueue.frozen import dataclass
-from gpuqueue.process import ProcessIdentity, is_locked
+from gpuqueue.process import ProcessIdentity, each_process, is_locked
 from gpuqueue.settings import Settings
 from workers.environment import TOKEN
 
@@ -51,13 +51,11 @@ class _Carrier:
 
 def _carriers(runs: Path) -> Iterator[_Carrier]:
     """Yield the processes of the runs below *runs*, as far as we may look."""
-    for entry in list(os.scandir("/proc")):
-        if not entry.name.isdigit():
-            continue
+    for entry in each_process():
         try:
-            pairs = (word.partition(b"=") for word in Path(entry.path, "environ").read_bytes().split(b"\0"))
+            pairs = (word.partition(b"=") for word in (entry / "environ").read_bytes().split(b"\0"))
             found = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs if name in _MARKS}
-            words = Path(entry.path, "cmdline").read_bytes().replace(b"\0", b" ")
+            words = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
         except OSError:
             continue
         directory = Path(found.get(RUN_DIR, "/"))

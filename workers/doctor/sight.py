@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuqueue.finding import Findings, note, ok, unknown, warning
 from gpuqueue.frozen import dataclass
-from gpuqueue.process import has_own_pids
+from gpuqueue.process import each_process, has_own_pids
 from workers.doctor.cards import Seen
 
 PID_HOST = "docker run --pid=host, or pid: host in compose: else no job has a peak, and all memory is a stranger's"
@@ -73,15 +73,13 @@ def _hides(mounts: Path) -> bool:
 
 def _rivals(uuids: set[str], state_dir: Path) -> Iterator[Rival]:
     """Yield the workers that serve one of *uuids* and do not hold our lock on it."""
-    for entry in list(os.scandir("/proc")):
-        if not entry.name.isdigit():
-            continue
+    for process in each_process():
         try:
-            words = Path(entry.path, "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
+            words = (process / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
             if "run" not in words or all(Path(word).name != "gpuqueue-worker" for word in words[:4]):
                 continue
-            for device in uuids & _served(Path(entry.path), words, state_dir):
-                yield Rival(pid=int(entry.name), user=_user(entry.stat().st_uid), device=device)
+            for device in uuids & _served(process, words, state_dir):
+                yield Rival(pid=int(process.name), user=_user(process.stat().st_uid), device=device)
         except OSError:
             continue  # it has ended meanwhile
 
