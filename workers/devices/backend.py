@@ -66,3 +66,19 @@ class DeviceBackend(Protocol):
             DeviceTrouble: one of the devices does not answer at all.
 
         """
+
+
+class Driverless:
+    """What devices without a driver answer: their memory is all that is known of them."""
+
+    def health(self, device: Device) -> Health:  # noqa: ARG002 - nothing is known of it
+        """Return that nothing is known."""
+        return Health()
+
+    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:  # noqa: ARG002 - nobody kept it
+        """Return that nothing was kept."""
+        return {}
+
+    def distance(self, a: Device, b: Device) -> int | None:  # noqa: ARG002 - nothing is known of it
+        """Return that nothing is known."""
+        return None

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from gpuqueue.device import Device, DeviceKind, Health, Reading
+from gpuqueue.device import Device, DeviceKind, Reading
 from gpuqueue.frozen import dataclass
+from workers.devices.backend import Driverless
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class CpuBackend:
+class CpuBackend(Driverless):
     """This host as one device, within the memory limit of the control group that the worker runs in."""
 
     def __init__(
@@ -43,18 +44,6 @@ class CpuBackend:
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:  # noqa: ARG002 - measured now, not at the look
         """Return the resident memory of those *pids* that live."""
         return sum(resident_bytes(pid) for pid in set(pids))
-
-    def health(self, device: Device) -> Health:  # noqa: ARG002 - nothing is known of it
-        """Return that nothing is known."""
-        return Health()
-
-    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:  # noqa: ARG002 - nobody kept it
-        """Return that nothing was kept."""
-        return {}
-
-    def distance(self, a: Device, b: Device) -> int | None:  # noqa: ARG002 - nothing is known of it
-        """Return that nothing is known."""
-        return None
 
     def _total_bytes(self) -> int:
         """Return the host's memory, or the smallest limit on it."""

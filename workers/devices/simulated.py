@@ -12,14 +12,14 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.device import Device, DeviceKind, Health, Reading
+from gpuqueue.device import Device, DeviceKind, Reading
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
 from gpuqueue.units import format_bytes, parse_bytes
-from workers.devices.backend import DeviceTrouble
+from workers.devices.backend import DeviceTrouble, Driverless
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
 PREFIX = "sim:"
 MAX_DEVICES = 64
@@ -61,7 +61,7 @@ def _sizes(text: str, part: str) -> list[int]:
     return [size_bytes] * count
 
 
-class SimulatedBackend:
+class SimulatedBackend(Driverless):
     """Devices that exist only here; their memory is really held by processes."""
 
     def __init__(self, host: str, spec: str) -> None:
@@ -112,18 +112,6 @@ class SimulatedBackend:
     def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
         """Return the bytes that the processes *pids* hold in *reading*."""
         return sum(reading.processes.get(pid) or 0 for pid in set(pids))
-
-    def health(self, device: Device) -> Health:  # noqa: ARG002 - nothing is known of it
-        """Return that nothing is known."""
-        return Health()
-
-    def accounted(self, device: Device, pids: Collection[int]) -> Mapping[int, int]:  # noqa: ARG002 - nobody kept it
-        """Return that nothing was kept."""
-        return {}
-
-    def distance(self, a: Device, b: Device) -> int | None:  # noqa: ARG002 - nothing is known of it
-        """Return that nothing is known."""
-        return None
 
     def _devices_of(self, identity: _Identity) -> frozenset[str] | None:
         """Return the devices that a process lists; looked up once in its life, but None while it waits for a job."""
