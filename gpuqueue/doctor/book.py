@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuqueue.address import without_password
 from gpuqueue.book.facts import BookFacts, book_facts
 from gpuqueue.book.trouble import silent
-from gpuqueue.doctor.state import FULL_BYTES, LOW_BYTES, free_bytes
+from gpuqueue.doctor.state import free_bytes, room
 from gpuqueue.errors import BookUnreachable
 from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.frozen import dataclass
@@ -100,11 +100,7 @@ def disk(facts: Facts) -> Findings:
     if facts.free_bytes is None:
         return ()
     seen = f"{format_bytes(facts.free_bytes)} free"
-    if facts.free_bytes < FULL_BYTES:
-        return problem(seen, "free some space: the history waits in the store's memory meanwhile")
-    if facts.free_bytes < LOW_BYTES:
-        return warning(seen, "free some space")
-    return ok(seen)
+    return room(seen, facts.free_bytes, full="the history waits in the store's memory meanwhile")
 
 
 def lost_jobs(facts: Facts) -> Findings:

@@ -205,6 +205,15 @@ def disk(facts: StateFacts) -> Findings:
     return ok(free)
 
 
+def room(seen: str, free_bytes: int, *, full: str) -> Findings:
+    """Judge what is free on the disk of something else: *seen* says how much, *full* what comes of a full one."""
+    if free_bytes < FULL_BYTES:
+        return problem(seen, f"free some space: {full}")
+    if free_bytes < LOW_BYTES:
+        return warning(seen, "free some space")
+    return ok(seen)
+
+
 def filesystem(facts: StateFacts) -> Findings:
     """Is it on this machine's own disk?"""
     kind = facts.filesystem or "of unknown kind"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuqueue.address import without_password
-from gpuqueue.doctor.state import FULL_BYTES, LOW_BYTES, free_bytes
+from gpuqueue.doctor.state import free_bytes, room
 from gpuqueue.embedded.allocator import loaded_by
 from gpuqueue.errors import StoreNotReady
 from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
@@ -199,11 +199,7 @@ def disk(facts: StoreFacts) -> Findings:
     if facts.free_bytes is None:
         return ()
     seen = f"{format_bytes(facts.free_bytes)} free in {facts.server.directory}"
-    if facts.free_bytes < FULL_BYTES:
-        return problem(seen, "free some space: a store that cannot write takes no job")
-    if facts.free_bytes < LOW_BYTES:
-        return warning(seen, "free some space")
-    return ok(seen)
+    return room(seen, facts.free_bytes, full="a store that cannot write takes no job")
 
 
 def clock(facts: StoreFacts) -> Findings:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterable
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, cast
 
 from gpuqueue.errors import Unreadable
@@ -96,8 +96,7 @@ def queue_facts(url: str, cursor: Cursor | None = None) -> QueueFacts:
         StoreNotReady: it answers, and says that it cannot serve.
 
     """
-    queue, client = JobQueue(url), connect(url)
-    try:
+    with closing(JobQueue(url)) as queue, closing(connect(url)) as client:
         now_ms, epoch = queue.now_ms(), queue.epoch()
         read = cursor.last_id if cursor is not None and cursor.epoch == epoch else None
         with translated(url):
@@ -135,9 +134,6 @@ def queue_facts(url: str, cursor: Cursor | None = None) -> QueueFacts:
             overdue_since_ms=int(overdue[0][1]) if overdue else None,
             devices=tuple(_devices(queue, client)),
         )
-    finally:
-        queue.close()
-        client.close()
 
 
 def _ms_of(event_id: str) -> int:
@@ -154,7 +150,7 @@ def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
         facts = cast("dict[str, str]", client.hgetall(keys.FACTS))
     for status in statuses:
         version = clock_ahead_s = None
-        with contextlib.suppress(Unreadable):  # told in another way by another version: then it is not known
+        with suppress(Unreadable):  # told in another way by another version: then it is not known
             told = loaded(facts.get(status.device.uuid), "a device")
             version, clock_ahead_s = told.text_or_none("version"), told.number_or_none("clock_ahead_s")
         yield DeviceFacts(status=status, version=version, clock_ahead_s=clock_ahead_s)
@@ -168,17 +164,13 @@ def standings(url: str, job_ids: Iterable[int]) -> dict[int, Standing] | None:
         StoreNotReady: it answers, and says that it cannot serve.
 
     """
-    client = connect(url)
-    try:
-        with translated(url):
-            wanted = list(job_ids)
-            pipe = client.pipeline(transaction=True)
-            pipe.exists(keys.EPOCH)
-            for job_id in wanted:
-                pipe.hmget(keys.job(job_id), "st", "tok")
-            opened, *answers = pipe.execute()
-    finally:
-        client.close()
+    wanted = list(job_ids)
+    with closing(connect(url)) as client, translated(url):
+        pipe = client.pipeline(transaction=True)
+        pipe.exists(keys.EPOCH)
+        for job_id in wanted:
+            pipe.hmget(keys.job(job_id), "st", "tok")
+        opened, *answers = pipe.execute()
     if not opened:
         return None
     known = zip(wanted, answers, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuqueue.frozen import dataclass
@@ -56,34 +57,30 @@ def server_facts(url: str, now_s: Callable[[], float] = time.time) -> ServerFact
         StoreNotReady: it answers, and says that it cannot serve.
 
     """
-    client = connect(url)
-    try:
-        with translated(url):
-            info = client.info()
-            before_s = now_s()
-            seconds, micros = client.time()
-            after_s = now_s()
-            return ServerFacts(
-                product=_product(info),
-                compatible=_version(info.get("redis_version")),
-                loading=bool(info.get("loading")),
-                replica=info.get("role") == "slave",
-                append_only=None if "aof_enabled" not in info else bool(info["aof_enabled"]),
-                fsync=_config(client, "appendfsync"),
-                policy=info.get("maxmemory_policy"),
-                limit_bytes=info.get("maxmemory") or None,
-                used_bytes=info.get("used_memory"),
-                system_bytes=info.get("total_system_memory"),
-                evicted=int(info.get("evicted_keys", 0)),
-                allocator=info.get("mem_allocator"),
-                pid=info.get("process_id"),
-                failed_writes=tuple(words for name, words in _FAILURES.items() if info.get(name, "ok") != "ok"),
-                directory=_config(client, "dir"),
-                clock_ahead_s=seconds + micros / 1e6 - (before_s + after_s) / 2,
-                clock_error_s=(after_s - before_s) / 2,
-            )
-    finally:
-        client.close()
+    with closing(connect(url)) as client, translated(url):
+        info = client.info()
+        before_s = now_s()
+        seconds, micros = client.time()
+        after_s = now_s()
+        return ServerFacts(
+            product=_product(info),
+            compatible=_version(info.get("redis_version")),
+            loading=bool(info.get("loading")),
+            replica=info.get("role") == "slave",
+            append_only=None if "aof_enabled" not in info else bool(info["aof_enabled"]),
+            fsync=_config(client, "appendfsync"),
+            policy=info.get("maxmemory_policy"),
+            limit_bytes=info.get("maxmemory") or None,
+            used_bytes=info.get("used_memory"),
+            system_bytes=info.get("total_system_memory"),
+            evicted=int(info.get("evicted_keys", 0)),
+            allocator=info.get("mem_allocator"),
+            pid=info.get("process_id"),
+            failed_writes=tuple(words for name, words in _FAILURES.items() if info.get(name, "ok") != "ok"),
+            directory=_config(client, "dir"),
+            clock_ahead_s=seconds + micros / 1e6 - (before_s + after_s) / 2,
+            clock_error_s=(after_s - before_s) / 2,
+        )
 
 
 #: Fields of INFO that are ``ok`` or not, and what has failed then.
