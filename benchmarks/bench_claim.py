@@ -18,16 +18,17 @@ import argparse
 import os
 import random
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import redis
 
+from benchmarks.measure.command import beside_click
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
-from benchmarks.measure.rounds import alternate_timed, medians, timed
+from benchmarks.measure.rounds import timed
 from benchmarks.measure.table import tell
 from gpuqueue.codec import encode_spec
 from gpuqueue.device import Device, DeviceKind
@@ -130,13 +131,7 @@ def _looks(size: int, store: Store) -> Iterator[Figure]:
         "GPUQUEUE_STATE_DIR": str(store.settings.state_dir),
         "GPUQUEUE_CONFIG": os.devnull,
     }
-    acts: dict[str, Callable[[], object]] = {
-        "ours": lambda: quiet([GPUQUEUE, "queue"], environ),
-        "floor": lambda: quiet([sys.executable, "-c", "import click"]),
-    }
-    found = medians(alternate_timed(5, acts))
-    floor = Floor(name='python -c "import click"', value=found["floor"] * 1e3)
-    yield Figure(name=f"queue.{size}.process", value=found["ours"] * 1e3, unit="ms", floor=floor, rounds=5)
+    yield beside_click(f"queue.{size}.process", [GPUQUEUE, "queue"], partial(quiet, environ=environ))
     page_s = statistics.median(timed(lambda: store.queue.page(limit=1000)) for _ in range(5))
     yield Figure(name=f"queue.{size}.page", value=page_s * 1e3, unit="ms", rounds=5)
 

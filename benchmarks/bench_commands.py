@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
+from benchmarks.measure.command import CLICK, IMPORT_CLICK
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.place import GPUQUEUE, Machine, private_machine, quiet
 from benchmarks.measure.rounds import alternate, medians, timed
@@ -24,8 +25,8 @@ from benchmarks.measure.table import tell
 from gpuqueue.cli.main import COMMANDS
 
 ROUNDS, QUICK_ROUNDS = 15, 3
-PYTHON, CLICK = "python -c pass", 'python -c "import click"'
-FLOORS = {PYTHON: [sys.executable, "-c", "pass"], CLICK: [sys.executable, "-c", "import click"]}
+PYTHON = "python -c pass"
+FLOORS = {PYTHON: (sys.executable, "-c", "pass"), CLICK: IMPORT_CLICK}
 HELP = ("--help",)
 #: What stands behind a command. ENDED is a job that has ended, HELD one that is held, WAITING one that waits.
 WORDS = {

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -21,9 +20,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.made_history import NOW, SPAN, fill
+from benchmarks.measure.command import beside_click
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.place import GPUQUEUE, postgres, quiet
-from benchmarks.measure.rounds import alternate_timed, medians, timed
+from benchmarks.measure.rounds import timed
 from benchmarks.measure.table import tell
 from gpuqueue.book import filters, migrate
 from gpuqueue.book.book import Book
@@ -162,13 +162,7 @@ def _process(label: str, url: str) -> Figure:
     with tempfile.TemporaryDirectory(prefix="gq-bench-") as state:
         environ = {**os.environ, "GPUQUEUE_STATE_DIR": state, "GPUQUEUE_CONFIG": os.devnull}
         environ["GPUQUEUE_DATABASE_URL"] = url
-        acts: dict[str, Callable[[], object]] = {
-            "ours": lambda: quiet([GPUQUEUE, "history"], environ),
-            "floor": lambda: quiet([sys.executable, "-c", "import click"]),
-        }
-        found = medians(alternate_timed(5, acts))
-    floor = Floor(name='python -c "import click"', value=found["floor"] * 1e3)
-    return Figure(name=f"history.{label}.process", value=found["ours"] * 1e3, unit="ms", floor=floor, rounds=5)
+        return beside_click(f"history.{label}.process", [GPUQUEUE, "history"], partial(quiet, environ=environ))
 
 
 def _slug(text: str) -> str:

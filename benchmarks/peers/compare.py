@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import psutil
 
+from benchmarks.measure.command import beside_click
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.place import ROOT
-from benchmarks.measure.rounds import alternate_timed, medians, timed, until
+from benchmarks.measure.rounds import timed, until
 from benchmarks.peers.crew import PATIENCE_S, alive
 from benchmarks.peers.known import PEERS
 from benchmarks.peers.peer import NotInstalled, Peer, Submitter
@@ -108,14 +108,8 @@ def within(seconds: float, most: int, one_takes_s: float) -> int:
 def _submit(peer: Peer, rounds: int) -> Figure | Absent:
     if not peer.command:
         return Absent(name=f"peers.{peer.name}.submit", why="it has no command that submits")
-    acts: dict[str, Callable[[], object]] = {
-        "ours": partial(_quiet, peer.command, peer),
-        "floor": partial(_quiet, [sys.executable, "-c", "import click"], peer),
-    }
-    found = medians(alternate_timed(max(3, rounds // 3), acts))
-    floor = Floor(name='python -c "import click"', value=found["floor"] * 1e3)
-    value = found["ours"] * 1e3
-    return Figure(name=f"peers.{peer.name}.submit", value=value, unit="ms", floor=floor, rounds=max(3, rounds // 3))
+    run = partial(_quiet, peer=peer)
+    return beside_click(f"peers.{peer.name}.submit", peer.command, run, rounds=max(3, rounds // 3))
 
 
 def _quiet(words: Sequence[str], peer: Peer) -> None:
