@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,31 +188,30 @@ class Settings:
             faults.append(error)
         values, origins = _read_values(environ, from_file, faults)
         found = cls(**_with_defaults(values, faults), origins={name: origins.get(name, "default") for name in READERS})
-        if found.lease_s < BEATS_IN_A_LEASE * found.beat_s:
-            faults.append(
-                BadRequest(
-                    f"a lease of {found.lease_s:g} s is too short for a beat every {found.beat_s:g} s, jobs would be "
-                    f"lost: give it at least {BEATS_IN_A_LEASE * found.beat_s:g} s"
-                )
+        return found, (*faults, *found._unfitting())
+
+    def _unfitting(self) -> Iterator[BadRequest]:
+        """Yield what is wrong with values that could be read: they do not go together, or are written wrongly."""
+        shortest_s = BEATS_IN_A_LEASE * self.beat_s
+        if self.lease_s < shortest_s:
+            yield BadRequest(
+                f"a lease of {self.lease_s:g} s is too short for a beat every {self.beat_s:g} s, jobs would be "
+                f"lost: give it at least {shortest_s:g} s"
             )
+        if self.shares or self.groups:
+            yield from self._judged(lambda: sharing.Shares.parse(self.shares, self.groups), "shares", "groups")
+        if self.limits or self.pool_limits:
+            yield from self._judged(self.site_limits, "limits", "pool_limits")
+        if self.preempt:
+            yield from self._judged(lambda: preemption.parse_preempt(self.preempt), "preempt")
+
+    def _judged(self, judge: Callable[[], object], *names: str) -> Iterator[BadRequest]:
+        """Yield what *judge* refuses, with where those of its settings *names* come from that are given."""
         try:
-            if found.shares or found.groups:
-                sharing.Shares.parse(found.shares, found.groups)
+            judge()
         except BadRequest as error:
-            given = [f"{name} ({origins[name]})" for name in ("shares", "groups") if name in origins]
-            faults.append(BadRequest(f"setting {' and '.join(given)}: {error}"))
-        try:
-            if found.limits or found.pool_limits:
-                found.site_limits()
-        except BadRequest as error:
-            given = [f"{name} ({origins[name]})" for name in ("limits", "pool_limits") if name in origins]
-            faults.append(BadRequest(f"setting {' and '.join(given)}: {error}"))
-        try:
-            if found.preempt:
-                preemption.parse_preempt(found.preempt)
-        except BadRequest as error:
-            faults.append(BadRequest(f"setting preempt ({origins['preempt']}): {error}"))
-        return found, tuple(faults)
+            given = [f"{name} ({self.origins[name]})" for name in names if self.origins[name] != "default"]
+            yield BadRequest(f"setting {' and '.join(given)}: {error}")
 
     def site_limits(self) -> Limits:
         """Return what is limited here, and for whom.
