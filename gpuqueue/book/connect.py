@@ -180,15 +180,10 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
             return
         path = Path(str(cargs[0]))
         try:
-            if not make:
-                if not path.exists():
-                    raise absent(url)
-                return
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if not path.exists():
-                # Never open one that is there: closing it again would drop the locks that SQLite holds for us.
-                with suppress(FileExistsError):
-                    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+            if make:
+                _make(path)
+            elif not path.exists():
+                raise absent(url)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise BookUnreachable(f"the book at {shown(url)} cannot be made: {why}") from error
@@ -212,6 +207,20 @@ def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
 
     _keep_to_the_path(engine)
     return engine
+
+
+def _make(path: Path) -> None:
+    """Make the file of a database where there is none.
+
+    Raises:
+        OSError: it cannot be made.
+
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        # Never open one that is there: closing it again would drop the locks that SQLite holds for us.
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
 
 def _keep_to_the_path(engine: sa.Engine) -> None:
