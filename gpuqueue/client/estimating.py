@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -69,12 +70,7 @@ class Estimating(Asking):
 
         directory = working_directory(checks.path_or_none("cwd", cwd))
         words = checks.words("args", args)
-        chosen = checks.path_or_none("python", python)
-        if not os.path.exists(directory / script):  # noqa: PTH110 - Path.exists fails on a name that is too long
-            raise BadRequest(f"no such file: {script} (in {directory}): name a script that is there")
-        _, _, interpreter = command_of(script, words, cwd=directory, python=chosen)
-        if interpreter is None:
-            raise BadRequest(f"{script} is no .py file: only a Python script can be estimated")
+        interpreter = _interpreter(script, words, directory, checks.path_or_none("python", python))
         if not 1 <= checks.count("steps", steps) <= MOST_STEPS:
             raise BadRequest(f"steps must be from 1 to {MOST_STEPS}, not {steps}")
         sizes = _sizes(batch_sizes)
@@ -83,10 +79,10 @@ class Estimating(Asking):
             raise BadRequest("the timeout must be above 0")
         found = Estimate(script=script, args=words)
         if history:
-            path = str(directory / script)
-            asked = Script(path=path, args=words, account=self.account)
+            asked = Script(path=str(directory / script), args=words, account=self.account)
             found = self._with_past(found, asked, needed=dry_run is False)
-        if dry_run is False or (dry_run is None and not sizes and found.past is not None and found.past.suffices):
+        answered = not sizes and found.past is not None and found.past.suffices
+        if dry_run is False or (dry_run is None and answered):
             return found
 
         def run(*more: str) -> DryRun:
@@ -105,12 +101,10 @@ class Estimating(Asking):
 
         counted = run()
         batches = tuple(Batch(size=size, dry_run=run(batch_option, str(size))) for size in sizes)
-        return Estimate(script=script, args=words, past=found.past, dry_run=counted, batches=batches, notes=found.notes)
+        return replace(found, dry_run=counted, batches=batches)
 
     def _with_past(self, estimate: Estimate, asked: Script, *, needed: bool) -> Estimate:
         """Return *estimate* with what the history says, or with why it says nothing."""
-        from dataclasses import replace  # noqa: PLC0415 - as above
-
         try:
             past = self._past(asked)
         except BookUnreachable as error:
@@ -132,6 +126,21 @@ class Estimating(Asking):
             return own
         anybodys = self.history(text=name, since=datetime.now(timezone.utc) - ANYBODYS, limit=ANYBODYS_JOBS)
         return past_of(asked, anybodys) or own
+
+
+def _interpreter(script: str, args: Sequence[str], directory: Path, python: str | None) -> str:
+    """Return the Python that runs *script*: *python*, or that of the active environment.
+
+    Raises:
+        BadRequest: there is no such script or interpreter, or it is no Python script.
+
+    """
+    if not os.path.exists(directory / script):  # noqa: PTH110 - Path.exists fails on a name that is too long
+        raise BadRequest(f"no such file: {script} (in {directory}): name a script that is there")
+    _, _, interpreter = command_of(script, args, cwd=directory, python=python)
+    if interpreter is None:
+        raise BadRequest(f"{script} is no .py file: only a Python script can be estimated")
+    return interpreter
 
 
 def _sizes(value: Sequence[int]) -> tuple[int, ...]:
