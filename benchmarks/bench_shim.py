@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 import select
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,9 @@ import time
 from itertools import count
 from pathlib import Path
 
-from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.figure import Measured
+from benchmarks.measure.moments import beside
+from benchmarks.measure.rounds import alternate
 from benchmarks.measure.table import tell
 from gpuqueue.run import RunDevice
 from workers import shim
@@ -109,14 +110,10 @@ def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
         ways = Ways(Path(place))
         acts = {"plain": ways.plain, "forked": ways.forked, "interpreter": ways.interpreter}
         try:
-            turns = [{name: act() for name, act in acts.items()} for _ in range(rounds)]
+            found = alternate(rounds, acts)
         finally:
             ways.shims.close()
-    for name in ("forked", "interpreter"):
-        for place_in, moment in enumerate(MOMENTS):
-            ours, plain = (statistics.median(turn[way][place_in] for turn in turns) * 1e3 for way in (name, "plain"))
-            floor = Floor(name="a plain spawn", value=plain)
-            yield Figure(name=f"shim.{name}.{moment}", value=ours, unit="ms", floor=floor, rounds=rounds)
+    yield from beside("plain", found, MOMENTS, called="a plain spawn", group="shim")
 
 
 def main() -> None:

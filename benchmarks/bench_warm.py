@@ -20,8 +20,10 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.measure.figure import Absent, Figure, Floor, Measured
+from benchmarks.measure.figure import Absent, Figure, Measured
+from benchmarks.measure.moments import beside
 from benchmarks.measure.place import private_machine
+from benchmarks.measure.rounds import alternate
 from benchmarks.measure.table import tell
 from gpuqueue.client import Client
 
@@ -131,12 +133,8 @@ def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
         ways = Ways(machine.client, machine.place)
         ways.prepare()
         acts = {"by hand": ways.by_hand, "cold": ways.cold, "warm": ways.warm}
-        turns = [{name: act() for name, act in acts.items()} for _ in range(rounds)]
-    for name in ("cold", "warm"):
-        for place, moment in enumerate(MOMENTS):
-            ours, by_hand = (statistics.median(turn[way][place] for turn in turns) * 1e3 for way in (name, "by hand"))
-            floor = Floor(name="python train.py", value=by_hand)
-            yield Figure(name=f"warm.{name}.{moment}", value=ours, unit="ms", floor=floor, rounds=rounds)
+        found = alternate(rounds, acts)
+    yield from beside("by hand", found, MOMENTS, called="python train.py", group="warm")
     yield Figure(name="warm.spare.memory", value=statistics.median(ways.spare_mib), unit="MiB", rounds=rounds)
     yield Figure(name="warm.spare.ready", value=statistics.median(ways.refills_s) * 1e3, unit="ms", rounds=rounds)
 

@@ -18,9 +18,9 @@ def timed(act: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def alternate(rounds: int, acts: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+def alternate(rounds: int, acts: Mapping[str, Callable[[], T]]) -> dict[str, list[T]]:
     """Return what each act returned in each round. Each round has all of them once, in turn."""
-    found: dict[str, list[float]] = {name: [] for name in acts}
+    found: dict[str, list[T]] = {name: [] for name in acts}
     for _ in range(rounds):
         for name, act in acts.items():
             found[name].append(act())
