@@ -75,6 +75,7 @@ def test_a_device_whose_host_has_no_room_takes_no_job_and_says_why(site: Site) -
         until(lambda: NO_ROOM in trouble(site), what="the device says why")
         assert f"closed: no run can begin: {NO_ROOM}" in site.cli("gpus").stdout
         assert (JobState.QUEUED, 0, 0) == (site.client.get(job.id).state, *_counts(site, job.id))
+        until(lambda: site.queue.backlog() == (0, None), what="a history that has what happened")
         before = len(site.client.story(job.id))
         for _ in range(2):  # it tries again, and that costs the job nothing
             last = disk.stat().st_mtime_ns
