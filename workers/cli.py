@@ -63,10 +63,12 @@ def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> No
 def record(parent: int | None) -> None:
     """Write the history down, take back what no worker answers for, and tell people of the ends of their jobs."""
     from gpuqueue.book.book import Book  # noqa: PLC0415 - only here
+    from gpuqueue.queue.scripts import load_all  # noqa: PLC0415 - only here
     from workers.reaper import Reaper  # noqa: PLC0415 - only here
     from workers.recorder import Recorder  # noqa: PLC0415 - only here
     from workers.sender import Sender  # noqa: PLC0415 - only here
 
+    load_all()
     settings = Settings.load()
     stopping = _stop_signal(parent)
     reaper = Reaper(settings, JobQueue(settings.redis_url), SystemClock())
