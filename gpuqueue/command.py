@@ -26,6 +26,8 @@ INTERRUPTED, READER_GONE = 130, 141
 _READER_HAS_GONE = "PacifyFlushWrapper"
 #: Exit code of a mistake that only the operating system knows.
 FAILED = 1
+#: Characters that are quoted of a word that an option does not take.
+MOST_TYPED = 60
 #: Mistakes at writing; where a file of ours is written, its name is told.
 _OF_THE_OUTPUT = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -113,10 +115,35 @@ def _in_words(error: click.ClickException, asked_for: str) -> str:
     if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
         error.show()
         return f"name a command: see {asked_for} --help"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        choice = _not_taken(error.message, error.param)
+        if choice is not None:
+            return choice
     words = " ".join(error.format_message().split())  # click breaks lines, and we have one
     if not isinstance(error, click.UsageError):
         return words
     return f"{sentence(words)} See {error.ctx.command_path if error.ctx else asked_for} --help"
+
+
+def _not_taken(message: str, param: click.Parameter) -> str | None:
+    """Return what to say of a word that is none of a parameter's choices, or no such number; None: of neither.
+
+    Here for every command: what was typed stands in click's *message* alone.
+    """
+    typed, _, rest = message.rpartition(" is not ")
+    if not rest:
+        return None
+    typed = typed if len(typed) <= MOST_TYPED else f"{typed[: MOST_TYPED - 1]}…"
+    name = max(param.opts, key=len) if isinstance(param, click.Option) else param.human_readable_name
+    if isinstance(param.type, click.Choice):
+        *most, last = map(str, param.type.choices)
+        return f"{name}: {typed} cannot be: say {' or '.join(filter(None, (', '.join(most), last)))}"
+    if isinstance(param.type, (click.types.IntParamType, click.types.FloatParamType)):
+        noun = "a number" if isinstance(param.type, click.types.FloatParamType) else "a whole number"
+        least, most_of_all = (getattr(param.type, bound, None) for bound in ("min", "max"))
+        bounds = ", such as 2" if least is None or most_of_all is None else f" from {least} to {most_of_all}"
+        return f"{name}: {typed} cannot be: give {noun}{bounds}"
+    return None
 
 
 def _open_what_is_closed() -> None:

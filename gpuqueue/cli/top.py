@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 
 import click
@@ -38,6 +39,8 @@ def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None
       gpuqueue top
       gpuqueue top --once | head
     """  # noqa: D301 - \b is click's mark for lines to keep
+    if math.isnan(interval):  # which no range keeps out
+        raise BadRequest("--interval: nan cannot be: give a number from 0.2 to 3600")
     with Client() as client:
         if as_json:
             click.echo(json.dumps(snapshot_to_plain(take(client, user=user)), indent=2))

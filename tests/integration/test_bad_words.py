@@ -4,6 +4,7 @@ import json
 import os
 from pathlib import Path
 
+import click
 import odd
 import pytest
 from factories import make_spec, must_claim
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from spoken import documented, harmless, speak
 
-from gpuqueue.cli.main import COMMANDS
+from gpuqueue.cli.main import COMMANDS, commands
 from gpuqueue.errors import StoreUnreachable
 from gpuqueue.queue.jobqueue import JobQueue
 
@@ -145,6 +146,28 @@ def test_a_mistake_is_one_line_that_a_terminal_survives(typed: list[str], code: 
     assert line in said.stderr.replace("\\x07", "\ufffd")
     assert harmless(said.stderr)
     assert len(said.stderr) < 2100
+
+
+def _of_choice() -> list[tuple[str, str]]:
+    """Return each command's options that take one of some words, or a number."""
+    kinds = (click.Choice, click.types.IntParamType, click.types.FloatParamType)
+    return [
+        (name, option.opts[-1])
+        for name in COMMANDS
+        for option in (commands.get_command(click.Context(commands), name) or commands).params
+        if isinstance(option, click.Option) and isinstance(option.type, kinds)
+    ]
+
+
+@pytest.mark.parametrize(("command", "option"), _of_choice())
+@pytest.mark.usefixtures("here")
+def test_what_an_option_does_not_take_is_told_alike_everywhere(command: str, option: str) -> None:
+    """``history --limit abc`` had click's words: ``Invalid value for '--limit': … is not a valid integer range``."""
+    said = speak([command, option, "a is not b"])
+
+    assert (2, b"") == (said.code, said.stdout)
+    assert said.stderr.startswith(f"gpuqueue: {option}: 'a is not b' cannot be: "), said.stderr
+    assert " say " in said.stderr or " give a " in said.stderr
 
 
 def test_a_terminal_that_knows_few_characters_is_no_mistake(here: JobQueue) -> None:
