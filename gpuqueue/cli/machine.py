@@ -35,7 +35,7 @@ from gpuqueue.words import plain, short
 @click.option(
     "--devices",
     metavar="SPEC",
-    help="auto, gpu, cpu, or simulated ones such as sim:4x24G; gpu,cpu serves both.",
+    help="auto, gpu, cpu, or simulated ones such as sim:4x24G or sim:1x8G+1x16G; gpu,cpu serves both.",
     shell_complete=listed(one_of(("auto", "gpu", "cpu"))),
 )
 @click.option("--foreground", is_flag=True, help="Stay here until SIGTERM or Ctrl-C, for systemd and containers.")
@@ -46,6 +46,7 @@ def up(devices: str | None, *, foreground: bool) -> None:
     Examples:
       gpuqueue up
       gpuqueue up --devices sim:2x24G              to try things out without a GPU
+      gpuqueue up --devices sim:1x8G+1x16G         the same, of two kinds
       gpuqueue up --foreground                     for systemd and containers
     """  # noqa: D301 - \b is click's mark for lines to keep
     if devices is not None and not devices.strip():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -55,6 +56,21 @@ def test_simulated_devices_are_read_as_written(text: str, sizes: list[int]) -> N
 def test_nonsense_is_refused(text: str) -> None:
     """What is no simulated device is refused with the text in the message."""
     with pytest.raises(BadRequest, match="sim:"):
+        parse_simulated(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("sim:1x8G,1x16G", "sim:1x8G+1x16G"),
+        ("sim:8G, sim:2x16G", "sim:8G+2x16G"),
+        ("sim:8G,gpu", "sim:1x8G+1x16G"),
+        ("sim:8G,", "sim:1x8G+1x16G"),
+    ],
+)
+def test_whoever_writes_a_comma_between_kinds_is_told_what_to_type(text: str, meant: str) -> None:
+    """It is what `simulate --devices` takes; `up` said only that 8G,1x16G is not a size."""
+    with pytest.raises(BadRequest, match=re.escape(f"put a + between kinds, as in {meant}") + "$"):
         parse_simulated(text)
 
 

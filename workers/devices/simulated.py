@@ -40,10 +40,22 @@ def parse_simulated(text: str) -> list[int]:
         BadRequest: *text* is nothing like that, or asks for no device or too many.
 
     """
+    if "," in text:
+        raise BadRequest(f"{text!r} is no simulated device: put a + between kinds, as in {_by_plus(text)}")
     sizes = [size_bytes for part in text.removeprefix(PREFIX).split("+") for size_bytes in _sizes(text, part)]
     if len(sizes) > MAX_DEVICES:
         raise BadRequest(f"{text!r} asks for {len(sizes)} simulated devices: it must be 1 to {MAX_DEVICES}")
     return sizes
+
+
+def _by_plus(text: str) -> str:
+    """Return what *text* may have meant by its commas, which ``gpuqueue simulate`` has between kinds."""
+    meant = PREFIX + "+".join(part.strip().removeprefix(PREFIX) for part in text.split(","))
+    try:
+        parse_simulated(meant)
+    except BadRequest:
+        return "sim:1x8G+1x16G"
+    return meant
 
 
 def _sizes(text: str, part: str) -> list[int]:
