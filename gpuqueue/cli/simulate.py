@@ -15,7 +15,7 @@ import click
 from gpuqueue.cli import picture, render
 from gpuqueue.cli.completing import files
 from gpuqueue.cli.json_option import json_option
-from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.errors import BadRequest
 from gpuqueue.settings import Settings
 from gpuqueue.shares import Shares
 from gpuqueue.simulator import made, trace
@@ -140,16 +140,23 @@ def _read(file: str) -> Trace:
             return trace.read(lines, short(file, 60))
     except OSError as error:
         remedy = "name a trace that is there; gpuqueue simulate --example prints one"
-        raise GpuQueueError(f"cannot read {brief(file)}: {error.strerror}: {remedy}") from error
+        raise BadRequest(f"cannot read {brief(file)}: {error.strerror}: {remedy}") from error
 
 
 def _left_out(jobs: Trace, told: Comparison) -> list[str]:
     said = (
         (jobs.never_ran, "never ran"),
         (jobs.on_cpu, "ran on a CPU"),
-        (told.too_large, "fit no device of this site"),
+        (told.too_large, f"fit no device of this site{_in_line(told)}"),
     )
     return [f"{_counted(count, 'job')} left out: {why}" for count, why in said if count]
+
+
+def _in_line(told: Comparison) -> str:
+    line = told.too_large_line
+    if line is None:
+        return ""
+    return f" (line {line})" if told.too_large == 1 else f" (the first in line {line})"
 
 
 def _counted(count: int, what: str) -> str:

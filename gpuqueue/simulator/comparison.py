@@ -15,6 +15,7 @@ from gpuqueue.simulator.replay import Placement, Policy, replay
 from gpuqueue.simulator.rivals import Backfill, ExclusiveFifo, FirstFit
 from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
+from gpuqueue.units import format_bytes
 
 OURS = "ours"
 #: The rivals in the order of the table; docs/reference/json.md names them.
@@ -27,12 +28,16 @@ RIVALS: Mapping[str, Callable[[Site], Policy]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """What became of a trace under each policy. ``too_large`` jobs fit no device of the site and were left out."""
+    """What became of a trace under each policy. ``too_large`` jobs fit no device of the site and were left out.
+
+    The first of those stands in the line ``too_large_line``, None where there is none, or no file.
+    """
 
     outcomes: tuple[Outcome, ...]
     placements: Mapping[str, Sequence[Placement]] = field(repr=False)
     site: Site = field(repr=False)
     too_large: int
+    too_large_line: int | None = None
     took_s: float
 
 
@@ -45,8 +50,9 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
 
     """
     fitting = [request for request in requests if site.could_run(request)]
+    too_large = [request for request in requests if not site.could_run(request)]
     if not fitting:
-        raise BadRequest("no job of the trace fits these devices: give more or larger ones with --devices")
+        raise BadRequest(f"no job of the trace fits these devices{_such_as(too_large)}: give more or larger ones")
     with scratch_store() as url:
         ours = Ours(url, site, knobs, seed=seed)
         began_s = time.perf_counter()
@@ -63,6 +69,21 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
         ),
         placements=placements,
         site=site,
-        too_large=len(requests) - len(fitting),
+        too_large=len(too_large),
+        too_large_line=_line(too_large),
         took_s=took_s,
     )
+
+
+def _line(requests: Sequence[Request]) -> int | None:
+    """Return the first line of a file in which one of *requests* stands."""
+    return min((request.line for request in requests if request.line), default=None)
+
+
+def _such_as(requests: Sequence[Request]) -> str:
+    """Return what the least of *requests* asks for, to stand in a message."""
+    least = min(requests, key=lambda request: (request.gpus * request.mem_bytes, request.line), default=None)
+    if least is None or not least.line:
+        return ""
+    asked = f"{least.gpus}x{format_bytes(least.mem_bytes)}" if least.gpus > 1 else format_bytes(least.mem_bytes)
+    return f", not even the {asked} of line {least.line}"

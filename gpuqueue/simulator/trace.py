@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field, replace
 from datetime import datetime, timezone
 from typing import TypeVar
 
@@ -19,18 +19,22 @@ from gpuqueue.words import brief
 T = TypeVar("T")
 
 #: The columns of a trace of one's own, as it is written.
-COLUMNS = ("arrival_s", "user", "mem_bytes", "gpus", "duration_s", "time_limit_s", "level", "group", "name")
-#: Other names of a column: those in which people type units.
-_ALSO = {"mem_bytes": "mem", "duration_s": "duration", "time_limit_s": "time_limit"}
+COLUMNS = ("arrival_s", "user", "mem", "gpus", "duration_s", "time_limit_s", "level", "group", "name")
+#: Other names of a column: in those of the history are bytes and seconds, in the others people type units.
+_ALSO = {"mem": "mem_bytes", "duration_s": "duration", "time_limit_s": "time_limit"}
 _USER = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
 _NUMBER = re.compile(r"\d{1,16}(?:\.\d{1,9})?", re.ASCII)
+_SEE = "see gpuqueue simulate --example"
 #: Most jobs of a trace; and least time of a run: the clock of the queue counts milliseconds.
 MOST_JOBS, LEAST_S = 200_000, 0.001
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One job of a trace. ``duration_s`` is how long it takes if nobody ends it; memory is asked on each GPU."""
+    """One job of a trace. ``duration_s`` is how long it takes if nobody ends it; memory is asked on each GPU.
+
+    ``line`` is where it stands in the file, 0 for one that stands in none.
+    """
 
     number: int
     arrival_s: float
@@ -42,6 +46,7 @@ class Request:
     level: Level = Level.NORMAL
     group: str = ""
     name: str = ""
+    line: int = field(default=0, compare=False)
 
     @property
     def run_s(self) -> float:
@@ -86,7 +91,7 @@ def read(lines: Iterable[str], name: str) -> Trace:
         for cells in rows:
             if not any(map(str.strip, cells)):
                 continue
-            line = _Line(dict(zip(head, map(str.strip, cells), strict=False)), f"{name} line {rows.line_num}")
+            line = _Line(head, list(map(str.strip, cells)), name, rows.line_num)
             if line.is_history and not line.text("duration_s"):
                 never_ran += 1
             elif line.text("devices").startswith("cpu-"):
@@ -100,17 +105,20 @@ def read(lines: Iterable[str], name: str) -> Trace:
     except UnicodeDecodeError:
         raise BadRequest(f"{name} is no text in UTF-8") from None
     if not found:
-        raise BadRequest(f"{name} has no job that ran: see gpuqueue simulate --example")
+        left_out = f" that ran on a GPU: {never_ran} never ran, {on_cpu} did on a CPU" if never_ran or on_cpu else ""
+        raise BadRequest(f"{name} has no job{left_out or ' below its first line: ' + _SEE}")
     return Trace(requests=_from_zero(found), never_ran=never_ran, on_cpu=on_cpu)
 
 
 def _judge(head: list[str], name: str) -> None:
+    if not any(head):
+        raise BadRequest(f"{name} has nothing in its first line, which must name the columns: {_SEE}")
     has = {*head, *(column for column, other in _ALSO.items() if other in head)}
     if "submitted_at" in has:
         has.add("arrival_s")
-    missing = [column for column in ("arrival_s", "user", "mem_bytes", "duration_s") if column not in has]
+    missing = [column for column in ("arrival_s", "user", "mem", "duration_s") if column not in has]
     if missing:
-        raise BadRequest(f"{name} has no column {missing[0]}: its first line must name the columns, see --example")
+        raise BadRequest(f"{name} has no column {missing[0]}: its first line must name the columns, {_SEE}")
     twice = next((column for column in head if column and head.count(column) > 1), None)
     if twice:
         raise BadRequest(f"{name} has the column {brief(twice)} twice")
@@ -131,27 +139,36 @@ def _from_zero(found: list[Request]) -> tuple[Request, ...]:
 class _Line:
     """The cells of one line by column, and what to call them when they make no sense."""
 
-    def __init__(self, cells: Mapping[str, str], where: str) -> None:
-        self._cells = cells
-        self._where = where
+    def __init__(self, head: Sequence[str], cells: Sequence[str], name: str, number: int) -> None:
+        self._cells = dict(zip(head, cells, strict=False))
+        self._where = f"{name} line {number}"
+        self.number = number
+        if any(cells[len(head) :]):
+            raise BadRequest(f"{self._where} has {len(cells)} cells, and the first line names {len(head)} columns")
 
     @property
     def is_history(self) -> bool:
         return "submitted_at" in self._cells
 
+    def called(self, column: str) -> str:
+        """Return the name by which this file has the column."""
+        other = _ALSO.get(column, column)
+        return other if other in self._cells else column
+
     def text(self, column: str) -> str:
-        return self._cells.get(column) or self._cells.get(_ALSO.get(column, ""), "")
+        return self._cells.get(self.called(column), "")
 
     def read(self, column: str, reader: Callable[[str], T], default: T | None = None) -> T:
         text = self.text(column)
         if not text and default is not None:
             return default
+        where = f"{self._where}, column {self.called(column)}"
         if not text:
-            raise BadRequest(f"{self._where}, column {column}: nothing stands there")
+            raise BadRequest(f"{where}: nothing stands there")
         try:
             return reader(text)
         except BadRequest as error:
-            raise BadRequest(f"{self._where}, column {column}: {error}") from None
+            raise BadRequest(f"{where}: {error}") from None
 
 
 def _request(line: _Line, number: int) -> Request:
@@ -160,13 +177,14 @@ def _request(line: _Line, number: int) -> Request:
         number=number,
         arrival_s=arrival_s,
         user=line.read("user", _user),
-        mem_bytes=line.read("mem_bytes", _size),
+        mem_bytes=line.read("mem", _bytes if line.called("mem") == "mem_bytes" else _size),
         gpus=line.read("gpus", _gpus, 1),
         duration_s=max(LEAST_S, round(line.read("duration_s", _seconds), 3)),
         time_limit_s=line.read("time_limit_s", _limit) if line.text("time_limit_s") else None,
         level=line.read("level", _level, Level.NORMAL),
         group=line.read("group", _user) if line.text("group") else "",
         name=line.text("name"),
+        line=line.number,
     )
 
 
@@ -180,6 +198,8 @@ def _moment(text: str) -> float:
 
 def _seconds(text: str) -> float:
     """Return a bare number of seconds, as programs write it, or a duration as people do."""
+    if text.startswith("-"):
+        raise BadRequest(f"{brief(text)} is not a duration: negative ones make no sense")
     found = float(text) if _NUMBER.fullmatch(text) else parse_duration(text)
     if not math.isfinite(found) or found > MAX_S:
         raise BadRequest(f"{brief(text)} is longer than ten years")
@@ -194,6 +214,11 @@ def _limit(text: str) -> float:
 
 
 def _size(text: str) -> int:
+    """Return the bytes of a size as people write it: 6 without a unit would be six bytes."""
+    return _bytes(str(parse_bytes(text)))
+
+
+def _bytes(text: str) -> int:
     """Return bytes, rounded up to whole MiB: so jobs are matched with devices (:class:`gpuqueue.job.Shape`)."""
     size = int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else parse_bytes(text)
     if not 0 < size <= MAX_BYTES:
@@ -227,6 +252,6 @@ def write(requests: Iterable[Request]) -> Iterable[str]:
     yield ",".join(COLUMNS)
     for each in requests:
         limit = "" if each.time_limit_s is None else f"{each.time_limit_s:g}"
-        mem = f"{each.mem_bytes // GIB}G" if each.mem_bytes % GIB == 0 else str(each.mem_bytes)
+        mem = f"{each.mem_bytes // GIB}G" if each.mem_bytes % GIB == 0 else f"{-(-each.mem_bytes // MIB)}M"
         cells = (f"{each.arrival_s:.0f}", each.user, mem, str(each.gpus), f"{each.duration_s:.0f}")
         yield ",".join((*cells, limit, str(each.level), each.group, each.name))

@@ -81,7 +81,7 @@ MISTAKES = {
     "submit train.py three --mem 1G": (2, "(three). What belongs to the script goes after --."),
     "stats --plot lab.docx": (2, "name a file that ends in .png, .svg, .html"),
     "stats --plot /nowhere/lab.svg": (2, "name a file in a directory that you may write to"),
-    "simulate nowhere.csv --devices 24G": (1, "gpuqueue simulate --example prints one"),
+    "simulate nowhere.csv --devices 24G": (2, "gpuqueue simulate --example prints one"),
     # a job or a device that nobody knows, or that has gone on
     "show 99": (3, "see gpuqueue queue and gpuqueue history"),
     "show train.py": (2, "write 17, or of an array a member 17_2 or a part 17_5-9. See gpuqueue show --help"),

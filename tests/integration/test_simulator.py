@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 
 from gpuqueue.cli.main import commands
 from gpuqueue.embedded.scratch import scratch_store
-from gpuqueue.errors import StoreUnreachable
+from gpuqueue.errors import BadRequest, StoreUnreachable
 from gpuqueue.job import Level
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
@@ -352,7 +352,7 @@ def test_what_no_device_could_run_is_left_out_and_said() -> None:
 
     shown = command("-", "--devices", "24G", "--json", given=given)
 
-    assert shown.stderr == "1 job left out: fit no device of this site\n"
+    assert shown.stderr == "1 job left out: fit no device of this site (line 3)\n"
     told = json.loads(shown.stdout)
     assert (told["too_large"], told["jobs"]) == (1, 1)
 
@@ -413,7 +413,7 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
         (("-", "--devices", "24G", "--plot", "x.pdf"), "--plot cannot write"),
         (("-", "--devices", "99999999x24G"), "'99999999x24G' has 99999999 devices or more: at most 1024 can be"),
         (("-", "--devices", "24G/" * 1024 + "24G"), "has 1025 devices or more: at most 1024 can be"),
-        (("-", "--devices", "1G"), "no job of the trace fits these devices"),
+        (("-", "--devices", "1G"), "fits these devices, not even the 4G of line 7: give more or larger ones"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], said: str) -> None:
@@ -421,4 +421,5 @@ def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], sai
     shown = CliRunner().invoke(commands, ["simulate", *words], input=EXAMPLE)
 
     assert said in str(shown.exception)
+    assert isinstance(shown.exception, BadRequest)
     assert shown.stdout == ""
