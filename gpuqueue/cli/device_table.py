@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from gpuqueue.cli import fitting, render
 from gpuqueue.cli.drain import condition
-from gpuqueue.cli.fitting import NO_LIMIT, fit
+from gpuqueue.cli.fitted_table import table_of
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.units import format_bytes
 from gpuqueue.words import cells, plain, short
@@ -36,21 +36,6 @@ Column: TypeAlias = fitting.Column[Row]
 def device_table(found: Sequence[DeviceStatus], beat_s: float, width: int | None = None) -> str:
     """Return the devices as a table for a terminal so *wide*; None: for a pipe."""
     return table_of(COLUMNS, [Row(each, beat_s) for each in found], width)
-
-
-def table_of(columns: Sequence[Column], rows: Sequence[Row], width: int | None = None) -> str:
-    """Return *rows* as a table of *columns*: as :func:`device_table`."""
-    shown, widths = list(columns), {column.head: NO_LIMIT for column in columns}
-    if width is not None:
-        shown, widths = fit(columns, rows, width)
-    body = [[cell(column, row, widths[column.head]) for column in shown] for row in rows]
-    head = [short(column.head, widths[column.head]) for column in shown]
-    return render.table(head, body, right=[place for place, column in enumerate(shown) if column.right])
-
-
-def cell(column: Column, row: Row, width: int) -> str:
-    """Return what stands in *column* of *row*, in so many columns of a terminal."""
-    return short(column.cell(row, width), width)
 
 
 def few(names: Sequence[str], width: int, between: str = " ") -> str:

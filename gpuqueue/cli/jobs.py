@@ -103,7 +103,9 @@ def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
     if plot is not None:
         _plot(record, plot)
         return
-    click.echo(json.dumps(codec.record_to_plain(record), indent=2) if as_json else render.story(record, now))
+    click.echo(
+        json.dumps(codec.record_to_plain(record), indent=2) if as_json else render.story(record, now, terminal_width())
+    )
     if log is not None:
         _show_end(log, f"the end of its log (gpuqueue logs {job_id})")
         if record.job.spec.separate_stderr:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
 import click
 
-from gpuqueue.cli import render
+from gpuqueue.cli.fitted_table import table_of
+from gpuqueue.cli.fitting import Column, terminal_width
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.client.looking import Looking
 from gpuqueue.limits import EVERYBODY, Bound, LimitsInUse, PoolLimits
@@ -27,7 +27,7 @@ def limits(*, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Looking() as client:
         found = client.limits()
-    click.echo(json.dumps(limits_to_plain(found), indent=2) if as_json else _tables(found))
+    click.echo(json.dumps(limits_to_plain(found), indent=2) if as_json else _tables(found, terminal_width()))
 
 
 def limits_to_plain(found: LimitsInUse) -> dict[str, object]:
@@ -59,40 +59,46 @@ def _pool_plain(name: str, pool: PoolLimits) -> dict[str, object]:
     }
 
 
-def _tables(found: LimitsInUse) -> str:
-    tables = [_of_users(found.bounds)] if found.bounds else []
-    tables += [_of_pools(found.pools)] if found.pools else []
+def _tables(found: LimitsInUse, width: int | None = None) -> str:
+    tables = [table_of(OF_USERS, found.bounds, width)] if found.bounds else []
+    tables += [table_of(OF_POOLS, sorted(found.pools.items()), width)] if found.pools else []
     return (
         "\n\n".join(tables)
         or 'nothing is limited here: limits and pool_limits do that, such as limits = "ada: running_jobs=4"'
     )
 
 
-def _of_users(bounds: tuple[Bound, ...]) -> str:
-    rows = [
-        (
-            "everybody else" if bound.whose == EVERYBODY else plain(bound.whose),
-            str(bound.measure),
-            "-" if bound.used is None else bound.measure.shown(bound.used),
-            bound.measure.shown(bound.limit.most),
-            "is refused" if bound.limit.refuses else "waits",
-        )
-        for bound in bounds
-    ]
-    return render.table(("WHO", "LIMIT", "USED", "OF", "WHAT IS BEYOND"), rows, right=(2, 3))
+def _used(bound: Bound) -> str:
+    return "-" if bound.used is None else bound.measure.shown(bound.used)
 
 
-def _of_pools(pools: Mapping[str, PoolLimits]) -> str:
-    rows = [
-        (
-            "any other" if name == EVERYBODY else plain(name),
-            format_bytes(pool.default_mem_bytes),
-            format_bytes(pool.max_mem_bytes),
-            format_duration(pool.default_time_s),
-            format_duration(pool.max_time_s),
-            "-" if pool.max_gpus is None else str(pool.max_gpus),
-        )
-        for name, pool in sorted(pools.items())
-    ]
-    head = ("POOL", "MEM", "AT MOST", "TIME", "AT MOST", "GPUS AT MOST")
-    return render.table(head, rows, right=(1, 2, 3, 4, 5))
+def _pool(line: tuple[str, PoolLimits], _width: int) -> str:
+    return "any other" if line[0] == EVERYBODY else plain(line[0])
+
+
+def _gpus(line: tuple[str, PoolLimits], _width: int) -> str:
+    return "-" if line[1].max_gpus is None else str(line[1].max_gpus)
+
+
+#: From left to right.
+OF_USERS: tuple[Column[Bound], ...] = (
+    Column(
+        head="WHO",
+        cell=lambda bound, _: "everybody else" if bound.whose == EVERYBODY else plain(bound.whose),
+        least=8,
+        narrows=0,
+    ),
+    Column(head="LIMIT", cell=lambda bound, _: str(bound.measure)),
+    Column(head="USED", cell=lambda bound, _: _used(bound), right=True),
+    Column(head="OF", cell=lambda bound, _: bound.measure.shown(bound.limit.most), right=True),
+    Column(head="WHAT IS BEYOND", cell=lambda bound, _: "is refused" if bound.limit.refuses else "waits", keep=0),
+)
+#: What a job gets that says nothing gives way before what none may pass.
+OF_POOLS: tuple[Column[tuple[str, PoolLimits]], ...] = (
+    Column(head="POOL", cell=_pool, least=4, narrows=0),
+    Column(head="MEM", cell=lambda line, _: format_bytes(line[1].default_mem_bytes), right=True, keep=1),
+    Column(head="MOST MEM", cell=lambda line, _: format_bytes(line[1].max_mem_bytes), right=True),
+    Column(head="TIME", cell=lambda line, _: format_duration(line[1].default_time_s), right=True, keep=0),
+    Column(head="MOST TIME", cell=lambda line, _: format_duration(line[1].max_time_s), right=True),
+    Column(head="MOST GPUS", cell=_gpus, right=True),
+)

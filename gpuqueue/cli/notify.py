@@ -10,13 +10,22 @@ from typing import Any
 
 import click
 
-from gpuqueue.cli import render
+from gpuqueue.cli.fitted_table import table_of
+from gpuqueue.cli.fitting import Column, terminal_width
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.notice_options import targets
 from gpuqueue.client import Client
 from gpuqueue.command import say, sentence
 from gpuqueue.errors import BadRequest, GpuQueueError
 from gpuqueue.notice import MAIL, Notice, NoticeKind, masked
+from gpuqueue.words import plain
+
+#: From left to right, of what ``--json`` shows of a target.
+COLUMNS: tuple[Column[dict[str, Any]], ...] = (
+    Column(head="TARGET", cell=lambda row, _: plain(row["target"]), least=8, narrows=1),
+    Column(head="HOST", cell=lambda row, _: plain(row["host"]), least=8, narrows=0),
+    Column(head="SENDS", cell=lambda row, _: "yes" if row["sends"] else "no"),
+)
 
 
 @click.command()
@@ -46,8 +55,7 @@ def notify(to: str | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
-        lines = [(row["target"], row["host"], "yes" if row["sends"] else "no") for row in rows]
-        click.echo(render.table(("TARGET", "HOST", "SENDS"), lines))
+        click.echo(table_of(COLUMNS, rows, terminal_width()))
     else:
         click.echo("no targets: name some in the settings where the recorder runs (setting notify)")
     if senders and not any(each.schemes for each in senders):

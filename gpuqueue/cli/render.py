@@ -10,6 +10,7 @@ import click
 
 from gpuqueue.checkout import Checkout
 from gpuqueue.cli.arrays import story as array_story
+from gpuqueue.cli.fitting import TINY, hanging
 from gpuqueue.device import Activity, Device, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
 from gpuqueue.job import Job, JobSpec, JobState, WaitReason
 from gpuqueue.notice import Notice, NoticeKind
@@ -17,11 +18,13 @@ from gpuqueue.placement import Placement
 from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.told import Outcome, Told
 from gpuqueue.units import format_bytes, format_duration
-from gpuqueue.words import cells, plain, short
+from gpuqueue.words import cells, plain, short, wrapped
 
 if TYPE_CHECKING:
     from gpuqueue.cli.live import Live
 
+#: Columns before what a line of a story tells; and the labels of what somebody copies whole.
+_LABEL, _COPIED = 13, {"command", "directory", "log"}
 #: Colours by state, on a terminal that wants them.
 COLOURS = {
     JobState.RUNNING: "green",
@@ -156,8 +159,26 @@ def waits_for(job: Job, now: datetime) -> str:
     return words
 
 
-def story(record: Record, live: Live | None = None) -> str:
-    """Return all about one job; *live* is what is known of it now, if it runs."""
+def story(record: Record, live: Live | None = None, width: int | None = None) -> str:
+    """Return all about one job, for a terminal so *wide*; *live* is what is known of it now, if it runs.
+
+    What one copies (the command, a path) is left to the terminal to break. None: for a pipe, with every line whole.
+    """
+    return "\n".join(each for line in _story(record, live, width) for each in _under_its_label(line, width))
+
+
+def _under_its_label(line: str, width: int | None) -> list[str]:
+    """Return a *line* of a story, broken where a terminal so *wide* has no room for it."""
+    label, words = line[:_LABEL], line[_LABEL:]
+    if width is None or cells(click.unstyle(line)) <= width or label.strip() in _COPIED:
+        return [line]
+    if not label.startswith(" "):
+        return hanging(line, width)
+    first, *more = wrapped(words, max(TINY, width - _LABEL))
+    return [f"{label}{first}", *(" " * _LABEL + each for each in more)]
+
+
+def _story(record: Record, live: Live | None, width: int | None) -> list[str]:
     job, spec = record.job, record.job.spec
     never_began = job.state is JobState.CANCELLED and not job.attempt and job.spec.array is None
     why = job.because or waits_for(job, datetime.now(timezone.utc)) or ("before it started" if never_began else "")
@@ -189,11 +210,11 @@ def story(record: Record, live: Live | None = None) -> str:
         notes = [note for note in record.notes if note.attempt == run.attempt]
         lines += [
             "",
-            *_run_lines(run, job, live),
+            *_run_lines(run, job, live, width),
             *(f"  note       {when(note.at)} {plain(note.text)}" for note in notes),
         ]
     verdict = _verdict(record)
-    return "\n".join([*lines, "", f"memory: {verdict}"] if verdict else lines)
+    return [*lines, "", f"memory: {verdict}"] if verdict else lines
 
 
 def _note_lines(note: str | None) -> list[str]:
@@ -266,7 +287,7 @@ def _live_lines(job: Job, live: Live | None) -> list[str]:
     return lines
 
 
-def _run_lines(run: Run, job: Job, live: Live | None) -> list[str]:
+def _run_lines(run: Run, job: Job, live: Live | None, width: int | None) -> list[str]:
     goes_on = run.ending is None and run.attempt == job.attempt and job.state.is_active
     so_far = f"{format_duration(live.elapsed_s)} so far" if goes_on and live is not None else None
     lines = [
@@ -281,7 +302,7 @@ def _run_lines(run: Run, job: Job, live: Live | None) -> list[str]:
         promised = f"{label} {plain(device.name or device.uuid)}: lease {format_bytes(device.lease_bytes)}"
         peak = f"peak {format_bytes(device.peak.bytes)} ({_evidence(device.peak)})"
         lines.append(f"  device     {promised}, {'its peak is told at the end' if goes_on else peak}")
-        seen = (_activity(device.activity), memory_line(device, run.duration_s))
+        seen = (_activity(device.activity), memory_line(device, run.duration_s, width and width - _LABEL))
         lines += [f"             {words}" for words in seen if words]
     return lines
 
@@ -321,29 +342,33 @@ def _activity(activity: Activity) -> str:
 #: From nothing to all; the heights of a line of memory.
 BLOCKS = "▁▂▃▄▅▆▇█"
 LINE_WIDTH = 48
+#: The fewest blocks that tell anything.
+LEAST_BLOCKS = 8
 #: Looks at a run come at least so often, in seconds; what lies farther apart are not two looks in a row.
 LOOK_S = 1.5
 
 
-def memory_line(device: RunDevice, duration_s: float | None = None) -> str:
+def memory_line(device: RunDevice, duration_s: float | None = None, width: int | None = None) -> str:
     """Return how the run's memory went as a line of blocks, full height for its largest; empty without a timeline.
 
-    It is as long as the run was: blank where nobody looked, also at the end.
+    It is as long as the run was: blank where nobody looked, also at the end. All of it has *width* columns at most.
     """
     line = device.timeline
     if line is None or not any(line.bytes):
         return ""
     looked = _between_looks(line)
     steps = [*looked, *[None] * (int((duration_s or 0.0) / line.step_s) - len(looked))]
-    width = min(LINE_WIDTH, len(steps))
+    over = f" over {format_duration(len(steps) * line.step_s)}"
+    room = LINE_WIDTH if width is None else max(LEAST_BLOCKS, width - len(f"memory {over}"))
+    count = min(LINE_WIDTH, len(steps), room)
     largest = max(each for each in line.bytes if each is not None)
     blocks = []
-    for cell in range(width):
+    for cell in range(count):
         known = [
-            each for each in steps[cell * len(steps) // width : (cell + 1) * len(steps) // width] if each is not None
+            each for each in steps[cell * len(steps) // count : (cell + 1) * len(steps) // count] if each is not None
         ]
         blocks.append(BLOCKS[max(known) * (len(BLOCKS) - 1) // largest] if known else " ")
-    return f"memory {''.join(blocks)} over {format_duration(len(steps) * line.step_s)}"
+    return f"memory {''.join(blocks)}{over}"
 
 
 def _between_looks(line: Timeline) -> list[int | None]:

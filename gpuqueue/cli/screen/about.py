@@ -32,7 +32,7 @@ def told(client: Client, job_id: int, about: About, width: int | None = None) ->
             return click.unstyle(why.story(client.why(job_id), width))
         if about is About.STORY:
             record = client.show(job_id)
-            return click.unstyle(render.story(record, live.look(client, record.job)))
+            return click.unstyle(render.story(record, live.look(client, record.job), width))
         return "\n".join(log_lines(last_bytes(client.log_path(job_id), LOG_BYTES))) or "nothing was written yet"
     except GpuQueueError as error:
         return plain(str(error))

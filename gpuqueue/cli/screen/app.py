@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Footer, Static
 from textual.worker import get_current_worker
 
 from gpuqueue.cli import fitting, render
-from gpuqueue.cli.device_table import cell
+from gpuqueue.cli.fitted_table import cell
 from gpuqueue.cli.fitting import fit
 from gpuqueue.cli.queue_table import STATE, Column, Line, columns_for
 from gpuqueue.cli.screen import lines

@@ -10,6 +10,7 @@ from enum import Enum
 from gpuqueue.cli import device_table, queue_table, render
 from gpuqueue.cli.arrays import labels
 from gpuqueue.cli.device_table import Column, Row
+from gpuqueue.cli.fitted_table import table_of
 from gpuqueue.cli.queue_table import Line
 from gpuqueue.cli.screen.snapshot import Snapshot
 from gpuqueue.job import Job, Level
@@ -145,7 +146,7 @@ def as_text(snapshot: Snapshot, beat_s: float, user: str | None, width: int | No
     """Return one picture as plain text, for a terminal so *wide*; None: for a pipe, which gets all of it."""
     parts = [head_line(snapshot, Order.ID, user)]
     if snapshot.devices:
-        parts += [device_table.table_of(DEVICE_COLUMNS, device_rows(snapshot, beat_s), width), LEGEND]
+        parts += [table_of(DEVICE_COLUMNS, device_rows(snapshot, beat_s), width), LEGEND]
     if snapshot.jobs:
         parts += ["", queue_table.table_of(job_lines(snapshot, Order.ID), width)]
     return "\n".join(parts)
