@@ -153,8 +153,10 @@ class WaitReason(str, Enum):
     DEPENDENCY = "dependency"
     #: It may not start before its time.
     BEGIN = "begin"
-    #: Its last run ended badly, or asked for another; the next one may not start before its time.
+    #: Its last run ended badly; the next one may not start before its time.
     RETRY = "retry"
+    #: Its last run asked for another one (exit code 75), which may not start before its time. That is no failure.
+    REQUEUE = "requeue"
     #: As many members of the array are at it as were asked to be at once.
     ARRAY_LIMIT = "array_limit"
 

@@ -23,6 +23,8 @@ from gpuqueue.words import cells, plain, short, wrapped
 if TYPE_CHECKING:
     from gpuqueue.cli.live import Live
 
+#: Reasons of a job that waits for its time.
+_OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}
 #: Columns before what a line of a story tells; and the labels of what somebody copies whole.
 _LABEL, _COPIED = 13, {"command", "directory", "log"}
 #: Colours by state, on a terminal that wants them.
@@ -149,12 +151,17 @@ def peak_of(run: Run | None) -> str:
 
 
 def waits_for(job: Job, now: datetime) -> str:
-    """Return why a job waits, in a few words: ``memory``, ``job 12``, ``job 12 and 3 more``, ``retry in 40s``."""
+    """Return why a job waits, in a few words: ``memory``, ``job 12``, ``job 12 and 3 more``, ``retry in 40s``.
+
+    One whose run asked to be run again waits for no retry: ``again in 4.0s``.
+    """
     if job.reason is WaitReason.DEPENDENCY and job.awaits:
         more = len(job.awaits) - 1
         return f"job {job.awaits[0].job_id}" + (f" and {more} more" if more else "")
     words = str(job.reason).replace("_", " ") if job.reason else ""
-    if job.begins_at is not None and job.reason in {WaitReason.BEGIN, WaitReason.RETRY}:
+    if job.reason is WaitReason.REQUEUE:
+        words = "again"
+    if job.begins_at is not None and job.reason in _OF_ITS_TIME:
         words += f" in {format_duration(float(max(0, round((job.begins_at - now).total_seconds()))))}"
     return words
 

@@ -32,6 +32,8 @@ WORDS = {
     WaitReason.DEVICE: "for a device that serves it",
     WaitReason.SLOTS: "for a free slot on a device",
     WaitReason.DRAINED: "for a device that is not drained",
+    WaitReason.RETRY: "for its retry",
+    WaitReason.REQUEUE: "to be run again, as its last run asked",
     WaitReason.PAUSE: "for the queue, which was rebuilt",
     WaitReason.HELD: "for a person",
     WaitReason.LOST_TOO_OFTEN: "for a person",

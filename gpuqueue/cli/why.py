@@ -151,9 +151,17 @@ def _not_yet(found: Why) -> Iterator[str]:
         yield f"not before job {each.job_id} {ended[each.condition]}: {stands}"
     if job.begins_at is not None and (job.state is JobState.QUEUED or job.begins_at > SystemClock().now()):
         # One that is held may have seen its time go by; and its reason tells of that no more.
-        is_retry = job.reason is WaitReason.RETRY or (job.reason is not WaitReason.BEGIN and job.retries > 0)
-        why = " (a retry)" if is_retry else ""
-        yield f"not before {render.when(job.begins_at)}{why}"
+        yield f"not before {render.when(job.begins_at)}{_by_its_last_run(job)}"
+
+
+def _by_its_last_run(job: Job) -> str:
+    """Return why a job has a time before which it does not start, where a run of it gave it that."""
+    if job.reason is WaitReason.RETRY:
+        return " (a retry)"
+    if job.reason is WaitReason.REQUEUE:
+        return " (its last run asked to be run again, with exit code 75)"
+    has_run_again = job.retries > 0 or job.requeues > 0
+    return " (before it is run again)" if job.state is JobState.HELD and has_run_again else ""
 
 
 def _no_start(found: Why, explanation: Explanation) -> str:

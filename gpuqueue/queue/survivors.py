@@ -44,21 +44,26 @@ def restored(survivor: Survivor) -> list[str | float]:
         to_epoch_ms(job.submitted_at),
         max(0, job.attempt - 1) if untold else job.attempt,
         job.losses,
-        waiting.left(job, survivor.ends, retry_to_come=_has_a_retry_to_come(survivor)),
+        waiting.left(job, survivor.ends, again=_again(survivor)),
     ]
     return words if run is None else [*words, *_run(survivor, run)]
 
 
-def _has_a_retry_to_come(survivor: Survivor) -> bool:
-    """Return whether the last run of a job that waits ended so that it gave it a retry, as far as the book knows.
+def _again(survivor: Survivor) -> WaitReason | None:
+    """Return what the last run of a job that waits gave it: a retry, or what it asked for; None: neither.
 
-    One that made place, was lost or asked to be requeued is run again without one. (Where a loss did take one, too many
-    had gone before: nobody can tell that apart here, and then it is held to nothing.)
+    One that made place, or was lost, is run again without a retry. Where a loss took one, too many had gone before: as
+    long as it waits for its time, the book was told so; later nobody can tell it apart, and then it is held to nothing.
     """
     job, run = survivor.record.job, survivor.record.last_run
-    if job.state.is_active or not job.retries or run is None or run.attempt != job.attempt or run.ending is None:
-        return False
-    return run.ending.kind not in {EndingKind.PREEMPTED, EndingKind.LOST} and run.ending.exit_code != os.EX_TEMPFAIL
+    if job.state.is_active or run is None or run.attempt != job.attempt or run.ending is None:
+        return None
+    if run.ending.exit_code == os.EX_TEMPFAIL and run.ending.kind is EndingKind.EXITED:
+        return WaitReason.REQUEUE if job.requeues else None
+    if not job.retries or run.ending.kind is EndingKind.PREEMPTED:
+        return None
+    was_lost = run.ending.kind is EndingKind.LOST
+    return WaitReason.RETRY if not was_lost or job.reason is WaitReason.RETRY else None
 
 
 def gathered(survivor: Survivor) -> list[str | int] | None:

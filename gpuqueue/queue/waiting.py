@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from gpuqueue.clock import to_epoch_ms
-from gpuqueue.job import Job, JobSpec
+from gpuqueue.job import Job, JobSpec, WaitReason
 from gpuqueue.waits import Dependency
+
+#: Why a job waits that has a time, as far as the book was told: of one that is held it was told something else.
+_OF_ITS_TIME = {WaitReason.BEGIN, WaitReason.RETRY, WaitReason.REQUEUE}
 
 
 def asked(spec: JobSpec, ends: Mapping[int, bool] | None = None) -> str:
@@ -16,13 +19,15 @@ def asked(spec: JobSpec, ends: Mapping[int, bool] | None = None) -> str:
     return " ".join([*words, "hold=1"] if spec.waits.hold else words)
 
 
-def left(job: Job, ends: Mapping[int, bool], *, retry_to_come: bool) -> str:
+def left(job: Job, ends: Mapping[int, bool], *, again: WaitReason | None) -> str:
     """Return how a job of the book waits now: what has been is over, and its counts go on.
 
-    *retry_to_come*: its last run gave it a retry.
+    *again*: for what its last run lets it wait, RETRY or REQUEUE; None: for neither.
     """
     words = _words(job.spec, ends, begin_at=job.begins_at, after=not job.attempt)
-    granted = job.attempt if retry_to_come else 0
+    why = job.reason if job.reason in _OF_ITS_TIME else again
+    words += [f"why={why}"] if job.begins_at is not None and why is not None else []
+    granted = job.attempt if again is WaitReason.RETRY else 0
     counts = (("retries", job.retries), ("requeues", job.requeues), ("granted", granted))
     return " ".join([*words, *(f"{name}={count}" for name, count in counts if count)])
 

@@ -31,10 +31,10 @@ def test_a_job_runs_again_and_each_run_has_its_ending(site: Site, tmp_path: Path
 
     def waits_again() -> bool:
         found = site.queue.get(job.id)
-        return found is not None and found.reason is WaitReason.RETRY
+        return found is not None and found.reason is (WaitReason.REQUEUE if code == 75 else WaitReason.RETRY)
 
     until(waits_again, what="the first run's end")
-    assert "retry in " in site.cli("queue").stdout
+    assert ("again in " if code == 75 else "retry in ") in site.cli("queue").stdout
     site.cli("edit", str(job.id), "--begin", "now")
 
     assert 0 == site.cli("wait", str(job.id)).returncode

@@ -26,7 +26,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, BrokenClaim, Stray
 from gpuqueue.queue.scripts import ACTS, OPENING, RULES, Scripts
 from gpuqueue.queue.unqueued import Found
-from gpuqueue.retries import Retries
+from gpuqueue.retries import Retries, RetryOn
 from gpuqueue.run import Ending, EndingKind, RunDevice
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
@@ -541,6 +541,36 @@ def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
         )
         assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
         record()
+    client.close()
+
+
+def test_for_what_a_job_is_run_again_comes_back(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """What asked for another run waited for a "retry" afterwards, or for a "begin"; a retry of a loss was forgotten."""
+    serve(queue)
+    retries = Retries(times=2, on=(RetryOn.LOST,))
+    asked, tried_and_asked, failed, lost = (
+        queue.submit(make_spec(name=name, retries=kinds)).id
+        for name, kinds in (("a", Retries()), ("t", Retries(times=1)), ("f", Retries(times=1)), ("l", retries))
+    )
+    for job_id, code in ((asked, 75), (tried_and_asked, 75), (failed, 1)):
+        ending = Ending.from_status(code)
+        queue.finish(job_id, start(queue, job_id), state=JobState.FAILED, ending=ending, duration_s=1, devices=())
+    queue.lose(lost, start(queue, lost), loss_limit=1, detail="its worker vanished")
+    ids = (asked, tried_and_asked, failed, lost)
+    before = [stand(queue, each) for each in ids]
+    record()
+
+    lose_data(store_url)
+    open_queue(queue, book, lease_s=LEASE_S)
+
+    client = connect(store_url)
+    assert before == [stand(queue, each) for each in ids]
+    assert [WaitReason.REQUEUE, WaitReason.REQUEUE, WaitReason.RETRY, WaitReason.RETRY] == [
+        each.reason for each in before
+    ]
+    assert [None, None, "1", "1"] == [client.hget(keys.job(each), "ra") for each in ids], "the attempt that gave it"
     client.close()
 
 

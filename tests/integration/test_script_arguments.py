@@ -114,7 +114,7 @@ WAITS: list[Any] = [
     5,
     2,
     1,
-    "after=4:ok:ok begin=5 key=k times=3 on=any retries=1 granted=2",
+    "after=4:ok:ok begin=5 key=k times=3 on=any retries=1 granted=2 why=retry",
 ]
 RUN: list[Any] = ["3.abc", "nodeA", "w", "GPU-0,GPU-1", 6, 7, "0.5", "{}", 8]
 STRAY: list[Any] = [4, "1.abc", 300_000, "nodeA", "w", "GPU-0,GPU-1", 6, "0.5", "{}"]

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import replace
 
+import pytest
 from factories import make_offer, make_spec, must_claim, serve
 from site_of_one import Site
 
@@ -103,13 +104,34 @@ def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> 
     queue.hold(run.job_id)
     found = site.client.why(run.job_id)
 
-    assert " (a retry)" in story(found)
+    assert " (before it is run again)" in story(found)
     assert found.job.begins_at is not None
     assert found.explanation is not None
     assert "held: it waits for a person" in story(found)
     over = replace(found, job=replace(found.job, begins_at=found.job.submitted_at))
     assert "not before somebody releases it" in story(over)
-    assert "(a retry)" not in story(over)
+    assert "run again" not in story(over)
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "in_queue"),
+    [
+        (75, "(its last run asked to be run again, with exit code 75)", r"again in \d+(\.\d)?s"),
+        (1, "(a retry)", r"retry in \d+(\.\d)?s"),
+    ],
+)
+def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, told: str, in_queue: str) -> None:
+    """Exit code 75 is no failure: it was called a retry all the same, and the retries stayed as many as they were."""
+    serve(site.queue)
+    job_id = site.queue.submit(make_spec(retries=Retries(times=1))).id
+    run = must_claim(site.queue)
+    ended = {"state": JobState.FAILED, "ending": Ending.from_status(code), "devices": ()}
+    site.queue.finish(job_id, run.token, duration_s=1.0, **ended)  # type: ignore[arg-type]
+
+    assert told in site.cli("why", str(job_id)).stdout
+    assert re.search(in_queue, site.cli("queue").stdout)
+    reason = json.loads(site.cli("queue", "--json").stdout)[0]["reason"]
+    assert reason == ("requeue" if code == 75 else "retry")
 
 
 def test_what_does_not_wait_is_told_as_well(site: Site) -> None:

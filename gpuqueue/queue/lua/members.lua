@@ -30,7 +30,7 @@ local MOST_INDEX, COUNTERS, judged, cut, join, array_of, begin_array, read_array
   still_left, rejoin, bring_back
 do
 MOST_INDEX = 999999
-local OURS = {array_limit = true, dependency = true, begin = true, retry = true} -- judged anew each time
+local OURS = {array_limit = true, dependency = true, begin = true, retry = true, requeue = true} -- judged anew each time
 COUNTERS = {succeeded = 'es', failed = 'ef', cancelled = 'ec', lost = 'el'}
 
 local function member_id(array, index) return whole(tonumber(array) + 1 + index) end

@@ -2,7 +2,7 @@
 -- many there are. For its time it stands in `timers`, for other jobs' ends in `dep:<id>` of each of them. Goes before
 -- every act that queues a job, takes it out or ends it.
 --
--- Fields of j:<id>:  nb not before (ms), and nw why: begin, retry     since since when it may start (ms), once it waited
+-- Fields of j:<id>:  nb not before (ms), and nw why: begin, retry, requeue     since since when it may start (ms), once it waited
 --   af what it still waits for: job:ok|any|fail, comma-separated      dk its dedupe key     bc why it was cancelled
 --   rt retries that it may have, ro after which endings, rn retries so far     qn how often its runs asked to be requeued
 --   ra the attempt whose end gave it the last of its retries: as long as that is its last, that retry is to come
@@ -22,6 +22,7 @@ function whole(number) return string.format('%.0f', number) end
 local WORDS = {
   after = '^[%d:a-z,]+$', begin = '^%d+$', hold = '^1$', key = '^[%w_.@+:-]+$', times = '^%d%d?%d?$', on = '^[%l_,]+$',
   retries = '^%d%d?%d?$', requeues = '^%d%d?%d?$', granted = '^%d%d?%d?%d?%d?%d?$',
+  why = '^[%l_]+$',
 }
 local ENDED = {succeeded = 'ok', failed = 'fail', cancelled = 'fail', lost = 'fail'} -- as others wait for it
 local CONDITIONS = {ok = true, any = true, fail = true}
@@ -56,7 +57,7 @@ local function met(condition, how) return condition == 'any' or condition == how
 
 -- Keep what a request says of waiting in the job's entry, and in `job`.
 function keep_waits(id, job, waits)
-  local why = waits.begin and (counted(waits.retries) > 0 and 'retry' or 'begin')
+  local why = waits.begin and (waits.why or 'begin')
   local kept = {nb = waits.begin, nw = why, dk = waits.key, rt = waits.times, ro = waits.on, rn = waits.retries,
     qn = waits.requeues, ra = waits.granted}
   for _, name in ipairs({'nb', 'nw', 'dk', 'rt', 'ro', 'rn', 'qn', 'ra'}) do -- mostly none: that must cost nothing
@@ -262,7 +263,7 @@ function after_failure(job, ending)
   if kind == 'exited' and code == EX_TEMPFAIL and job.rq == '1' and queueable(job) then
     if counted(job.qn) >= REQUEUES then return 'held', 'requeued_too_often', 0 end
     job.qn = tostring(counted(job.qn) + 1)
-    return 'queued', 'retry', REQUEUE_MS
+    return 'queued', 'requeue', REQUEUE_MS
   end
   local later_ms = retry_after(job, kind == 'exited' and 'failed' or tostring(kind))
   if later_ms then return 'queued', 'retry', later_ms end
