@@ -39,6 +39,9 @@ class Why:
     devices: Mapping[str, DeviceStatus] = field(default_factory=dict)
     others: Mapping[int, Job] = field(default_factory=dict)
     usual: Mapping[int, Usual] = field(default_factory=dict)
+    #: After which wait devices are kept for a job (None: never), and for how many on each host at a time.
+    reserve_after_s: float | None = None
+    reservations: int = 0
 
 
 def named_by(explanation: Explanation) -> set[int]:

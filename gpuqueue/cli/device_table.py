@@ -74,7 +74,9 @@ NAME = fitting.Column[Row](
 )
 FREE = fitting.Column[Row](head="FREE", cell=lambda row, _: format_bytes(row.status.free_bytes), right=True)
 #: It stays whole for as long as anything else can give way: it says what is wrong.
-STATE = fitting.Column[Row](head="STATE", cell=lambda row, _: condition(row.status, row.beat_s), least=28, narrows=4)
+STATE = fitting.Column[Row](
+    head="STATE", cell=lambda row, _: condition(row.status, row.beat_s, row.called), least=28, narrows=4
+)
 #: From left to right.
 COLUMNS: tuple[Column, ...] = (
     fitting.Column(head="HOST", cell=lambda row, _: plain(row.status.host), least=8, narrows=2),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import click
 
@@ -83,16 +83,28 @@ def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             yield f"drained: {each.host} device {each.device.index}{since}{by}{why}"
 
 
+def kept_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each device that is kept for a job: for which, and since when."""
+    for each in found:
+        if each.kept is not None:
+            since = f" since {render.when(each.kept.since)}" if each.kept.since else ""
+            where = f"{plain(each.host)} device {render.device_label(each.device)}"
+            yield f"kept: {where}{since} for job {each.kept.job_id}, see gpuqueue why {each.kept.job_id}"
+
+
 def drain_plain(said: Drain) -> dict[str, str | None]:
     """Return *said* as plain values."""
     at = said.at.isoformat(timespec="milliseconds") if said.at else None
     return {"origin": said.origin.value, "why": said.why, "by": said.by, "at": at}
 
 
-def condition(device: DeviceStatus, beat_s: float) -> str:
-    """Return in a few words whether a device takes jobs."""
+def condition(device: DeviceStatus, beat_s: float, called: Mapping[int, str] | None = None) -> str:
+    """Return in a few words whether a device takes jobs; *called* is what people call some of them."""
     if device.drains:
         return f"drained {plain(str(device.drains[0]))}"
     if device.seen_s_ago > SILENT_BEATS * beat_s:
         return f"silent for {device.seen_s_ago:.0f}s"
-    return "ready" if device.trouble is None else f"closed: {plain(device.trouble)}"
+    if device.trouble is not None:
+        return f"closed: {plain(device.trouble)}"
+    kept = device.kept
+    return "ready" if kept is None else f"kept for job {(called or {}).get(kept.job_id, str(kept.job_id))}"

@@ -15,7 +15,7 @@ import click
 from gpuqueue.cli import render
 from gpuqueue.cli.completing import listed, one_of
 from gpuqueue.cli.device_table import device_table
-from gpuqueue.cli.drain import drain_lines, drain_plain
+from gpuqueue.cli.drain import drain_lines, drain_plain, kept_lines
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.client import Client
@@ -296,7 +296,7 @@ def gpus(*, as_json: bool) -> None:
 
 
 def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
-    return "\n".join((device_table(found, settings.beat_s, terminal_width()), *drain_lines(found)))
+    return "\n".join((device_table(found, settings.beat_s, terminal_width()), *drain_lines(found), *kept_lines(found)))
 
 
 def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
@@ -323,6 +323,8 @@ def device_plain(each: DeviceStatus) -> dict[str, object]:
         "jobs": list(each.jobs),
         "holdings": [asdict(holding) for holding in each.holdings],
         "exclusive": each.exclusive,
+        "kept_for": each.kept.job_id if each.kept else None,
+        "kept_since": each.kept.since.isoformat(timespec="milliseconds") if each.kept and each.kept.since else None,
         "slots": each.slots,
         "pool": each.pool,
         "seen_s_ago": each.seen_s_ago,

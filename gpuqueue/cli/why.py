@@ -14,6 +14,7 @@ from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.fitting import hanging, terminal_width
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.why_json import why_to_plain
+from gpuqueue.cli.why_kept import kept_lines
 from gpuqueue.cli.why_table import called, clock, label, named, table
 from gpuqueue.client.looking import Looking
 from gpuqueue.clock import SystemClock, from_epoch_ms
@@ -75,6 +76,7 @@ def _stands(found: Why, explanation: Explanation) -> Iterator[str]:
         yield "array limit: as many of its members are at it as were asked to be at once; the next begins when one ends"
     if explanation.limit is not None:
         yield f"limit  {_limit(found, explanation.limit)}"
+    yield from kept_lines(found)
     yield f"order  {_order(explanation, job.spec.account.name, front=job.front is not None)}"
 
 

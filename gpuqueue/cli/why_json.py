@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuqueue.cli.why_kept import kept_to_plain
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import job_to_plain
 from gpuqueue.queue.explanation import LimitReached, Verdict
@@ -23,6 +24,7 @@ def why_to_plain(found: Why) -> dict[str, object]:
             "own_before": explanation.own_before,
         },
         "limit": None if explanation is None or explanation.limit is None else _limit_plain(explanation.limit),
+        "kept_for_others": kept_to_plain(found),
         "devices": [] if explanation is None else [_verdict_plain(found, each) for each in explanation.devices],
         "start": None
         if explanation is None or explanation.start is None

@@ -232,15 +232,19 @@ class Looking(Connection):
         if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
             return whys.Why(job=asked)
         named = whys.named_by(explanation) | {each.job_id for each in asked.awaits}
+        devices = {status.device.uuid: status for status in self.devices()}
+        named |= {status.kept.job_id for status in devices.values() if status.kept is not None}
         others = {each: other for each in named if (other := self._seen(each)) is not None}
         blockers = explanation.start.blockers if explanation.start is not None else ()
         unlimited = [others[each] for each in blockers if each in others and others[each].spec.time_limit_s is None]
         return whys.Why(
             job=asked,
             explanation=explanation,
-            devices={status.device.uuid: status for status in self.devices()},
+            devices=devices,
             others=others,
             usual=self._usual(unlimited),
+            reserve_after_s=self.settings.reserve_after_s,
+            reservations=self.settings.reservations,
         )
 
     def _ends(self, job_ids: Sequence[int]) -> dict[int, bool]:

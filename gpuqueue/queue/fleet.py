@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, cast
 
 from gpuqueue.codec import device_to_plain
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpuqueue.device import Device
     from gpuqueue.queue import drains, replies
     from gpuqueue.queue.drains import DrainOrigin
-    from gpuqueue.queue.lease import DeviceStatus, Offer
+    from gpuqueue.queue.lease import DeviceStatus, Kept, Offer
 else:
     drains = later("gpuqueue.queue.drains")
     logging = later("logging")
@@ -57,17 +57,31 @@ class Fleet(Store):
         """Return every device that workers announced (on *host*), by host and index."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.time()
-        for key in (keys.FACTS, keys.DRAINED, keys.SEEN):
+        for key in (keys.FACTS, keys.DRAINED, keys.SEEN, keys.KEPT):
             pipe.hgetall(key)
-        (seconds, micros), facts, drained, seen = pipe.execute()
+        (seconds, micros), facts, drained, seen, reservations = pipe.execute()
         now = int(seconds) * 1000 + int(micros) // 1000
+        kept = self._kept(reservations)
         found = []
         for uuid, record, leases in self._readings(facts, host):
             try:
-                found.append(replies.device_status(facts[uuid], record, leases, now, drained.get(uuid), seen.get(uuid)))
+                status = replies.device_status(facts[uuid], record, leases, now, drained.get(uuid), seen.get(uuid))
+                found.append(replace(status, kept=kept.get(uuid)))
             except Unreadable as error:
                 logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
         return sorted(found, key=lambda each: (each.host, each.device.index))
+
+    def _kept(self, reservations: Mapping[str, str]) -> dict[str, Kept]:
+        """Return for whom each device is kept that is; mostly there is none, and then nothing is asked."""
+        holders = {uuid: text.partition(":")[0] for uuid, text in reservations.items()}
+        whole = {uuid: int(job_id) for uuid, job_id in holders.items() if job_id.isdecimal() and job_id.isascii()}
+        if not whole:
+            return {}
+        pipe = self._redis.pipeline(transaction=False)
+        for job_id in whole.values():
+            pipe.hget(keys.job(job_id), "rs")
+        since = zip(whole.items(), pipe.execute(), strict=True)
+        return {uuid: replies.kept(job_id, since_ms) for (uuid, job_id), since_ms in since}
 
     def _readings(self, facts: Mapping[str, str], only: str | None) -> Iterator[tuple[str, str, dict[str, str]]]:
         """Yield each device that is served (on the host *only*) with its last reading and its leases."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from datetime import datetime
 
 from gpuqueue.array import Member
 from gpuqueue.device import Device
@@ -184,6 +185,14 @@ class Holding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """For which job a device is kept, and since when; None where the store does not tell."""
+
+    job_id: int
+    since: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Again:
     """Why a job whose run has ended waits for another one, and for how long at least, in seconds."""
 
@@ -212,6 +221,8 @@ class DeviceStatus:
     holdings: tuple[Holding, ...] = ()
     #: Whether its one run has it for itself.
     exclusive: bool = False
+    #: The job that has it reserved.
+    kept: Kept | None = None
 
     @property
     def drained(self) -> str | None:

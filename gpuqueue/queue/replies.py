@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +24,7 @@ from gpuqueue.queue.lease import (
     Claim,
     DeviceStatus,
     Holding,
+    Kept,
     Later,
     Lease,
     MakePlace,
@@ -309,6 +310,13 @@ def device_status(
             strangers=look.strangers,
             holdings=holdings,
         )
+
+
+def kept(job_id: int, since_ms: str | None) -> Kept:
+    """Return for whom a device is kept; a moment that makes no sense is not known."""
+    with suppress(ValueError, OverflowError, OSError):
+        return Kept(job_id=job_id, since=from_epoch_ms(int(since_ms)) if since_ms else None)
+    return Kept(job_id=job_id, since=None)
 
 
 def _holding(job_id: str, lease: str) -> Holding:

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from factories import make_offer, make_spec, must_claim, serve
+from factories import make_device, make_offer, make_spec, must_claim, serve
 from site_of_one import Site
 
 from gpuqueue.cli.why import story
@@ -68,6 +68,66 @@ def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
         member = site.cli("why", f"{array}_2").stdout
         assert said == [line for line in member.splitlines() if line.startswith("start")]
         assert "cannot say" not in member
+
+
+def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> None:
+    """Devices are kept for one job on each host at a time: why the next had none, and since when, was told nowhere."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    site.environ["GPUQUEUE_RESERVE_AFTER"] = "0.001s"
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
+    for uuid in ("GPU-0", "GPU-1"):
+        queue.submit(make_spec(mem_bytes=20 * GIB))
+        must_claim(queue, uuid)
+    holder, next_one = (queue.submit(make_spec(mem_bytes=20 * GIB)).id for _ in range(2))
+    (standing,) = queue.reserve(after_s=0, most=1)
+    assert holder == standing.job_id
+
+    said = site.cli("why", str(next_one)).stdout
+    told = json.loads(site.cli("why", str(next_one), "--json").stdout)["kept_for_others"]
+
+    assert re.search(
+        rf"^kept   on nodeA for job {holder} \(ada\) since 20[-0-9]+ [:0-9]+; none for", said, re.MULTILINE
+    )
+    assert said.count("on a host (reservations)") == 1
+    assert [("nodeA", holder)] == [(each["host"], each["job_id"]) for each in told]
+    assert told[0]["since"].startswith("20")
+    own = site.cli("why", str(holder))
+    assert "kept   on" not in own.stdout
+    site.environ["GPUQUEUE_RESERVATIONS"] = "2"
+    assert "kept   on" not in site.cli("why", str(next_one)).stdout, "it has one at the next tick"
+    site.environ["GPUQUEUE_RESERVE_AFTER"] = "1h"
+    site.environ["GPUQUEUE_RESERVATIONS"] = "1"
+    assert "kept   on" not in site.cli("why", str(next_one)).stdout, "it has not waited for long enough"
+
+
+def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
+    """It said `ready` of a device on which others start only beside that job, or before it."""
+    queue = site.queue
+    site.environ |= {"GPUQUEUE_BEAT": "60s", "GPUQUEUE_LEASE": "1h"}  # nobody beats here
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
+    for uuid in ("GPU-0", "GPU-1"):
+        queue.submit(make_spec(mem_bytes=20 * GIB))
+        must_claim(queue, uuid)
+    holder = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert "kept" not in site.cli("gpus").stdout
+    (standing,) = queue.reserve(after_s=0, most=1)
+    connect(site.environ["GPUQUEUE_REDIS_URL"]).hset(keys.KEPT, "GPU-9", "damaged")
+
+    shown = site.cli("gpus").stdout.splitlines()
+    told = {each["uuid"]: each for each in json.loads(site.cli("gpus", "--json").stdout)}
+
+    (kept,) = standing.devices
+    (other,) = {"GPU-0", "GPU-1"} - {kept}
+    place = 1 if kept == "GPU-0" else 2
+    assert shown[place].endswith(f"kept for job {holder}")
+    assert shown[3 - place].endswith("ready")
+    (below,) = [line for line in shown if line.startswith("kept: ")]
+    assert below.startswith(f"kept: nodeA device {place - 1} since 20")
+    assert below.endswith(f"for job {holder}, see gpuqueue why {holder}")
+    assert (holder, None) == (told[kept]["kept_for"], told[other]["kept_for"])
+    assert told[kept]["kept_since"].startswith("20")
+    assert told[other]["kept_since"] is None
 
 
 def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
