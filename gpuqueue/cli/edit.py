@@ -21,9 +21,9 @@ _CALLED = {"time_limit": "time", "preference": "placement"}
 @click.command()
 @click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids("queued", "held"))
 @click.option("-m", "--mem", metavar="SIZE", help="Memory on each device.")
-@click.option("-g", "--gpus", type=int, help="Devices, all on one host.")
-@placement_options.device
-@placement_options.device_type
+@click.option("-g", "--gpus", metavar="N", type=int, help="Devices, all on one host.")
+@placement_options.new_device
+@placement_options.new_device_type
 @placement_options.alone
 @placement_options.shared
 @placement_options.spread
@@ -34,13 +34,15 @@ _CALLED = {"time_limit": "time", "preference": "placement"}
 @click.option("-n", "--name", help="What to call the job.")
 @click.option("-p", "--priority", type=click.Choice([str(level) for level in Level]), help="Higher goes first.")
 @click.option("--pool", help="Only devices of this pool; '' for any.", shell_complete=pools)
-@wait_options.after
-@wait_options.begin
-@wait_options.retries
-@wait_options.retry_on
+@wait_options.new_after
+@wait_options.new_begin
+@wait_options.new_retries
+@wait_options.new_retry_on
 @click.option("--at-once", metavar="N", help="Members of an array at once, also of one that has begun; none for all.")
 def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
-    """Change what a job asks for that waits: all of it, or nothing where one thing is refused. It keeps its place.
+    """Change what a waiting job asks for: all that is said, or nothing where one thing is refused.
+
+    It keeps its place, and what is not said stays as it is.
 
     \b
     Examples:

@@ -59,12 +59,18 @@ SHOWN = 5
 @click.option("--history-only", is_flag=True, help="Only ask the history: never run the script.")
 @click.option("--no-history", is_flag=True, help="Do not ask the history.")
 @click.option("--dry-run", is_flag=True, help="Also run it for a few steps where the history answers.")
-@click.option("--steps", type=click.IntRange(1, 1000), default=3, show_default=True, help="Optimizer steps to make.")
+@click.option(
+    "--steps", metavar="N", type=click.IntRange(1, 1000), default=3, show_default=True, help="Optimizer steps to make."
+)
 @click.option("--timeout", metavar="TIME", default="10m", show_default=True, help="Most time for a dry run.")
 @click.option("--ram", metavar="SIZE", help="Most memory of this machine for it. Default: 80 % of what is free.")
-@click.option("--batch-sizes", metavar="LIST", help="A dry run for each too, such as 1,8,64.")
+@click.option("--batch-sizes", metavar="LIST", help="A dry run for each size of a batch too, such as 1,8,64.")
 @click.option(
-    "--batch-option", metavar="NAME", default="--batch-size", show_default=True, help="What the script calls it."
+    "--batch-option",
+    metavar="NAME",
+    default="--batch-size",
+    show_default=True,
+    help="What the script calls the batch size.",
 )
 @click.option(
     "--python",

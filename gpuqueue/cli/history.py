@@ -15,6 +15,7 @@ from gpuqueue.checks import MAX_ID
 from gpuqueue.cli import columns as all_columns
 from gpuqueue.cli.columns import COLUMNS, chosen
 from gpuqueue.cli.completing import device_names, hosts, listed, models, one_of, tags, users
+from gpuqueue.cli.count import Count
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.no_match import why_nothing
@@ -34,11 +35,11 @@ from gpuqueue.words import plain, short
 #: The columns of ``--csv``; docs/reference/json.md explains them. New ones are only ever added at the end.
 CSV_COLUMNS = tuple(COLUMNS)
 
-_ID = click.IntRange(1, MAX_ID)
+_ID = Count(most=MAX_ID)
 #: Most jobs that can be asked for.
 _MOST = 10**9
 _WHICH = (
-    click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users),
+    click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users),
     click.option("-n", "--name", help="Only jobs of this name: train, or a pattern such as 'train*'."),
     click.option(
         "-s",
@@ -107,10 +108,14 @@ def _which(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command(cls=Once)
 @_which
 @click.option(
-    "--sort", type=click.Choice([str(s) for s in Sort]), default="id", show_default=True, help="Largest, newest first."
+    "--sort",
+    type=click.Choice([str(s) for s in Sort]),
+    default="id",
+    show_default=True,
+    help="By what, largest or newest first.",
 )
 @click.option("-r", "--reverse", is_flag=True, help="The other way round.")
-@click.option("-l", "--limit", type=click.IntRange(1, _MOST), default=50, show_default=True, help="How many.")
+@click.option("-l", "--limit", type=Count(most=_MOST), default=50, show_default=True, help="How many.")
 @click.option("--after", "after_id", type=_ID, metavar="ID", help="Go on after this job: the next page.")
 @click.option("--before", "before_id", type=_ID, metavar="ID", help="Only jobs older than this one.")
 @click.option(

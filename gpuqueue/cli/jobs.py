@@ -13,6 +13,7 @@ import click
 from gpuqueue.cli import picture
 from gpuqueue.cli.arrays import JobNameType, worst_code
 from gpuqueue.cli.completing import live_ids, users
+from gpuqueue.cli.count import Count
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.held import tell_again, tell_away, tell_held, tell_the_book
 from gpuqueue.cli.json_option import json_option
@@ -46,10 +47,8 @@ NOW = frozenset({"0", "0s"})
 
 
 @click.command(cls=Once)
-@click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users)
-@click.option(
-    "-l", "--limit", type=click.IntRange(1, 10**9), default=1000, show_default=True, help="How many, oldest first."
-)
+@click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users)
+@click.option("-l", "--limit", type=Count(), default=1000, show_default=True, help="How many, oldest first.")
 @json_option
 def queue(user: str | None, limit: int, *, as_json: bool) -> None:
     """List the jobs that have not ended, in the order of their ids.
@@ -132,7 +131,7 @@ def _plot(record: Record, path: str) -> None:
 @click.command()
 @job_id
 @click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
-@click.option("-n", "--tail", "lines", metavar="N", type=click.IntRange(0, 10**9), help="Begin with the last N lines.")
+@click.option("-n", "--tail", "lines", metavar="N", type=Count(0), help="Begin with the last N lines.")
 @click.option("--since", metavar="TIME", help=f"Begin with what was written then: {EXAMPLES}.")
 @click.option("--stderr", is_flag=True, help="Print standard error, of a job that keeps it apart.")
 def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, stderr: bool) -> None:

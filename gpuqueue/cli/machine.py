@@ -275,7 +275,7 @@ def _forget(machine: Machine) -> None:
 @click.command()
 @json_option
 def gpus(*, as_json: bool) -> None:
-    """List the devices: what is promised on each, what strangers hold, what a new job could get.
+    """List the devices: what is promised on each, what strangers hold, what a new job could get, for whom it is kept.
 
     \b
     Examples:

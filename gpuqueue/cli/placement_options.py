@@ -40,21 +40,23 @@ def _preference(name: str, help_text: str) -> Option:
     return click.option(f"--{name}", is_flag=True, expose_value=False, callback=_prefer, help=help_text)
 
 
-device = click.option(
-    "--device",
-    multiple=True,
-    metavar="WHICH",
-    help="gpu, cpu or any; or a device by UUID, its start, INDEX or HOST:INDEX, several by commas. "
-    "Nothing said: a GPU, unless the queue knows of none.",
-    shell_complete=placements,
-)
-device_type = click.option(
-    "--device-type",
-    multiple=True,
-    metavar="MODEL",
-    help="Only devices of this model, by words of its name: A100. May be repeated: any of these.",
-    shell_complete=models,
-)
+_DEVICE = "gpu, cpu or any; or a device by UUID, its start, INDEX or HOST:INDEX, several by commas."
+_MODEL = "Only devices of this model, by words of its name: A100. May be repeated: any of these"
+
+
+def _device(help_text: str) -> Option:
+    return click.option("--device", multiple=True, metavar="WHICH", help=help_text, shell_complete=placements)
+
+
+def _device_type(help_text: str) -> Option:
+    return click.option("--device-type", multiple=True, metavar="MODEL", help=help_text, shell_complete=models)
+
+
+device = _device(f"{_DEVICE} Nothing said: a GPU, unless the queue knows of none.")
+device_type = _device_type(f"{_MODEL}.")
+#: Those of ``edit``, where nothing said changes nothing.
+new_device = _device(_DEVICE)
+new_device_type = _device_type(f"{_MODEL}; none takes it back.")
 spread = _preference("spread", "On the device with the most free memory.")
 pack = _preference("pack", "On the device with the least that is enough.")
 #: Only of ``edit``.

@@ -14,6 +14,7 @@ import click
 
 from gpuqueue.cli import picture, render
 from gpuqueue.cli.completing import files
+from gpuqueue.cli.count import Count
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.errors import BadRequest
 from gpuqueue.settings import Settings
@@ -39,12 +40,12 @@ _BLAMED = re.compile(r"^setting (\w+) \(environment \w+\):")
 @click.option("--headroom", metavar="SIZE", help="Memory kept free on each device.")
 @click.option("--slots", metavar="N", help="Most jobs at a time on one device.")
 @click.option("--reserve-after", metavar="TIME", help="Keep devices for a job after this wait, or none.")
-@click.option("--reservations", metavar="N", help="For so many jobs on each host at a time.")
+@click.option("--reservations", metavar="N", help="Keep devices for so many jobs on each host at a time.")
 @click.option("--age-after", metavar="TIME", help="Lift a job by a level after this wait, or none.")
 @click.option("--half-life", metavar="TIME", help="After this time usage counts half.")
 @click.option("--shares", metavar="LIST", help="Shares, such as ann=2,@vision=3.")
 @click.option("--groups", metavar="LIST", help="Who is in which group. Default: the trace's column group.")
-@click.option("--seed", type=click.IntRange(0, 10**9), default=0, show_default=True, help="Another run of chance.")
+@click.option("--seed", type=Count(0), default=0, show_default=True, help="Another run of chance.")
 @json_option
 @picture.picture_option("charts of the waits and of the memory in use")
 @click.option("--example", is_flag=True, help="Print a small trace, to begin with.")
@@ -62,8 +63,9 @@ def simulate(
 ) -> None:
     """Replay a trace of jobs on devices that need not exist, and compare policies.
 
-    TRACE.csv is one of your own, or what gpuqueue history --csv printed; - reads it from the standard input. What no
-    option says is as in this account's settings.
+    TRACE.csv is one of your own, with the columns arrival_s, user, mem and duration_s at least (see --example), or
+    what gpuqueue history --csv printed; - reads it from the standard input. What no option says is as in this account's
+    settings.
 
     \b
     Examples:

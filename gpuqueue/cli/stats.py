@@ -56,7 +56,7 @@ _COLUMNS: tuple[tuple[str, int | None, Callable[[Figures], str]], ...] = (
 @click.option("--by", type=click.Choice([str(by) for by in By]), default="user", show_default=True, help="Group by it.")
 @click.option("--since", metavar="WHEN", default="30d", show_default=True, help="From 7d, 12h, 2026-11-01 on.")
 @click.option("--until", metavar="WHEN", help="Up to then. Default: now.")
-@click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users)
+@click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users)
 @json_option
 @click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a group.")
 @picture.picture_option("charts of usage, memory, waits and devices")

@@ -80,7 +80,7 @@ def _with_close_ones(error: click.UsageError) -> click.UsageError:
 _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.argument("script", required=False, shell_complete=files),
     click.option("-m", "--mem", metavar="SIZE", help="Memory on each device: 6G, 6000M, 512MiB (binary)."),
-    click.option("-g", "--gpus", type=int, default=1, show_default=True, help="Devices, all on one host."),
+    click.option("-g", "--gpus", metavar="N", type=int, default=1, show_default=True, help="Devices, all on one host."),
     *placement_options.OPTIONS,
     click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
     click.option("--signal", metavar="SIG@TIME", help="Sent that long before the time limit: USR1@120, INT@2m."),

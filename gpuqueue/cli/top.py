@@ -20,7 +20,7 @@ from gpuqueue.errors import BadRequest
 
 
 @click.command()
-@click.option("-u", "--user", help="Only this user's jobs.", shell_complete=users)
+@click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users)
 @click.option(
     "--interval",
     type=click.FloatRange(0.2, 3600),

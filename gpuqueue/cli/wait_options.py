@@ -16,33 +16,44 @@ from gpuqueue.words import plain
 
 Option = Callable[[Any], Any]
 
-after = click.option(
-    "--after",
-    multiple=True,
-    metavar="ID[:ok|any|fail]",
-    help="Wait until that job has ended: well (ok, the default), in any way, or badly. Repeat it, or use commas.",
-    shell_complete=listed(awaited),
-)
-begin = click.option("--begin", metavar="TIME", help=f"Not before: {TIMES}.")
-retries = click.option("--retries", type=int, metavar="N", help="Run it again after a failure, at most N times.")
-retry_on = click.option(
-    "--retry-on",
-    metavar="ENDINGS",
-    help=f"After which endings: failed, signalled, out_of_memory, timed_out, refused, lost, any. "
-    f"[default: {','.join(map(str, DEFAULT_ON))}]",
-    shell_complete=listed(one_of(RetryOn)),
-)
+_AFTER = "Wait until that job has ended: well (ok, the default), in any way, or badly. Repeat it, or use commas."
+_RETRY_ON = f"After which endings: {', '.join(map(str, RetryOn))}."
+
+
+def _after(help_text: str) -> Option:
+    return click.option(
+        "--after", multiple=True, metavar="ID[:ok|any|fail]", help=help_text, shell_complete=listed(awaited)
+    )
+
+
+def _begin(help_text: str) -> Option:
+    return click.option("--begin", metavar="TIME", help=help_text)
+
+
+def _retries(help_text: str) -> Option:
+    return click.option("--retries", type=int, metavar="N", help=help_text)
+
+
+def _retry_on(help_text: str) -> Option:
+    return click.option("--retry-on", metavar="ENDINGS", help=help_text, shell_complete=listed(one_of(RetryOn)))
+
+
+#: Those of edit, where nothing that is not said has a default, and most can be taken back.
+new_after = _after(f"{_AFTER} In place of those before; none for none.")
+new_begin = _begin(f"Not before: {TIMES}; now for at once.")
+new_retries = _retries("Run it again after a failure, at most N times, counting those that it had.")
+new_retry_on = _retry_on(_RETRY_ON)
 
 #: Those of submit.
 WAIT_OPTIONS: list[Option] = [
-    after,
-    begin,
+    _after(_AFTER),
+    _begin(f"Not before: {TIMES}."),
     click.option("--hold", is_flag=True, help="Queue it held: it waits for gpuqueue release."),
     click.option(
         "--dedupe", metavar="KEY", help="If a job of yours with this key waits or runs, print its id, queue nothing."
     ),
-    retries,
-    retry_on,
+    _retries("Run it again after a failure, at most N times."),
+    _retry_on(f"{_RETRY_ON} [default: {','.join(map(str, DEFAULT_ON))}]"),
 ]
 
 

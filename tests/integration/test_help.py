@@ -109,6 +109,29 @@ def test_no_help_names_a_file_that_only_a_checkout_has(name: str, command: click
 
 
 @pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
+def test_no_help_tells_a_bound_that_nobody_meets(name: str, command: click.Command) -> None:
+    """``[default: 50; 1<=x<=1000000000]`` tells how large a number is that a database takes; INTEGER RANGE nothing."""
+    text = command.get_help(click.Context(command, info_name=name))
+
+    assert not re.search(r"\d{7}|INTEGER", text), text
+
+
+def test_the_help_of_edit_tells_what_edit_does() -> None:
+    """It had those of submit: a device that nobody said, and after which endings a job is tried if nothing is said."""
+    edit, submit = (
+        " ".join((commands.get_command(click.Context(commands), name) or commands).get_help(context).split())
+        for name in ("edit", "submit")
+        for context in [click.Context(commands, terminal_width=80)]
+    )
+
+    for words in ("Nothing said: a GPU", "[default: failed,signalled,lost]"):
+        assert words in submit
+        assert words not in edit
+    for words in ("none for none", "now for at once", "none takes it back", "what is not said stays as it is"):
+        assert words in edit
+
+
+@pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
 def test_every_example_is_understood(name: str, command: click.Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line is read as a shell and the command would read it: every value is one, and nothing is missing."""
     monkeypatch.chdir("/")
