@@ -25,6 +25,19 @@ assert "colorsys" in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+def test_the_recorder_has_read_every_script_before_it_begins() -> None:
+    """It lives for weeks: the files may be a newer version's by the time that it needs a rare one."""
+    code = """
+from gpuqueue.queue import scripts
+from workers import cli
+def load():
+    raise SystemExit(0 if scripts.source.cache_info().currsize >= len(scripts.ACTS) else "read on demand")
+cli.Settings.load = load
+cli.record.callback(None)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_a_pattern_is_compiled_when_it_is_first_asked() -> None:
     """With its flags; and what it answers is what a compiled one does."""
     waits = pattern(r"(\w+)=(\d+)", re.IGNORECASE | re.ASCII)
