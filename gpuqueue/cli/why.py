@@ -196,6 +196,9 @@ def _start(found: Why, explanation: Explanation) -> Iterator[str]:
         yield f"by {clock(start.at_ms)} on {where}, when {waits_for} must have ended, unless others go before it"
         return
     yield f"cannot say: {where} has room when {waits_for} ended, and not all of them have a time limit"
+    if start.in_vain:
+        lasting = " and ".join(called(found, each) for each in start.in_vain)
+        yield f"nothing is kept for it there before: the end of {lasting} was waited for in vain; others start there"
     for each in start.blockers:
         usual = found.usual.get(each)
         if usual is not None:

@@ -31,7 +31,10 @@ def why_to_plain(found: Why) -> dict[str, object]:
         else {
             "at": _iso(explanation.start.at_ms),
             "devices": list(explanation.start.devices),
-            "blockers": [{"job_id": each, **_usual_plain(found, each)} for each in explanation.start.blockers],
+            "blockers": [
+                {"job_id": each, **_usual_plain(found, each), "in_vain": each in explanation.start.in_vain}
+                for each in explanation.start.blockers
+            ],
         },
     }
 

@@ -89,12 +89,14 @@ class Verdict:
 class Start:
     """Where there will be room first, once the runs of ``blockers`` have ended. ``at_ms``: when they must have.
 
-    ``at_ms`` is None where one of them has no time limit. Nobody who goes before the job is counted.
+    ``at_ms`` is None where one of them has no time limit. Nobody who goes before the job is counted. ``in_vain``: those
+    of them for whose end devices were kept for so long that nothing is kept for it any more.
     """
 
     at_ms: int | None
     devices: tuple[str, ...]
     blockers: tuple[int, ...]
+    in_vain: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

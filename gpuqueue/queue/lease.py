@@ -152,11 +152,15 @@ class Verdicts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reservation:
-    """Devices kept for a job that has waited too long. ``start_ms``: when they have room at the latest, if known."""
+    """Devices kept for a job that has waited too long. ``start_ms``: when they have room at the latest, if known.
+
+    ``until_ms``: where it is not, until when they are kept if no run in the job's way ends before.
+    """
 
     job_id: int
     devices: tuple[str, ...]
     start_ms: int | None
+    until_ms: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -117,12 +117,17 @@ def uses(reply: Sequence[Any]) -> dict[str, Use]:
     }
 
 
-def _start(at_ms: str, devices: str, blockers: str) -> Start:
+def _start(at_ms: str, devices: str, blockers: str, in_vain: str) -> Start:
     return Start(
         at_ms=int(at_ms) or None,
         devices=tuple(devices.split(",")),
-        blockers=tuple(sorted({int(job_id) for job_id in blockers.split(",") if job_id})),
+        blockers=_ids(blockers),
+        in_vain=_ids(in_vain),
     )
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(sorted({int(job_id) for job_id in text.split(",") if job_id}))
 
 
 def _verdict(row: Sequence[str]) -> Verdict:
@@ -143,10 +148,15 @@ def _verdict(row: Sequence[str]) -> Verdict:
 
 
 def reservations(reply: Sequence[str]) -> list[Reservation]:
-    """Return what reserve.lua answered: three values for each reservation."""
+    """Return what reserve.lua answered: four values for each reservation."""
     return [
-        Reservation(job_id=int(job_id), devices=tuple(devices.split(",")), start_ms=int(start) or None)
-        for job_id, devices, start in zip(reply[::3], reply[1::3], reply[2::3], strict=True)
+        Reservation(
+            job_id=int(job_id),
+            devices=tuple(devices.split(",")),
+            start_ms=int(start) or None,
+            until_ms=int(until) or None,
+        )
+        for job_id, devices, start, until in zip(*(reply[place::4] for place in range(4)), strict=True)
     ]
 
 

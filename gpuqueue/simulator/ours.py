@@ -74,6 +74,7 @@ class Ours:
         self._due: list[float] = []
         self._ticked_s, self._reaped_s, self._changed = 0.0, 0.0, False
         self._kept: set[tuple[int, tuple[str, ...]]] = set()
+        self._ends: set[tuple[int, int]] = set()
         self._nonces = 0
         self._read, self._told = "0-0", 0
         self.starts: Counter[str] = Counter()
@@ -206,6 +207,10 @@ class Ours:
             for _ in kept - self._kept:
                 heapq.heappush(self._due, now_s + max(knobs.reserve_after_s, COUNTS_S) + JUST_AFTER_S)
             self._kept = kept
+            ends = {(each.job_id, each.until_ms) for each in stand if each.until_ms is not None}
+            for _, until_ms in ends - self._ends:
+                heapq.heappush(self._due, (until_ms - EPOCH_MS) / 1000)
+            self._ends = ends
 
     # ---- the workers -----------------------------------------------------------------------------------------------
 

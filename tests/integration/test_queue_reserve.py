@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
+import redis
 from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
@@ -258,6 +260,143 @@ def test_one_that_stands_for_long_keeps_no_other_from_its_turn(queue: JobQueue) 
     store.close()
     assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
     assert {first: ("GPU-0",), second: ("GPU-1",)} == reserve(queue)
+
+
+# ---- nothing is kept for days behind a run that stays ----------------------------------------------------------------
+
+
+@pytest.fixture
+def store(queue: JobQueue) -> Iterator[redis.Redis]:
+    """Return a bare connection to the store."""
+    client = connect(queue.url)
+    yield client
+    client.close()
+
+
+def wait_on(store: redis.Redis, job_id: int, passed_s: int = 61) -> None:
+    """Let so much time have passed since the devices were first kept for a job, behind the same runs."""
+    since, _, runs = str(store.hget(keys.job(job_id), "rk")).partition(":")
+    store.hset(keys.job(job_id), "rk", f"{int(since) - passed_s * 1000}:{runs}")
+
+
+def pair_behind_a_run(queue: JobQueue) -> tuple[Claim, int]:
+    """Return a run without a time limit on the one card, and who waits for both."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec(mem_bytes=20 * GIB))
+    run = must_claim(queue, "GPU-1")
+    return run, queue.submit(make_spec(mem_bytes=23 * GIB, gpus=2)).id
+
+
+def test_an_empty_card_is_let_go_where_the_other_has_a_run_that_stays(queue: JobQueue, store: redis.Redis) -> None:
+    """It was empty for as long as that run lasted, which may be days. Once that has ended, both are kept again."""
+    run, pair = pair_behind_a_run(queue)
+    others = [small(queue, account=BOB) for _ in range(2)]
+    assert {pair: ("GPU-0", "GPU-1")} == {each: tuple(sorted(kept)) for each, kept in reserve(queue).items()}
+    assert claim(queue, "GPU-0") is None
+
+    wait_on(store, pair)
+
+    assert {} == reserve(queue)
+    assert {} == reserve(queue), "nor at the next tick"
+    beside = must_claim(queue, "GPU-0")
+    assert others[0] == beside.job_id
+    end(queue, run)
+    assert [pair] == list(reserve(queue))
+    assert claim(queue, "GPU-0") is None
+    assert claim(queue, "GPU-1") is None
+    end(queue, beside)
+    assert pair == must_claim(queue, "GPU-0").job_id
+
+
+def test_what_nobody_else_would_take_is_kept_on(queue: JobQueue, store: redis.Redis) -> None:
+    """It costs nothing, until somebody comes whom it does."""
+    _, pair = pair_behind_a_run(queue)
+    reserve(queue)
+    wait_on(store, pair)
+    assert [pair] == list(reserve(queue))
+
+    other = small(queue, account=BOB)
+
+    assert {} == reserve(queue)
+    assert other == must_claim(queue, "GPU-0").job_id
+
+
+def test_each_run_that_ends_lets_the_wait_begin_anew(queue: JobQueue, store: redis.Redis) -> None:
+    """As long as something goes on, the job is about to start: nothing is let go."""
+    serve(queue)
+    runs = []
+    for _ in range(2):
+        queue.submit(make_spec(mem_bytes=10 * GIB))
+        runs.append(must_claim(queue))
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    small(queue)
+    reserve(queue)
+    wait_on(store, large)
+
+    end(queue, runs[0])
+
+    assert [large] == list(reserve(queue))
+    assert claim(queue) is None
+    end(queue, runs[1])
+    assert large == must_claim(queue).job_id
+
+
+def test_who_has_waited_for_long_is_kept_room_for_long(queue: JobQueue, store: redis.Redis) -> None:
+    """As long as they had waited; more than a day only for who has waited for more than four."""
+    _, pair = pair_behind_a_run(queue)
+    small(queue, account=BOB)
+    for waited_s, kept_s in ((30, 60), (3600, 3600), (3 * 86400, 86400), (8 * 86400, 2 * 86400)):
+        store.hset(keys.job(pair), "ts", queue.now_ms() - waited_s * 1000)
+        (kept,) = queue.reserve(after_s=0, most=1)
+        since_ms = int(str(store.hget(keys.job(pair), "rk")).partition(":")[0])
+        assert kept.until_ms is not None
+        assert kept_s == pytest.approx((kept.until_ms - since_ms) / 1000, abs=5), waited_s
+
+
+def test_where_it_is_known_when_the_job_starts_it_is_kept_until_then(queue: JobQueue) -> None:
+    """Whoever says how long they take fills it meanwhile."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=5 * 86400))
+    must_claim(queue)
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    small(queue)
+
+    (kept,) = queue.reserve(after_s=0, most=1)
+
+    assert (large, None) == (kept.job_id, kept.until_ms)
+
+
+def test_a_run_that_was_waited_for_in_vain_is_another_when_it_is_run_again(queue: JobQueue, store: redis.Redis) -> None:
+    """What is noted is noted of that run: the next may be short."""
+    run, pair = pair_behind_a_run(queue)
+    small(queue, account=BOB)
+    reserve(queue)
+    wait_on(store, pair)
+    assert {} == reserve(queue)
+    queue.cancel(queue.live()[-1].id)
+    assert queue.giveback(run.job_id, run.token, "a test")
+
+    assert run.job_id == must_claim(queue, "GPU-1").job_id
+    assert [pair] == list(reserve(queue))
+
+
+def test_why_says_that_nothing_is_kept_any_more(queue: JobQueue, store: redis.Redis) -> None:
+    """And behind which run; to the others the card is free."""
+    run, pair = pair_behind_a_run(queue)
+    other = small(queue, account=BOB)
+    reserve(queue)
+    wait_on(store, pair)
+    reserve(queue)
+
+    found = queue.why(pair)
+
+    assert found is not None
+    assert found.start is not None
+    assert ((run.job_id,), (run.job_id,)) == (found.start.blockers, found.start.in_vain)
+    assert found.start.at_ms is None
+    its = queue.why(other)
+    assert its is not None
+    assert [None, None] == [each.kept_for for each in its.devices]
 
 
 def test_nothing_is_kept_for_what_fits_or_has_not_waited(queue: JobQueue) -> None:

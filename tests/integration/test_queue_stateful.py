@@ -377,6 +377,14 @@ class Site(RuleBasedStateMachine):
         is_too_large = spec.placement.exclusive and most is not None and max(gives) > most
         return is_too_large or limits.over(spec.account.name, asked, self.queue.uses()) is not None
 
+    @rule()
+    def be_kept_in_vain(self) -> None:
+        """What is kept for somebody has been for long: the next tick may let it go."""
+        for job_id in self.client.zrange(keys.LIVE, 0, -1):
+            since, _, runs = (self.client.hget(keys.job(job_id), "rk") or "").partition(":")
+            if since:
+                self.client.hset(keys.job(job_id), "rk", f"1:{runs}")
+
     @rule(target=claims)
     def keep_room_and_look(self) -> Any:
         """What the tick keeps no claim gives back at once: the next tick would keep it again, and so on for ever."""

@@ -136,6 +136,50 @@ def test_room_is_kept_for_who_has_waited_long(run: Any) -> None:
     assert not_kept > 7000
 
 
+def pair_behind(run_s: float, length_s: float, *, limit_s: float | None = None) -> list[Request]:
+    """Return a run on one card, who needs both cards, and then small jobs of other users without end, three days long.
+
+    The pair is number 1. Each small one fills half a card, and there are always enough of them for both.
+    """
+    count = math.ceil(3 * DAY_S / length_s) * 4
+    small = [
+        job(2 + each, 10 + length_s / 4 * each, 12, length_s, user="bob", time_limit_s=limit_s) for each in range(count)
+    ]
+    return [job(0, 0, 24, run_s), job(1, 1, 20, 3600, gpus=2), *small]
+
+
+def test_no_card_is_empty_for_days_for_what_cannot_start_for_days(run: Any) -> None:
+    """The other card has a run of two days that gave no limit: the empty one was kept all the while."""
+    placed = run(pair_behind(2 * DAY_S, 1800), Site.parse("2x24G", slots=8))
+
+    on_the_empty_one = [each for each in placed[2:] if each.start_s < 2 * DAY_S]
+    used_s = sum(each.request.run_s for each in on_the_empty_one) / 2
+    assert used_s > 2 * DAY_S - 2 * 3600, "all but two hours of two days, on both of its halves"
+    pair_s = placed[1].start_s
+    assert 2 * DAY_S <= pair_s <= 2 * DAY_S + 2 * 1800, "and the pair has not been forgotten: two lengths of what came"
+
+
+@pytest.mark.parametrize("length_s", [300, 3600, 6 * 3600])
+def test_who_needs_two_cards_starts_within_a_few_lengths_of_what_runs(run: Any, length_s: float) -> None:
+    """Nobody gives a limit, and for each that ends another is there: also where they outlast the first wait."""
+    requests = [each for each in pair_behind(length_s, length_s) if each.arrival_s < DAY_S * 2]
+
+    pair_s = run(requests, Site.parse("2x24G", slots=8))[1].start_s
+
+    assert pair_s <= 3 * length_s + 20 * 60 + 30
+
+
+def test_a_card_beside_a_run_that_stays_is_filled(run: Any) -> None:
+    """Twenty of its 24 GiB were kept for who needs 23, as long as a notebook of 2 GiB was there."""
+    requests = [job(0, 0, 2, DAY_S), job(1, 1, 23, 60), job(2, 2, 20, 60, user="bob"), job(3, 2 * 3600, 20, 60)]
+
+    placed = starts(run(requests, Site.parse("24G", slots=8)))
+
+    assert placed[2] == 2, "nothing is kept yet"
+    assert placed[3] == 2 * 3600, "nor any more"
+    assert placed[1] == pytest.approx(DAY_S)
+
+
 def test_who_has_used_less_goes_first_and_old_usage_fades(run: Any) -> None:
     """Ann used an hour, Bob two hours but ten half-lives ago: for each clock of its own, Bob would wait."""
     knobs = Knobs(half_life_s=DAY_S)

@@ -48,7 +48,7 @@ def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> N
     assert "cannot say: nodeA:0 has room when job 3 ended" in said.stdout
     assert "job 3: runs of its name took 1:00:00 (half of them), 2:00:00 (nine of ten), by 2 runs" in said.stdout
     plain = json.loads(site.cli("why", str(waiting), "--json").stdout)
-    assert {"job_id": 3, "median_s": 3600.0, "p90_s": 7200.0} == plain["start"]["blockers"][0]
+    assert {"job_id": 3, "median_s": 3600.0, "p90_s": 7200.0, "in_vain": False} == plain["start"]["blockers"][0]
     assert "memory" == plain["devices"][0]["obstacle"]
 
 

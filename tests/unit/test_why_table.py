@@ -120,3 +120,12 @@ def test_a_pipe_gets_every_line_whole() -> None:
     assert said == story(FOUND, 1000)
     assert f"{FAR}:10" in said
     assert "before it: 3 jobs of higher levels, 4 of 2 users with less usage, 5 of ada's own" in said
+
+
+def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:
+    """It was told when there is room, and not that others go first."""
+    start = Start(at_ms=None, devices=("GPU-0",), blockers=(3, 4), in_vain=(3,))
+
+    said = story(Why(job=WAITS, explanation=replace(EXPLANATION, start=start), others=OTHERS))
+
+    assert "nothing is kept for it there before: the end of job 3 was waited for in vain; others start there" in said

@@ -10,7 +10,8 @@
 --   pre the job that its run must make place for, pd until when (ms)    pn how often it made place
 --   pb 1 if its reservation is on room that others make
 --   ev outbox id of the event that ended it     lf how often it was lifted by a level     rv devices reserved for it
---   rs since when (ms)
+--   rs since when (ms)    rk since when it waits for the same runs to end: ms:ids (see reserve.lua)
+--   iw tc of a run that was waited for in vain: nothing is kept behind it
 --   pl since when it is left to a better device (see elsewhere.lua)    fr it was moved to the front as that (see front.lua)
 --   tg its tags, if others than its spec's    nt what somebody noted (see mark.lua)
 local P = KEYS[1]

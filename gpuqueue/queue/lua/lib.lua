@@ -183,7 +183,7 @@ local function unreserve(id)
   for device in string.gmatch(kept, '[^,]+') do
     if string.match(call('HGET', P .. 'rsv', device) or '', '^(%d+):') == id then call('HDEL', P .. 'rsv', device) end
   end
-  call('HDEL', job_key(id), 'rv', 'rs', 'pb')
+  call('HDEL', job_key(id), 'rv', 'rs', 'rk', 'pb')
 end
 
 local function leave_line(id, lv, user, shape)

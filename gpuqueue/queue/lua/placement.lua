@@ -56,7 +56,9 @@ function picture(host, device, record, now)
   seen_so.free = seen_so.capacity
   for _, run in ipairs(seen_so.runs) do
     seen_so.alone = seen_so.alone or run.alone
-    run.since = tonumber(call('HGET', job_key(run.id), 'tc') or '') or 0
+    local claimed, in_vain = unpack(call('HMGET', job_key(run.id), 'tc', 'iw'))
+    run.since, run.claimed = tonumber(claimed or '') or 0, claimed or ''
+    run.lasts = in_vain and in_vain == claimed -- see reserve.lua
     seen_so.free = seen_so.free - run.bytes
   end
   table.sort(seen_so.runs, function(a, b) -- as they will end: by their limits, those without one as they came
@@ -70,16 +72,20 @@ end
 
 -- When will the device have room? -> the time (now; later; 0: nobody can say) and the ids of the runs that must end
 -- first; nil: never, as things stand. Who wants to be alone waits for all of them, and all wait for who is alone.
-local function room_on(device, mem, now, want)
+-- `keeping`: nothing is kept behind a run that lasts, but for who waits for that one already: {its id -> true}.
+local function room_on(device, mem, now, want, keeping)
   if not undisturbed(want, device.foreign, device.total) then return nil end
-  local free, places, start, blockers = device.free, device.slots - #device.runs, now, {}
+  local free, places, start, blockers, at = device.free, device.slots - #device.runs, now, {}, 0
   local first = (want.alone or device.alone) and #device.runs or 0
   while free < mem or places < 1 or #blockers < first do
-    local run = device.runs[#blockers + 1]
+    at = at + 1
+    local run = device.runs[at]
     if not run then return nil end
-    free, places = free + run.bytes, places + 1
-    blockers[#blockers + 1] = run.id
-    if run.ends == 0 or start == 0 then start = 0 else start = math.max(start, run.ends) end
+    if not (keeping and run.lasts and not keeping[run.id]) then
+      free, places = free + run.bytes, places + 1
+      blockers[#blockers + 1] = run.id
+      if run.ends == 0 or start == 0 then start = 0 else start = math.max(start, run.ends) end
+    end
   end
   return start, table.concat(blockers, ',')
 end
@@ -105,16 +111,16 @@ function let_have(row, n, user, shape)
 end
 
 -- Where on these devices of one host will a job of this shape start first? All its devices are of one kind, and such as
--- the limits of its user let it have; with nil for the user, whatever those say.
+-- the limits of its user let it have; with nil for the user, whatever those say. `keeping` as in room_on.
 -- -> {start, free, {{name, start, blockers, all: its bytes where the job wants it for itself}, ...}} | nil
-function plan(devices, shape, now, user)
+function plan(devices, shape, now, user, keeping)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   local want, by_kind, best = constraints(more), {}, nil
   local most = want.alone and most_alone(pool) or math.huge
   for _, device in ipairs(devices) do
     if belongs(pool, wish, want, device.name, device.pool, device.kind) and (n == 1 or device.kind ~= 'mig')
       and device.capacity + device.foreign <= most then
-      local start, blockers = room_on(device, mem, now, want)
+      local start, blockers = room_on(device, mem, now, want, keeping)
       if start then
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row

@@ -1,15 +1,21 @@
 -- Keep room for the jobs that have waited too long and fit nowhere: small ones must not pass them for ever. Anybody may
 -- run this, as often as they like. A reservation moves only where the job would start sooner by more than a moment.
 -- ARGV: after_ms  most (reservations on one host)
--- returns for each reservation that stands: job, devices (comma-separated), start in ms (0: nobody can say)
+-- returns for each reservation that stands: job, devices (comma-separated), start in ms (0: nobody can say), and where
+--   nobody can say, until when it stands if no run in its way ends before: in ms, else 0
+--
+-- Where nobody can say when the job starts, its devices might be empty for days. So they are kept for as long as the job
+-- had waited when this began, or when a run in its way last ended (rk); then they are let go, and the runs that were
+-- waited for are noted (iw) to last: nothing is kept behind one of these again. Each time the wait has grown, so that it
+-- outlasts any run one day; see docs/adr/0012-kept-for-as-long-as-it-waited.md.
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local MOST_SHAPES, MOMENT_MS, AT_LEAST_MS = 64, 2000, 60000
+local MOST_SHAPES, MOMENT_MS, AT_LEAST_MS, A_DAY_MS = 64, 2000, 60000, 86400000
 local now = now_ms()
 local rsv = P .. 'rsv'
 
-local hosts, host_of = {}, {} -- host -> {name, devices, held: how many jobs it has reservations for}
+local hosts, host_of, runs = {}, {}, {} -- host -> {name, devices, held: how many jobs it has reservations for}
 local names = call('SMEMBERS', P .. 'hosts')
 table.sort(names)
 for _, name in ipairs(names) do
@@ -19,6 +25,7 @@ for _, name in ipairs(names) do
     if device then
       host.devices[#host.devices + 1] = device
       host_of[device.name] = host
+      for _, run in ipairs(device.runs) do runs[run.id] = run end
     end
   end
   hosts[#hosts + 1] = host
@@ -47,11 +54,11 @@ local function free_for(id, host, only) -- the devices of a host that nobody els
   return devices
 end
 
-local function best_for(id, user, shape, old_host)
+local function best_for(id, user, shape, old_host, keeping)
   local best
   for _, host in ipairs(hosts) do
     if host.held < most or host == old_host then
-      local found = plan(free_for(id, host), shape, now, user)
+      local found = plan(free_for(id, host), shape, now, user, keeping)
       if found and (not best or sooner(found.start, best.start) or (found.start == best.start and found.free > best.free)) then
         best = found
         best.host = host
@@ -68,6 +75,83 @@ local function counts(id)
   return now - since <= math.max(after_ms, AT_LEAST_MS) and 1 or 0
 end
 
+-- -> since when it waits for the same runs to end, whose ends nobody can say, and their ids; nil, {} for none
+local function hold_of(id)
+  local since, names = string.match(call('HGET', job_key(id), 'rk') or '', '^(%d+):([%d,]+)$')
+  local ids = {}
+  for run in string.gmatch(names or '', '%d+') do ids[run] = true end
+  return tonumber(since), ids
+end
+
+-- Since when a queued job has waited for its turn, in ms; `now` where nobody knows. nil: it does not.
+local function waits_since(id)
+  local j = call('HMGET', job_key(id), 'st', 'tw', 'since', 'ts')
+  return j[1] == 'queued' and (tonumber(j[2] or j[3] or j[4] or '') or now) or nil
+end
+
+-- Until when is a device kept that has been kept in vain since then?
+local function patient_until(id, since)
+  local waited = math.max(0, since - (waits_since(id) or since))
+  return since + math.max(after_ms, AT_LEAST_MS, math.min(waited, math.max(A_DAY_MS, math.floor(waited / 4))))
+end
+
+local function keep_holding(id, found) -- -> until when, 0 where it is known when the job starts
+  if found.start ~= 0 then
+    call('HDEL', job_key(id), 'rk')
+    return 0
+  end
+  local names = {}
+  for _, device in ipairs(found.devices) do
+    for run in string.gmatch(device.blockers, '%d+') do
+      if runs[run].ends == 0 then names[#names + 1] = run end
+    end
+  end
+  call('HSETNX', job_key(id), 'rk', string.format('%.0f:', now) .. table.concat(names, ','))
+  return patient_until(id, hold_of(id) or now)
+end
+
+-- Does somebody else wait who would take what is free on one of these devices, as far as their shapes tell?
+local function is_missed(host, found, own_shape)
+  local free = {}
+  for _, device in ipairs(host.devices) do free[device.name] = device end
+  for _, kept in ipairs(found.devices) do
+    local device = free[kept.name]
+    for _, lv in ipairs(#device.runs < device.slots and LEVELS or {}) do
+      for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', device.free, 'LIMIT', 0, MOST_SHAPES)) do
+        local mem, _, _, pool, wish, more = parse_shape(shape)
+        if mem and shape ~= own_shape and belongs(pool, wish, constraints(more), device.name, device.pool, device.kind) then
+          return true
+        end
+      end
+    end
+  end
+  return false
+end
+
+-- Has it been kept for long enough, none of the runs in its way has ended meanwhile, and others would be glad of it?
+local function is_in_vain(id, shape, found, since, waits_for)
+  if found.start ~= 0 or not since then return false end
+  for run in pairs(waits_for) do
+    if not runs[run] then
+      call('HDEL', job_key(id), 'rk') -- begun anew when it is reserved
+      return false
+    end
+  end
+  return now >= patient_until(id, since) and is_missed(found.host, found, shape)
+end
+
+-- These runs outlasted a wait. One for several devices waited for any run of its host that would have made a place.
+local function note_lasting(host, since, waits_for, n)
+  for _, device in ipairs(host.devices) do
+    for _, run in ipairs(device.runs) do
+      if waits_for[run.id] or (n > 1 and run.ends == 0 and run.since <= since) then
+        run.lasts = true
+        if run.claimed ~= '' then call('HSET', job_key(run.id), 'iw', run.claimed) end -- not of a damaged entry
+      end
+    end
+  end
+end
+
 local out, changed = {}, false
 local function reserve(id, mem, found)
   local chosen = {}
@@ -79,7 +163,8 @@ local function reserve(id, mem, found)
   call('HSET', job_key(id), 'rv', table.concat(chosen, ','))
   call('HSETNX', job_key(id), 'rs', string.format('%.0f', now))
   found.host.held = found.host.held + counts(id)
-  for _, value in ipairs({id, table.concat(chosen, ','), string.format('%.0f', found.start)}) do out[#out + 1] = value end
+  local ends = string.format('%.0f', keep_holding(id, found))
+  for _, value in ipairs({id, table.concat(chosen, ','), string.format('%.0f', found.start), ends}) do out[#out + 1] = value end
 end
 
 local function forget(id, devices)
@@ -87,8 +172,15 @@ local function forget(id, devices)
     call('HDEL', rsv, device)
     holder[device] = nil
   end
-  call('HDEL', job_key(id), 'rv', 'rs', 'pb')
+  call('HDEL', job_key(id), 'rv', 'rs', 'rk', 'pb')
   changed = true
+end
+
+local moment = now - after_ms
+local last_waiting -- a bound on the ids of those that have waited for so long; looked up once
+local function heads_of(lv, user)
+  last_waiting = last_waiting or last_id_before(moment)
+  return call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last_waiting), 'BYSCORE', 'WITHSCORES')
 end
 
 local ids = {}
@@ -103,15 +195,21 @@ for _, id in ipairs(ids) do
   local host = host_of[next(devices)]
   if host then host.held = host.held - counts(id) end -- counted again below
   local here, best
+  local since, waits_for = hold_of(id)
   local wanted = most > 0 or call('HEXISTS', job_key(id), 'pb') == 1 -- others make place for it: see preempt.lua
   if wanted and job.st == 'queued' and job.mem and queueable(job) then
-    here = host and plan(free_for(id, host, devices), job.sh, now, job.u)
+    here = host and plan(free_for(id, host, devices), job.sh, now, job.u, waits_for)
     if here then here.host = host end
-    best = best_for(id, job.u, job.sh, host)
+    best = best_for(id, job.u, job.sh, host, waits_for)
   end
   if here and best and not sooner(best.start == 0 and 0 or best.start + MOMENT_MS, here.start) then best = here end
-  if best ~= here then forget(id, devices) end
-  if best then reserve(id, job.mem, best) elseif not here then forget(id, devices) end
+  if here and best == here and is_in_vain(id, job.sh, here, since, waits_for) then
+    local _, _, n = parse_shape(job.sh)
+    note_lasting(host, since, waits_for, n)
+    best = nil
+  end
+  if best ~= here or not best then forget(id, devices) end
+  if best then reserve(id, job.mem, best) end
 end
 
 -- Do the limits of a user leave no room for a run of this shape, whichever device it gets?
@@ -121,11 +219,10 @@ local function beyond_everywhere(user, shape)
 end
 
 local function fill() -- in the order in which jobs are claimed
-  local moment = now - after_ms
-  local last, judged, tried = last_id_before(moment), {}, 0
+  local judged, tried = {}, 0
   for _, lv in ipairs(LEVELS) do
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
-      local heads = call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last), 'BYSCORE', 'WITHSCORES')
+      local heads = heads_of(lv, user)
       for i = 1, #heads, 2 do
         local shape = heads[i]
         local id = first_at(heads[i + 1], lv, user, shape)
@@ -134,7 +231,7 @@ local function fill() -- in the order in which jobs are claimed
           local j = call('HMGET', job_key(id), 'st', 'ts', 'mem', 'since', 'tw')
           if j[1] == 'queued' and j[3] and (tonumber(j[5] or j[4] or j[2] or '') or now) <= moment then
             judged[like], tried = true, tried + 1
-            local found = best_for(id, user, shape)
+            local found = best_for(id, user, shape, nil, {})
             if found and found.start ~= now then
               reserve(id, j[3], found)
               changed = true

@@ -1,8 +1,9 @@
 -- Why does a job not run? Told from the same figures and by the same rules as a claim. Changes nothing.
 -- ARGV: id
 -- returns {} if unknown | {state, level, jobs on higher levels, users with less usage, their jobs on this level,
---   own jobs before it, {start in ms (0: nobody can say), devices, blockers} | {},
---   {user or @ and group, measure, used, most, asked, ids of the runs ...} | {}: the limit in its way, for each device: {...}}
+--   own jobs before it, {start in ms (0: nobody can say), devices, blockers, those of them that were waited for in
+--   vain} | {}, {user or @ and group, measure, used, most, asked, ids of the runs ...} | {}: the limit in its way, for
+--   each device: {...}}
 --   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
 --   the job that it is kept for or '', and for each run there: id, bytes, when it must have ended in ms (0: no limit)
 local wrong = expect {'id'}
@@ -45,7 +46,7 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
   return beyond and 'limit' or 'fits'
 end
 
-local devices, plans, beyond_plans = {}, nil, nil
+local devices, plans, beyond_plans, lasting = {}, nil, nil, {}
 local names = call('SMEMBERS', P .. 'hosts')
 table.sort(names)
 for _, host in ipairs(names) do
@@ -69,7 +70,11 @@ for _, host in ipairs(names) do
         fitting[kind] = fitting[kind] or {}
         table.insert(fitting[kind], row)
       end
-      if not holder or holder == id then planned[#planned + 1] = picture(host, device, records[i + 1], now) end
+      if not holder or holder == id then
+        planned[#planned + 1] = picture(host, device, records[i + 1], now)
+        local pictured = planned[#planned]
+        for _, run in ipairs(pictured and pictured.name == device and pictured.runs or {}) do lasting[run.id] = run.lasts end
+      end
     end
   end
   for kind, rows in pairs(fitting) do -- a job on several devices gets all of them or none
@@ -88,12 +93,15 @@ plans = plans or beyond_plans
 
 local first = {}
 if plans and not (job.st == 'queued' and (job.why or '') ~= '') then
-  local where, blockers = {}, {}
+  local where, blockers, in_vain = {}, {}, {}
   for _, device in ipairs(plans.devices) do
     where[#where + 1] = device.name
     if device.blockers ~= '' then blockers[#blockers + 1] = device.blockers end
+    for run in string.gmatch(device.blockers, '%d+') do
+      if lasting[run] then in_vain[#in_vain + 1] = run end
+    end
   end
-  first = {text(plans.start), table.concat(where, ','), table.concat(blockers, ',')}
+  first = {text(plans.start), table.concat(where, ','), table.concat(blockers, ','), table.concat(in_vain, ',')}
 end
 
 local function waiting(lv, user, below) -- a user's jobs on a level, at places below a bound
