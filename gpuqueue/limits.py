@@ -161,11 +161,17 @@ class Limits:
         """Return the limits of the jobs that name *pool*, or none where that is empty."""
         return self.pools.get(pool) or self.pools.get(EVERYBODY) or PoolLimits()
 
-    def over(self, user: str, asked: Use, uses: Mapping[str, Use]) -> Bound | None:
-        """Return the first limit that leaves *user* no room for a run that needs *asked*; None if none does."""
+    def over(
+        self, user: str, asked: Use, uses: Mapping[str, Use], kept: Mapping[str, Use] | None = None
+    ) -> Bound | None:
+        """Return the first limit that leaves *user* no room for a run that needs *asked*; None if none does.
+
+        *kept* is what is kept for others, by whose limit it is.
+        """
         for bound in self._of_user(user, uses):
-            more = asked.of(bound.measure)
-            if bound.measure is not Measure.QUEUED_JOBS and more and (bound.used or 0) + more > bound.limit.most:
+            more, others = asked.of(bound.measure), (kept or {}).get(bound.whose, Use()).of(bound.measure)
+            used = (bound.used or 0) + others
+            if bound.measure is not Measure.QUEUED_JOBS and more and used + more > bound.limit.most:
                 return bound
         return None
 

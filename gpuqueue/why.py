@@ -47,7 +47,8 @@ class Why:
 def named_by(explanation: Explanation) -> set[int]:
     """Return the ids of the other jobs that *explanation* names."""
     runs = {run.job_id for device in explanation.devices for run in device.runs}
-    runs |= set(explanation.limit.runs) if explanation.limit is not None else set()
+    if explanation.limit is not None:
+        runs |= {*explanation.limit.runs, *filter(None, [explanation.limit.kept_for])}
     return runs | {device.kept_for for device in explanation.devices if device.kept_for is not None}
 
 

@@ -119,6 +119,9 @@ def _limit(found: Why, limit: LimitReached) -> str:
     runs = ", ".join(named(found, each) for each in limit.runs)
     noun = _NOUNS.get(limit.measure, "")
     words = f"{plain(limit.whose)} has {used} of {most} {noun} ({limit.measure}), and this job asks for {asked}"
+    if limit.kept_for is not None:
+        first = named(found, limit.kept_for)
+        words = f"the room under it is kept for {first}, which has waited too long: {words}"
     return words + (f": {runs}" if runs else "")
 
 

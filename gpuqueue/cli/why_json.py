@@ -47,6 +47,7 @@ def _limit_plain(limit: LimitReached) -> dict[str, object]:
         "most": limit.most,
         "asked": limit.asked,
         "runs": list(limit.runs),
+        "kept_for": limit.kept_for,
     }
 
 

@@ -103,7 +103,8 @@ class Start:
 class LimitReached:
     """A limit that leaves a job no room: *used* of *most* is held by *runs*, and *asked* is more than what is left.
 
-    ``whose`` is a user, or ``@`` and a group.
+    ``whose`` is a user, or ``@`` and a group. ``kept_for`` is the job for which the room is kept that there is; None
+    where there is none.
     """
 
     whose: str
@@ -112,6 +113,7 @@ class LimitReached:
     most: int
     asked: int
     runs: tuple[int, ...]
+    kept_for: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,6 +28,8 @@ asiders                set     the users that have such jobs
 fair                   zset    user -> decayed device-seconds used, divided by their share
 shares                 hash    user -> share in thousandths, where that is not 1000
 limits                 hash    who or what is limited -> the figures (see ``lua/limits.lua``); absent where nothing is
+lk                     hash    user, or @ and group -> the room under their limits that is kept for a job which has
+                               waited too long for it (see ``lua/limits.lua``)
 run:<user>             hash    job id -> GPUs:bytes that its run holds on all its devices; there while its leases are
 hosts                  set     hosts that ever announced a device
 dev:<host>             hash    device -> total:headroom:foreign:seen:slots:pool:kind, bytes and a time
@@ -90,6 +92,7 @@ BELL = PREFIX + "bell"
 CONTROL = PREFIX + "ctl"
 END = PREFIX + "end"
 LIMITS = PREFIX + "limits"
+KEPT_ROOM = PREFIX + "lk"
 
 
 def job(job_id: int | str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import Refused
-from gpuqueue.job import JobSpec
+from gpuqueue.job import Job, JobSpec
 from gpuqueue.limits import Measure, Use
 from gpuqueue.units import format_apart, format_duration
 
@@ -22,6 +22,26 @@ def use_of(spec: JobSpec, gives_bytes: Iterable[int] = ()) -> Use:
     if spec.placement.exclusive:
         each = min((given for given in gives_bytes if given >= each), default=each)
     return Use(running_jobs=1, running_gpus=gpus, running_mem=spec.gpus * each)
+
+
+#: A run at its time limit still needs a moment to go (GONE_MS in lua/limits.lua).
+_GONE_MS = 5000
+
+
+def kept_from(job: Job, text: str, *, now_ms: int) -> Use:
+    """Return what is kept from *job* under a limit, by a value of the store's ``lk`` (see ``lua/limits.lua``).
+
+    Nothing where it is kept for the job itself, or that would be gone before it is needed, or the value is damaged.
+    """
+    try:
+        job_id, gpus, kept_bytes, _, start, *_ = text.split(":")
+        room = Use(running_jobs=1, running_gpus=int(gpus), running_mem=int(kept_bytes))
+        start_ms = int(start)
+    except ValueError:
+        return Use()
+    limit_s = job.spec.shape.time_limit_s
+    is_gone_before = limit_s and start_ms and now_ms + limit_s * 1000 + _GONE_MS <= start_ms
+    return Use() if job_id == str(job.id) or is_gone_before else room
 
 
 #: What a pool's maximum is of, and the option that says it.

@@ -98,13 +98,14 @@ def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
     )
 
 
-def _limit(whose: str, measure: str, used: str, most: str, asked: str, *runs: str) -> LimitReached:
+def _limit(whose: str, measure: str, used: str, most: str, asked: str, kept_for: str, *runs: str) -> LimitReached:
     return LimitReached(
         whose=whose,
         measure=Measure(measure),
         used=int(used),
         most=int(most),
         asked=int(asked),
+        kept_for=int(kept_for) if kept_for else None,
         runs=tuple(sorted(map(int, runs))),
     )
 

@@ -105,16 +105,25 @@ class Surroundings:
         self._drained = set(drained)
         #: By UUID for which job a device is kept that is kept for one.
         self._kept = {device: reservation.partition(":")[0] for device, reservation in kept.items()}
+        #: What is kept under a limit, by whose it is.
+        self._rooms: Mapping[str, str] = {}
 
     def ask_devices(self, pipe: Any) -> int:
-        """Let *pipe* ask for the readings and the leases of the devices; return how many answers that brings."""
+        """Let *pipe* ask for the readings and the leases of the devices; return how many answers that brings.
+
+        Where limits hold, for what is kept under them as well.
+        """
         for host, device in self._announced:
             pipe.hget(keys.host_devices(host), device.uuid)
             pipe.hgetall(keys.device_leases(device.uuid))
-        return 2 * len(self._announced)
+        if self._limits:
+            pipe.hgetall(keys.KEPT_ROOM)
+        return 2 * len(self._announced) + bool(self._limits)
 
     def take_devices(self, answers: Sequence[Any]) -> None:
         """Take the answers to :meth:`ask_devices`."""
+        if self._limits:
+            *answers, self._rooms = answers
         for (host, device), record, leases in zip(self._announced, answers[::2], answers[1::2], strict=True):
             if record:
                 self._records.append((device, record))
@@ -180,4 +189,5 @@ class Surroundings:
         if not limits.users and not limits.groups:
             return False
         asked = meeting.use_of(job.spec, (self._room[each][1].gives_bytes for each in found))
-        return bool(limits.over(job.spec.account.name, asked, uses()))
+        kept = {whose: meeting.kept_from(job, text, now_ms=self.now_ms) for whose, text in self._rooms.items()}
+        return bool(limits.over(job.spec.account.name, asked, uses(), kept))

@@ -142,6 +142,176 @@ def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
     assert [] == queue.reserve(after_s=0, most=1)
 
 
+# ---- nobody is passed for ever under a limit -------------------------------------------------------------------------
+
+
+def keep(queue: JobQueue) -> None:
+    """Do what the tick does for those that waited, which all of them have here."""
+    queue.reserve(after_s=0, most=1)
+
+
+def full_lab(queue: JobQueue, **changes: object) -> tuple[list[Claim], int]:
+    """Fill a group's 8 GiB with small runs of bob's, and queue one of 6 GiB of ada's; return the runs and that job."""
+    serve(queue)
+    limit(queue, "@lab: running_mem=8G")
+    for _ in range(4):
+        queue.submit(make_spec(account=BOB, mem_bytes=2 * GIB, **changes))
+    runs = [must_claim(queue) for _ in range(4)]
+    return runs, queue.submit(make_spec(mem_bytes=6 * GIB)).id
+
+
+def test_a_large_job_of_a_group_at_its_limit_gets_its_turn(queue: JobQueue) -> None:
+    """Whatever of the group ended was replaced by another small one of it, until none of those was left."""
+    runs, large = full_lab(queue)
+    later = [queue.submit(make_spec(mem_bytes=2 * GIB, account=who)).id for who in (ADA, BOB, ADA)]
+    stranger = queue.submit(make_spec(mem_bytes=2 * GIB, account=replace(ADA, name="eve"))).id
+    keep(queue)
+
+    assert stranger == must_claim(queue).job_id, "others are under no such limit"
+    for run in runs[:3]:
+        assert claim(queue) is None
+        finish(queue, run)
+
+    assert large == must_claim(queue).job_id
+    finish(queue, runs[3])
+    assert not queue_has_room_kept(queue)
+    assert must_claim(queue).job_id in later, "and then the others go on"
+
+
+def queue_has_room_kept(queue: JobQueue) -> bool:
+    """Return whether anything is kept under a limit."""
+    client = connect(queue.url)
+    is_kept = bool(client.exists(keys.KEPT_ROOM))
+    client.close()
+    return is_kept
+
+
+def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue) -> None:
+    """There would be room: it is kept. And the large one is told what it waits for."""
+    runs, large = full_lab(queue)
+    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
+    keep(queue)
+    finish(queue, runs[0])
+
+    found, its = queue.why(small), queue.why(large)
+
+    assert found is not None
+    assert found.limit is not None
+    assert (large, 6 * GIB, 2 * GIB) == (found.limit.kept_for, found.limit.used, found.limit.asked)
+    assert its is not None
+    assert its.limit is not None
+    assert (None, 6 * GIB) == (its.limit.kept_for, its.limit.asked)
+    assert {WaitReason.LIMIT} == {queue.get(each).reason for each in (small, large)}  # type: ignore[union-attr]
+
+
+def test_beside_what_is_kept_under_a_limit_there_is_room(queue: JobQueue) -> None:
+    """As on a device that is kept: what the large one will not need even then."""
+    serve(queue)
+    limit(queue, "@lab: running_mem=10G")
+    queue.submit(make_spec(mem_bytes=6 * GIB))
+    run = must_claim(queue)
+    large = queue.submit(make_spec(mem_bytes=7 * GIB)).id
+    keep(queue)
+    beside, not_beside = (queue.submit(make_spec(mem_bytes=gib * GIB)).id for gib in (3, 2))
+
+    finish(queue, run)
+    assert large == must_claim(queue).job_id
+    assert beside == must_claim(queue).job_id
+    assert claim(queue) is None
+    assert not_beside in {job.id for job in queue.live() if job.state is JobState.QUEUED}
+
+
+def test_who_is_gone_before_the_room_is_there_takes_it_meanwhile(queue: JobQueue) -> None:
+    """By time limits, as in backfill: the runs in the way have an hour to go, this one five minutes."""
+    runs, _ = full_lab(queue, time_limit_s=3600.0)
+    keep(queue)
+    finish(queue, runs[0])
+    endless, short = (queue.submit(make_spec(mem_bytes=2 * GIB, time_limit_s=each)).id for each in (None, 300.0))
+
+    assert short == must_claim(queue).job_id
+    assert claim(queue) is None
+    assert WaitReason.LIMIT is queue.get(endless).reason  # type: ignore[union-attr]
+
+
+def test_nothing_is_kept_under_a_limit_for_who_does_not_wait_any_more(queue: JobQueue) -> None:
+    """Cancelled, the next tick gives it back; so does a site that keeps nothing, and a change of the limits."""
+    for give_up in ("cancel", "keep nothing", "limits"):
+        runs, large = full_lab(queue)
+        keep(queue)
+        assert queue_has_room_kept(queue)
+        if give_up == "cancel":
+            queue.cancel(large)
+            keep(queue)
+        elif give_up == "limits":
+            limit(queue, "@lab: running_mem=9G")
+        else:
+            queue.reserve(after_s=0, most=0)
+        assert not queue_has_room_kept(queue), give_up
+        queue.cancel(large)
+        for run in runs:
+            finish(queue, run)
+
+
+def test_room_under_a_limit_is_not_kept_for_days_behind_a_run_that_stays(queue: JobQueue, store: redis.Redis) -> None:
+    """A run of two days without a limit is in the way: the group's jobs that do fit were kept waiting for it."""
+    runs, large = full_lab(queue)
+    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
+    keep(queue)
+    finish(queue, runs[0])
+    keep(queue)
+    assert claim(queue) is None
+
+    kept = store.hget(keys.KEPT_ROOM, "@lab")
+    parts = str(kept).split(":")
+    parts[5] = str(int(parts[5]) - 61_000)
+    store.hset(keys.KEPT_ROOM, "@lab", ":".join(parts))
+    keep(queue)
+
+    assert small == must_claim(queue).job_id
+    keep(queue)
+    assert not queue_has_room_kept(queue), "nor before one of those that were waited for has ended"
+    for run in runs[1:]:
+        finish(queue, run)
+    other = queue.submit(make_spec(mem_bytes=3 * GIB, account=BOB)).id
+    keep(queue)
+    assert large == must_claim(queue).job_id
+    assert WaitReason.LIMIT is queue.get(other).reason  # type: ignore[union-attr]
+
+
+def test_two_that_need_room_under_two_limits_do_not_wait_for_each_other(queue: JobQueue) -> None:
+    """One had the room under ada's own limit, the other that under her group's: neither would have started."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    limit(queue, "ada: running_mem=11G; @lab: running_gpus=2")
+    queue.submit(make_spec(mem_bytes=4 * GIB))
+    run = must_claim(queue)
+    large, pair = queue.submit(make_spec(mem_bytes=10 * GIB)).id, queue.submit(make_spec(mem_bytes=GIB, gpus=2)).id
+    keep(queue)
+    finish(queue, run)
+
+    started = must_claim(queue)
+
+    assert large == started.job_id
+    keep(queue)
+    finish(queue, started)
+    assert pair == must_claim(queue).job_id
+
+
+def test_a_limit_that_refuses_looks_at_what_runs_and_not_at_what_is_kept(queue: JobQueue) -> None:
+    """What is refused is what is beyond the limit. The small one waits behind the large one, as all others do."""
+    serve(queue)
+    limit(queue, "@lab: running_mem=8G")
+    queue.submit(make_spec(mem_bytes=6 * GIB))
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=6 * GIB))
+    limit(queue, "@lab: running_mem=8G/refuse")
+    keep(queue)
+
+    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB))
+
+    assert claim(queue) is None
+    assert WaitReason.LIMIT is queue.get(small.id).reason  # type: ignore[union-attr]
+
+
 def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> None:
     """At submit, naming the limit; where the limit comes later the job waits, and says why."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))

@@ -384,6 +384,9 @@ class Site(RuleBasedStateMachine):
             since, _, runs = (self.client.hget(keys.job(job_id), "rk") or "").partition(":")
             if since:
                 self.client.hset(keys.job(job_id), "rk", f"1:{runs}")
+        for whose, kept in self.client.hgetall(keys.KEPT_ROOM).items():
+            *before, _, runs, shape = kept.split(":", 7)
+            self.client.hset(keys.KEPT_ROOM, whose, ":".join((*before, "1", runs, shape)))
 
     @rule(target=claims)
     def keep_room_and_look(self) -> Any:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
+
 import pytest
+from factories import make_spec
 
 from gpuqueue.errors import BadRequest
+from gpuqueue.job import Job, JobState
 from gpuqueue.limits import Bound, Limit, Limits, Measure, PoolLimits, Use
+from gpuqueue.queue.limiting import kept_from
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
 
@@ -106,6 +111,42 @@ def test_the_first_limit_in_the_way_is_told() -> None:
     assert Bound(whose="@vision", measure=GPUS, limit=Limit(4), used=3) == over
     assert limits.over("eve", Use(running_jobs=1, running_gpus=64), uses) is None
     assert limits.over("ann", Use(running_jobs=1), {}) is None
+
+
+def test_what_is_kept_for_others_leaves_no_room_under_that_limit() -> None:
+    """Only under the one that it is kept under, and only where the run would need of the same."""
+    limits = Limits.parse("*: running_jobs=2; @vision: running_gpus=4", "", MEMBERS)
+    one, kept = Use(running_jobs=1, running_gpus=1), Use(running_jobs=1, running_gpus=4)
+
+    assert Bound(whose="@vision", measure=GPUS, limit=Limit(4), used=0) == limits.over(
+        "ann", one, {}, {"@vision": kept}
+    )
+    assert limits.over("ann", one, {}, {"@others": kept, "ann": kept}) is None
+    assert limits.over("ann", Use(running_jobs=1), {}, {"@vision": kept}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "time_limit_s", "is_kept"),
+    [
+        ("7:2:8:bob:0:1:3,4:1:0:1:", None, True),
+        ("12:2:8:bob:0:1:3:1:0:1:", None, False),
+        ("7:2:8:bob:400000:1:3:1:0:1:", 300.0, False),
+        ("7:2:8:bob:300000:1:3:1:0:1:", 300.0, True),
+        ("7:2:8:bob:400000:1:3:1:0:1:", None, True),
+        ("7:x:8:bob:0:1:3:1:0:1:", None, False),
+        ("", None, False),
+    ],
+    ids=["for another", "for itself", "gone before", "not gone", "without end", "damaged", "empty"],
+)
+def test_what_is_kept_under_a_limit_is_kept_from_others(
+    text: str, time_limit_s: float | None, *, is_kept: bool
+) -> None:
+    """As the claim judges it, so that queue and why say the same."""
+    spec = make_spec(time_limit_s=time_limit_s)
+    job = Job(id=12, spec=spec, state=JobState.QUEUED, submitted_at=datetime(2026, 11, 22, tzinfo=timezone.utc))
+
+    kept = Use(running_jobs=1, running_gpus=2, running_mem=8) if is_kept else Use()
+    assert kept == kept_from(job, text, now_ms=0)
 
 
 def test_everybody_is_shown_with_what_is_used() -> None:

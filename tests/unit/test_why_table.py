@@ -11,7 +11,8 @@ from factories import BOB, make_device, make_spec
 from gpuqueue.cli.why import story
 from gpuqueue.cli.why_table import table
 from gpuqueue.job import Job, JobState, Level, WaitReason
-from gpuqueue.queue.explanation import Explanation, Obstacle, Occupant, Start, Verdict
+from gpuqueue.limits import Measure
+from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.units import GIB
 from gpuqueue.why import Why
@@ -120,6 +121,19 @@ def test_a_pipe_gets_every_line_whole() -> None:
     assert said == story(FOUND, 1000)
     assert f"{FAR}:10" in said
     assert "before it: 3 jobs of higher levels, 4 of 2 users with less usage, 5 of ada's own" in said
+
+
+def test_who_finds_the_room_under_a_limit_kept_reads_for_whom() -> None:
+    """Else the figures say that there is room, and nothing says why it does not start."""
+    limit = LimitReached(
+        whose="@lab", measure=Measure.RUNNING_MEM, used=6 * GIB, most=8 * GIB, asked=2 * GIB, runs=(4,), kept_for=3
+    )
+    found = Why(job=WAITS, explanation=replace(EXPLANATION, limit=limit), others=OTHERS)
+
+    assert (
+        "limit  the room under it is kept for job 3 (bob), which has waited too long: @lab has 6G of 8G in use "
+        "(running_mem), and this job asks for 2G: job 4 (bob)"
+    ) in story(found)
 
 
 def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:

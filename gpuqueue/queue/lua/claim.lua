@@ -219,6 +219,7 @@ local function take(id, lv, user, shape, devices, how)
     rate, mem = n, string.format('%.0f', charged_on(devices, {alone = true}))
   end
   if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
+  if any_limits then room_is_taken(user, shape) end
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
     'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'how', how, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'

@@ -4,7 +4,13 @@
 -- beyond is refused at submit; member:<user> -> group; members:<group> -> users, comma-separated; pool:<name>, pool:*
 -- (of jobs whose pool is not named) -> figure=number, times in ms. What is used is what lies in run:<user>, which is
 -- written and removed together with the leases.
-local held_by, waiting_of, limits_set, limit_in_the_way, most_alone, time_of, beyond_a_limit, default_time_ms
+--
+-- lk (hash): user, or @ and group -> job:GPUs:bytes:user:start:since:runs:shape: the room under their limits that is kept
+-- for a job that has waited too long for it, and what its run will hold. `start` is when there will be room for it, 0
+-- where nobody can say; `since` when this began, or a run that it waits for last ended; `runs` are those without a time
+-- limit that it waits for. See quota.lua.
+local held_by, waiting_of, limits_set, limit_in_the_way, most_alone, time_of, beyond_a_limit, default_time_ms, bounds_of,
+  asked_for, rooms_kept, keep_room, room_is_taken
 do
 local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'}
 
@@ -108,40 +114,100 @@ function most_alone(pool)
   return limit and limit.most or nil
 end
 
-local bounds = {} -- user -> whose limits they are under: {whose, figures, users}; looked up once
-local function bounds_of(user)
+local bounds, of_groups = {}, {} -- user -> whose limits they are under: {whose, figures, users}; looked up once
+function bounds_of(user)
   if bounds[user] then return bounds[user] end
   local found = {}
   local own, others, group = unpack(call('HMGET', P .. 'limits', 'user:' .. user, 'user:*', 'member:' .. user))
   if own or others then found[1] = {whose = user, figures = figures_of(own or others), users = {user}} end
-  if group then
+  if group and not of_groups[group] then -- one for all its members: what they hold is asked for once
     local texts = call('HMGET', P .. 'limits', 'group:' .. group, 'members:' .. group)
-    found[#found + 1] = {whose = '@' .. group, figures = figures_of(texts[1]), users = listed(texts[2])}
+    of_groups[group] = {whose = '@' .. group, figures = figures_of(texts[1]), users = listed(texts[2])}
   end
+  found[#found + 1] = of_groups[group]
   bounds[user] = found
   return found
 end
 
--- The first limit that leaves a user no room for a run of this shape: {whose, measure, used, most, asked, ids of the
--- runs}; nil if none does. `kind` is that of the device, nil where it is not known yet: a CPU is no GPU. `charged` is
--- what it would be charged on each, nil where that is not known yet either: then it is the least that it could be.
-function limit_in_the_way(user, shape, kind, charged)
-  if not limits_set() then return nil end
+local rooms -- whose -> what is kept under their limits, and for which job; looked up once
+function rooms_kept()
+  if rooms then return rooms end
+  rooms = {}
+  local texts = call('HGETALL', P .. 'lk')
+  for i = 1, #texts, 2 do
+    local id, gpus, bytes, user, start, since, runs, shape =
+      string.match(texts[i + 1], '^(%d+):(%d+):(%d+):([^:]+):(%d+):(%d+):([%d,]*):(.+)$')
+    if id then
+      local waits_for = {}
+      for run in string.gmatch(runs, '%d+') do waits_for[run] = true end
+      rooms[texts[i]] = {id = id, running_jobs = 1, running_gpus = tonumber(gpus), running_mem = tonumber(bytes),
+        user = user, start = tonumber(start), since = tonumber(since), waits_for = waits_for, shape = shape}
+    end
+  end
+  return rooms
+end
+
+function keep_room(whose, kept)
+  rooms_kept()[whose] = kept
+  if not kept then
+    call('HDEL', P .. 'lk', whose)
+    return
+  end
+  local runs = {}
+  for id in pairs(kept.waits_for) do runs[#runs + 1] = id end
+  table.sort(runs)
+  call('HSET', P .. 'lk', whose, string.format('%s:%.0f:%.0f:%s:%.0f:%.0f:%s:%s', kept.id, kept.running_gpus,
+    kept.running_mem, kept.user, kept.start, kept.since, table.concat(runs, ','), kept.shape))
+end
+
+-- A job of these has started: what was kept for the first of them is kept no more.
+function room_is_taken(user, shape)
+  for whose, kept in pairs(rooms or {}) do -- where nobody asked, these are under no limit
+    if kept.user == user and kept.shape == shape then keep_room(whose, nil) end
+  end
+end
+
+-- What is kept from a job of this shape under a limit; nil where nothing is, or it is gone before that is needed. Of the
+-- jobs that are alike the first is the one that it is kept for, or as good.
+local GONE_MS = 5000 -- as in placement.lua
+local function kept_from(user, shape, whose)
+  local kept = rooms_kept()[whose]
+  if not kept or (kept.user == user and kept.shape == shape) then return nil end
+  local _, limit_s = parse_shape(shape)
+  if limit_s > 0 and kept.start > 0 and now_ms() + limit_s * 1000 + GONE_MS <= kept.start then return nil end
+  return kept
+end
+
+-- What a run of this shape will hold, by measure. `kind` is that of the device, nil where it is not known yet: a CPU is
+-- no GPU. `charged` is what it would be charged on each, nil where that is not known yet either: then it is the least
+-- that it could be.
+function asked_for(shape, kind, charged)
   local _, _, n, _, wish = parse_shape(shape)
-  local asked = {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n,
+  return {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n,
     running_mem = n * (charged or (charge_of(shape)))}
+end
+
+-- The first limit that leaves a user no room for a run of this shape: {whose, measure, used, most, asked, ids of the
+-- runs, kept: the job for which the room is kept that there is}; nil if none does. `kind` and `charged` as above. With
+-- `bare` nothing is kept for anybody.
+function limit_in_the_way(user, shape, kind, charged, bare)
+  if not limits_set() then return nil end
+  local asked = asked_for(shape, kind, charged)
   for _, bound in ipairs(bounds_of(user)) do
+    local kept = not bare and kept_from(user, shape, bound.whose)
     for _, measure in ipairs(RUNNING) do
       local limit = bound.figures[measure]
       if limit and asked[measure] > 0 then
         if not bound.held then bound.held, bound.ids = held_by(bound.users, false) end
-        if bound.held[measure] + asked[measure] > limit.most and not bound.sure then
+        local least = limit.most - asked[measure] - (kept and kept[measure] or 0)
+        if bound.held[measure] > least and not bound.sure then
           bound.held, bound.ids = held_by(bound.users, true)
           bound.sure = true
         end
-        if bound.held[measure] + asked[measure] > limit.most then
+        if bound.held[measure] > least then
+          local is_there = bound.held[measure] + asked[measure] <= limit.most
           return {whose = bound.whose, measure = measure, used = bound.held[measure], most = limit.most,
-            asked = asked[measure], ids = bound.ids, refuses = limit.refuses}
+            asked = asked[measure], ids = bound.ids, refuses = limit.refuses, kept = is_there and kept.id or nil}
         end
       end
     end
@@ -175,7 +241,7 @@ local function refused_by_limit(user, shape, mem, time_ms, waits, members)
       return {whose = bound.whose, measure = 'queued_jobs', used = waiting, most = limit.most, asked = members}
     end
   end
-  local found = limit_in_the_way(user, shape)
+  local found = limit_in_the_way(user, shape, nil, nil, true)
   return found and (found.refuses or found.asked > found.most) and found or nil
 end
 

@@ -183,6 +183,12 @@ local function heads_of(lv, user)
   return call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last_waiting), 'BYSCORE', 'WITHSCORES')
 end
 
+if most > 0 and limits_set() then -- first: nothing is kept for whom that holds
+  keep_rooms(now, patient_until, heads_of, function(id) return (waits_since(id) or now + 1) <= moment end)
+elseif limits_set() then
+  call('DEL', P .. 'lk')
+end
+
 local ids = {}
 for id in pairs(standing) do ids[#ids + 1] = id end
 table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)

@@ -14,7 +14,7 @@ local known = call('HGETALL', P .. 'limits')
 local changed = #known ~= 2 * fields
 for i = 1, #known, 2 do changed = changed or limits[known[i]] ~= known[i + 1] end
 if not changed then return 0 end
-call('DEL', P .. 'limits')
+call('DEL', P .. 'limits', P .. 'lk')
 for field, text in pairs(limits) do call('HSET', P .. 'limits', field, text) end
 for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do -- claimed by a version that counted nothing
   local j = call('HMGET', job_key(id), 'st', 'u', 'mem', 'devs')

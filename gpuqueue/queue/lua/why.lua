@@ -2,8 +2,8 @@
 -- ARGV: id
 -- returns {} if unknown | {state, level, jobs on higher levels, users with less usage, their jobs on this level,
 --   own jobs before it, {start in ms (0: nobody can say), devices, blockers, those of them that were waited for in
---   vain} | {}, {user or @ and group, measure, used, most, asked, ids of the runs ...} | {}: the limit in its way, for
---   each device: {...}}
+--   vain} | {}, {user or @ and group, measure, used, most, asked, the job that the room is kept for or '', ids of the
+--   runs ...} | {}: the limit in its way, for each device: {...}}
 --   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
 --   the job that it is kept for or '', and for each run there: id, bytes, when it must have ended in ms (0: no limit)
 local wrong = expect {'id'}
@@ -123,6 +123,7 @@ for _, user in ipairs(call('ZRANGE', key2('ul', job.lv), 0, -1)) do
 end
 local found, limited = limit_in_the_way(job.u, job.sh) or beyond_there, {}
 if found then
-  limited = {found.whose, found.measure, text(found.used), text(found.most), text(found.asked), unpack(found.ids)}
+  limited = {found.whose, found.measure, text(found.used), text(found.most), text(found.asked), found.kept or '',
+    unpack(found.ids)}
 end
 return {job.st, job.lv, higher, users_before, theirs, waiting(job.lv, job.u, '(' .. place_of(id)), first, limited, unpack(devices)}
