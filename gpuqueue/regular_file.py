@@ -16,7 +16,7 @@ MOST_BYTES = 8 * 2**20
 CHUNK_BYTES = 2**20
 
 
-def open_regular(path: Path) -> int:
+def open_regular(path: Path | str) -> int:
     """Return a descriptor to read the file *path* from; the caller closes it.
 
     Raises:
@@ -28,10 +28,10 @@ def open_regular(path: Path) -> int:
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise Unreadable(f"{path.name} is no file")
+    raise Unreadable(f"{Path(path).name} is no file")
 
 
-def read_small(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+def read_small(path: Path | str, most_bytes: int = MOST_BYTES) -> bytes:
     """Return what is in the file *path*.
 
     Raises:
@@ -45,7 +45,7 @@ def read_small(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
         while part := os.read(fd, min(most_bytes + 1 - len(content), CHUNK_BYTES)):
             content += part
             if len(content) > most_bytes:
-                raise Unreadable(f"{path.name} is larger than {most_bytes} bytes")
+                raise Unreadable(f"{Path(path).name} is larger than {most_bytes} bytes")
         return content
     finally:
         os.close(fd)

@@ -63,6 +63,11 @@ class LiveRun:
         """Return whether something speaks for ending the run because it holds too much, and it was not asked yet."""
         return any(meter.excess and not meter.ended for meter in list(self.meters.values()))
 
+    @property
+    def was_seen(self) -> bool:
+        """Return whether any look at a device has seen the run, or asked for it in vain."""
+        return any(meter.samples or meter.na_samples for meter in list(self.meters.values()))
+
     def has(self, uuid: str) -> bool:
         """Return whether the run holds the device *uuid*."""
         return any(device.uuid == uuid for device in self.held.devices)

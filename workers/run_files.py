@@ -75,6 +75,6 @@ def read_fields(path: Path) -> Fields | None:
     return None if text is None else loaded(text, f"the file {path.name} of the run")
 
 
-def is_ours(path: Path) -> bool:
+def is_ours(name: str) -> bool:
     """Return whether a worker or a shim writes a file of this name."""
-    return _OURS.fullmatch(path.name) is not None
+    return _OURS.fullmatch(name) is not None

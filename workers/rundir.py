@@ -35,10 +35,14 @@ from workers.shim_notice import NAME as NOTICE
 
 log = logging.getLogger(__name__)
 
-#: Below the runs: a link to each run that is not settled.
+#: Below the runs: a link to the claim of each run that is not settled. The name alone tells which: of older versions it
+#: is a symbolic link to the run's directory.
 LIVE = "live"
 #: Below the runs: a link to each run whose end the store was told and the book does not have yet.
 TOLD = "told"
+
+#: What a file system says that gives a file only one name, or whose rules allow no second one.
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 class RunDir:
@@ -67,7 +71,9 @@ class RunDir:
             if payload:
                 put(directory.path / "job", payload)
             put(directory.path / "claim", json.dumps(held.plain()))
-            _within(live, lambda: (live / f"{held.job_id}.{held.token}").symlink_to(path))
+            with contextlib.suppress(OSError):  # else try_lock makes one
+                os.link(directory._at("claim"), directory._at("lock"))
+            _within(live, lambda: _second_name(directory._at("claim"), f"{live}/{directory._name}"))
         except OSError:
             directory.discard()
             raise
@@ -93,7 +99,7 @@ class RunDir:
     @property
     def claimed(self) -> bool:
         """Return whether the run is still to be answered for; from the first step of its settlement on it is not."""
-        return (self.path / "claim").exists()
+        return os.path.lexists(self._at("claim"))  # no Path: this is asked several times a run
 
     def held(self) -> Held | None:
         """Return what the run holds, or None if the run is settled or was never whole."""
@@ -140,11 +146,12 @@ class RunDir:
 
     def may_have_started(self) -> bool:
         """Return whether the queue said yes to the start of the run: from then on there may be a shim."""
-        return (self.path / "spec").exists()
+        # The shim writes its exit over the spec, and was there before it did.
+        return any(os.path.lexists(self._at(name)) for name in ("spec", "pid", "exit"))
 
     def try_lock(self) -> int | None:
         """Return the locked file's descriptor, or None while a worker or a shim is there."""
-        fd = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self._at("lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -154,9 +161,13 @@ class RunDir:
             raise
         return fd
 
-    def write_spec(self, spec: ShimSpec) -> None:
-        """Write what the shim is to run; it may hold secrets of the submitter's environment."""
-        put(self.path / "spec", json.dumps(spec.plain(), default=dict))
+    def write_spec(self, spec: ShimSpec, figures: Mapping[str, Any] | None = None) -> None:
+        """Write what the shim is to run; it may hold secrets of the submitter's environment.
+
+        The *figures* go along for whoever adopts the run before the first beat has kept some (:meth:`meters`).
+        """
+        plain = spec.plain() if figures is None else {**spec.plain(), "meters": figures}
+        put(self.path / "spec", json.dumps(plain, default=dict))
 
     def vouch(self, until_s: float) -> None:
         """Tell the shim that somebody answers for the run until *until_s* on the host's monotonic clock.
@@ -174,7 +185,7 @@ class RunDir:
             if self._beat is None:
                 # Not blocking: a job may have put a pipe there, and one run's files must not hold up the beats of all.
                 flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-                self._beat = os.open(self.path / "beat", flags, 0o600)
+                self._beat = os.open(self._at("beat"), flags, 0o600)
             os.pwrite(self._beat, f"{until_s:020.3f}\n".encode("ascii"), 0)
         self._not_after_settlement("beat")
 
@@ -270,7 +281,11 @@ class RunDir:
             Unreadable: they make no sense.
 
         """
-        return read_fields(self.path / "meters") or Fields({}, "the figures of a run")
+        kept = read_fields(self.path / "meters")
+        if kept is None:
+            spec = read_fields(self.path / "spec")
+            kept = spec.below("meters", "the figures of a run") if spec is not None and "meters" in spec else None
+        return kept or Fields({}, "the figures of a run")
 
     def tell(self) -> None:
         """Note that the store was told the end: the files stay until the book has it, should the store lose it.
@@ -279,17 +294,17 @@ class RunDir:
             OSError: it cannot be noted.
 
         """
-        link, told = self._runs / LIVE / self._name, self._runs / TOLD
+        runs, told = self.path.parent.parent, self.path.parent.parent / TOLD
         with contextlib.suppress(FileNotFoundError):  # it was noted before
-            _within(told, lambda: link.rename(told / self._name))
-
-    @property
-    def _runs(self) -> Path:
-        return self.path.parent.parent
+            _within(told, lambda: os.rename(f"{runs}/{LIVE}/{self._name}", f"{told}/{self._name}"))  # noqa: PTH104 - _at
 
     @property
     def _name(self) -> str:
         return f"{self.path.parent.name}.{self.path.name}"
+
+    def _at(self, name: str) -> str:
+        """Return where a file of the run lies. A Path for each file of each run takes longer than to open it."""
+        return f"{self.path}/{name}"
 
     def settle(self) -> None:
         """Forget everything but the log: the book has the run, or the run is stale.
@@ -297,22 +312,22 @@ class RunDir:
         The claim goes first: whoever writes a file meanwhile sees by that to take it away again. The link goes last:
         where a worker dies in between, the next one finds the rest by it. The spec holds what may be secrets.
         """
+        _unlink(self._at("claim"))
+        names: list[str] = []
         with contextlib.suppress(OSError):
-            (self.path / "claim").unlink()
-        with contextlib.suppress(OSError):
-            for path in self.path.iterdir():
-                if is_ours(path):
-                    path.unlink(missing_ok=True)
-        shutil.rmtree(self.path / "inside", ignore_errors=True)
+            names = os.listdir(self.path)  # noqa: PTH208 - see _at
+        for name in names:
+            if is_ours(name):
+                _unlink(self._at(name))
+        if "inside" in names:
+            shutil.rmtree(self._at("inside"), ignore_errors=True)
         for links in (LIVE, TOLD):
-            with contextlib.suppress(OSError):
-                (self._runs / links / self._name).unlink()
+            _unlink(f"{self.path.parent.parent}/{links}/{self._name}")
 
     def _not_after_settlement(self, name: str) -> None:
         """Take a file away again that was written while somebody else settled the run."""
         if not self.claimed:
-            with contextlib.suppress(OSError):
-                (self.path / name).unlink()
+            _unlink(self._at(name))
 
 
 def _make(path: Path) -> None:
@@ -329,6 +344,30 @@ def _make(path: Path) -> None:
     except FileNotFoundError:
         path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700)
+
+
+def _second_name(file: str, name: str) -> None:
+    """Give a file one more name: a file of its own, or a symbolic link, takes an inode.
+
+    To find a free one is most of what a small file costs where many come and go: ext4 passes over each that was freed
+    in the last minutes. A symbolic link is made where the file system knows no other.
+
+    Raises:
+        OSError: neither can be made.
+
+    """
+    try:
+        os.link(file, name)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        os.symlink(file, name)  # noqa: PTH211 - see RunDir._at
+
+
+def _unlink(file: str) -> None:
+    """Take a file away; what cannot be taken away stays."""
+    with contextlib.suppress(OSError):
+        os.unlink(file)  # noqa: PTH108 - see RunDir._at
 
 
 def _within(directory: Path, act: Callable[[], object]) -> None:

@@ -191,6 +191,8 @@ class Runner:
             raise OSError("the run directory is locked by somebody else")
         held, directory = run.held, run.directory
         env = environment(held.job_id, held.token, spec, held.devices, directory.path, cap=self._settings.cap)
+        # With when it begins. Who adopts it before the first beat would count its time from the adoption.
+        run.since_s = self._clock.monotonic_s()
         directory.write_spec(
             ShimSpec(
                 argv=spec.argv,
@@ -206,23 +208,15 @@ class Runner:
                 pty=(spec.pty.columns, spec.pty.rows) if spec.pty is not None else None,
                 typed=spec.pty is not None and spec.pty.typed,
                 separate_stderr=spec.separate_stderr,
-            )
+            ),
+            run.figures(),
         )
         directory.vouch(start_before)
         shim = self._shim_of(run, spec, env, run.lock_fd)
         run.since_s = self._clock.monotonic_s()
         self._runs.wake()  # for the sampler: a short run is over before its next turn
-        self._keep_begin(run)
         log.info("started %s: %s", run, spec.name)
         return shim
-
-    @staticmethod
-    def _keep_begin(run: LiveRun) -> None:
-        """Keep when the run began. Who adopts it before the first beat would count its time from the adoption."""
-        try:
-            run.directory.keep_meters(run.figures())
-        except OSError as error:  # the next beat keeps it
-            log.warning("%s: its run directory cannot be written: %s", run, error)
 
     def _shim_of(self, run: LiveRun, spec: JobSpec, env: Mapping[str, str], lock_fd: int) -> Shim:
         """Start the shim of *run*. It alone holds the run's lock from then on: free means gone.
@@ -364,7 +358,8 @@ class Runner:
         self._runs.tell(run)
         try:
             run.directory.tell()
-            run.directory.keep_meters(run.figures())
+            if run.was_seen:  # of a run that was over before any look there is nothing to tell once more
+                run.directory.keep_meters(run.figures())
         except OSError as error:  # the next worker tells the end once more, and hears that it is known
             log.warning("%s: it cannot be noted that its end was told: %s", run, error)
 

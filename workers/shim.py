@@ -10,8 +10,9 @@ files in the run directory:
 ========  =======  ===========================================================================================
 file      written  holds
 ========  =======  ===========================================================================================
-lock      worker   locked by worker and shim for as long as one of them lives; nobody holds it: nobody is there
-spec      worker   JSON: what to run (see :class:`workers.run_values.ShimSpec`)
+lock      worker   locked by worker and shim for as long as one of them lives; nobody holds it: nobody is there.
+                   A second name of the worker's ``claim``
+spec      worker   JSON: what to run (see :class:`workers.run_values.ShimSpec`); the exit is written over it
 pid       shim     identity of the shim (pid, start time, boot id), then the same of the job's first process
 beat      worker   until when somebody vouches for the run, on the host's monotonic clock, in seconds
 cancel    worker   appears when the run must end; its text is the ending's kind. On a full disk a link to that word
@@ -48,14 +49,14 @@ if TYPE_CHECKING:
 
     from workers.shim_spare import Spare
 if TYPE_CHECKING or __package__:
-    from workers.shim_files import LOOK_S, asked_end, deleted, put, put_at_last, read, vouched_until
+    from workers.shim_files import LOOK_S, add, asked_end, deleted, put, put_at_last, read, vouched_until
     from workers.shim_log import KeptLog
     from workers.shim_notice import Notice
     from workers.shim_start import NotStarted, become, output_of, spawn
     from workers.shim_tree import WAKE, Tree, prctl, signal_all, slurp, start_ticks
 else:  # isolated: the path holds the standard library and nothing else; that stays first
     sys.path.append(os.path.dirname(os.path.abspath(__file__)))
-    from shim_files import LOOK_S, asked_end, deleted, put, put_at_last, read, vouched_until
+    from shim_files import LOOK_S, add, asked_end, deleted, put, put_at_last, read, vouched_until
     from shim_log import KeptLog
     from shim_notice import Notice
     from shim_start import NotStarted, become, output_of, spawn
@@ -147,9 +148,9 @@ def main(run_dir: str, spare: Spare | None = None) -> None:
     if "lock_fd" in spec:  # an older worker's
         os.set_inheritable(spec["lock_fd"], False)  # the job must not keep the lock
     try:
-        me = f"{os.getpid()} {start_ticks(os.getpid())} {boot_id()}"
+        boot = boot_id()
         # Not synced: after a power cut nobody is there of whom it tells, and the job would wait for the disk.
-        put("pid", me + "\n", sync=False, room=True)
+        put("pid", f"{os.getpid()} {start_ticks(os.getpid())} {boot}\n", sync=False, room=True)
     except OSError:
         sys.exit(CANNOT_WRITE)
     started = time.monotonic()  # one clock for the whole host, so the worker's times can be compared with it
@@ -168,8 +169,8 @@ def main(run_dir: str, spare: Spare | None = None) -> None:
         return min([log.look() for log in logs])
 
     with contextlib.suppress(OSError):
-        # As above; there was room for the first line.
-        put("pid", f"{me}\n{tree.pid} {start_ticks(tree.pid)} {boot_id()}\n", sync=False)
+        # As above; where there was room for the first line, there is for the second.
+        add("pid", f"{tree.pid} {start_ticks(tree.pid)} {boot}\n")
     notice = Notice(spec["kill_grace_s"])
     kind = watch(tree, spec, look_at_logs, notice)
     duration_s = time.monotonic() - started

@@ -1,7 +1,7 @@
 """A real worker that meets its fate at one given step.
 
 python die_at.py kill workers.claimer:Claimer._take run --device 0 --plain     SIGKILL there
-python die_at.py kill@3 workers.rundir:Path.unlink run --device 0 --plain      SIGKILL there, the third time
+python die_at.py kill@3 workers.rundir:_unlink run --device 0 --plain      SIGKILL there, the third time
 python die_at.py fail workers.runner:Runner._settle run --device 0 --plain     an OSError, the first time only
 """
 
@@ -53,7 +53,7 @@ if __name__ == "__main__":
     how, _, time = how.partition("@")
     module, _, path = place.partition(":")
     owner_name, _, name = path.rpartition(".")
-    owner = getattr(import_module(module), owner_name)
+    owner = getattr(import_module(module), owner_name) if owner_name else import_module(module)
     step = getattr(owner, name)
     setattr(owner, name, later(step, int(time or 1), {"kill": kill, "fail": fail}[how](step)))
     from workers.cli import main

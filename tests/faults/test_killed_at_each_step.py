@@ -18,7 +18,7 @@ DIE_AT = Path(__file__).with_name("die_at.py")
 #: Each step of a run, and how many runs it then takes: a run that never began is lost and counted as such.
 STEPS = {
     "workers.claimer:Claimer._take": 2,  # claimed, and nothing else
-    "workers.rundir:Path.symlink_to": 2,  # the claim is on the disk, and no link leads there
+    "workers.rundir:_second_name": 2,  # the claim is on the disk, and no link leads there
     "workers.runner:Runner._start": 2,  # the run directory is there
     "workers.runner:Runner._spawn": 2,  # the queue said yes, no process yet
     "workers.shims:Shims.start": 2,  # all is written down, and nobody was asked for a shim
@@ -55,7 +55,7 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
     """The link went first, so nobody found the rest: a spec with the submitter's environment stayed for ever."""
     site.start_recorder()
     job = site.queue.submit(make_spec(mem_bytes=MIB))
-    place = "workers.rundir:Path.unlink"
+    place = "workers.rundir:_unlink"
     command = [sys.executable, str(DIE_AT), f"kill@{file}", place, "run", "--device", "0", "--plain"]
     killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
     assert -signal.SIGKILL == killed.returncode, killed.stderr

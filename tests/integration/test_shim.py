@@ -33,6 +33,30 @@ def test_exit_codes_and_signals_come_back_true(shims: Any, script: str, words: s
     assert words == str(shims("sh", "-c", script).ended().ending)
 
 
+def test_what_it_says_takes_no_file_more_than_it_must(shims: Any, tmp_path: Path) -> None:
+    """Each new file is searched an inode for; the exit takes the place of the spec, which nobody needs any more."""
+    runs, spec = tmp_path / "runs", []
+    place = runs / "1" / RUN_TOKEN / "spec"
+    shim = shims("true", runs=runs, before=lambda: spec.append(place.stat()))
+
+    shim.ended()
+
+    assert spec[0].st_ino == (shim.directory.path / "exit").stat().st_ino
+    assert not (shim.directory.path / "spec").exists()
+    assert shim.directory.may_have_started()
+    assert 2 == len((shim.directory.path / "pid").read_text().splitlines())
+
+
+def test_a_spec_that_a_job_has_given_another_name_is_not_written_over(shims: Any, tmp_path: Path) -> None:
+    """It may be a file that somebody still needs: so an exit gets one of its own."""
+    runs, kept = tmp_path / "runs", tmp_path / "kept"
+    kept.write_text("mine")
+    shim = shims("sh", "-c", f"ln -f {kept} {runs}/1/{RUN_TOKEN}/spec; exit 4", runs=runs)
+
+    assert "exit 4" == str(shim.ended().ending)
+    assert "mine" == kept.read_text()
+
+
 def test_a_worker_of_an_older_version_starts_it_by_itself(shims: Any) -> None:
     """An upgrade under a running worker: it knows no fork server, and says in the spec which file is the lock."""
     shim = shims("sh", "-c", "ls -l /proc/self/fd; exit 3", old=True)

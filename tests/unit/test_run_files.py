@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -19,7 +20,7 @@ from gpuqueue.run import EndingKind, RunDevice
 from gpuqueue.units import GIB
 from workers.inside_report import read_reports
 from workers.live import LiveRun
-from workers.run_values import Held
+from workers.run_values import Held, ShimSpec
 from workers.rundir import RunDir, told, unsettled
 from workers.verdict import tail
 
@@ -307,3 +308,39 @@ def test_a_run_makes_two_directories_and_asks_for_no_others(tmp_path: Path, monk
 
     assert [later.path.parent, later.path] == made
     assert [first.path, later.path] == [each.path for each in told(tmp_path / "runs")]
+
+
+def test_a_claim_has_the_names_of_its_lock_and_of_its_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was a file of its own, and to find an inode for one takes ten times as long as to give it a name."""
+    plain = RunDir.create(tmp_path / "runs", HELD)
+    claim = (plain.path / "claim").stat()
+    assert claim.st_ino == (plain.path / "lock").stat().st_ino
+    assert claim.st_ino == (tmp_path / "runs" / "live" / f"{HELD.job_id}.{HELD.token}").stat().st_ino
+
+    def link(*_: object) -> None:
+        raise OSError(errno.EPERM, "no second names here")
+
+    monkeypatch.setattr(os, "link", link)
+    other = RunDir.create(tmp_path / "runs", Held(job_id=8, token="1.cd", devices=(DEVICE,)))
+
+    assert {plain.path, other.path} == {each.path for each in unsettled(tmp_path / "runs")}
+    for each in (plain, other):
+        fd = each.try_lock()
+        assert fd is not None
+        assert each.try_lock() is None
+        os.close(fd)
+        each.settle()
+    assert [] == list(unsettled(tmp_path / "runs"))
+    assert [] == [*plain.path.iterdir(), *other.path.iterdir()]
+
+
+def test_figures_go_along_with_the_spec_until_a_beat_has_kept_some(directory: RunDir) -> None:
+    """They were a file more, for the ten seconds to the first beat."""
+    assert "since_s" not in directory.meters()
+    spec = ShimSpec(argv=("true",), cwd="/", env={}, time_limit_s=None, kill_grace_s=1.0, start_before=1.0, umask=0o022)
+    directory.write_spec(spec, {"since_s": 5.0, "devices": {}})
+    assert 5.0 == directory.meters().number("since_s")
+
+    directory.keep_meters({"since_s": 6.0})
+
+    assert 6.0 == directory.meters().number("since_s")

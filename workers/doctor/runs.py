@@ -99,7 +99,7 @@ def links(runs: Path) -> Iterator[tuple[int, str]]:
         return
     for entry in entries:
         job_id, mark, token = entry.name.partition(".")
-        if mark and job_id.isdigit() and entry.is_symlink():
+        if mark and job_id.isdigit():
             yield int(job_id), token
 
 
