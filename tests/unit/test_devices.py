@@ -17,7 +17,7 @@ import pytest
 from gpuqueue.device import Device, DeviceKind, Reading
 from gpuqueue.errors import BadRequest
 from gpuqueue.units import GIB, MIB
-from workers.devices import nvml_door
+from workers.devices import nvml_door, simulated
 from workers.devices.backend import DeviceTrouble
 from workers.devices.choose import choose, find
 from workers.devices.cpu import CpuBackend, resident_bytes
@@ -258,3 +258,41 @@ def test_the_nvml_backend_is_made_without_a_driver() -> None:
     """Making the backend asks nothing; only a question needs a driver."""
     with pytest.raises(DeviceTrouble):
         NvmlBackend().reading(GPU)
+
+
+def test_a_look_reads_threads_of_the_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no memory, and are more than all processes together: each was read with each look at a device."""
+    seen: list[str] = []
+    read = simulated._stat
+    monkeypatch.setattr(simulated, "_stat", lambda name: seen.append(name) or read(name))
+    look = simulated._Processes().look
+    list(look())
+    threads = {name for name in seen if not os.path.exists(f"/proc/{name}/exe") and _is_of_the_kernel(name)}  # noqa: PTH110
+    seen.clear()
+
+    there = {identity[0] for identity, _ in look()}
+
+    assert str(os.getpid()) in there
+    young = 5  # those that have just begun are looked at again
+    assert len(threads & set(seen)) <= young
+
+
+def _is_of_the_kernel(name: str) -> bool:
+    """Return whether this is a thread of the kernel: it is the second process, or that is its parent."""
+    try:
+        with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - as the look itself
+            return name == "2" or file.read().rpartition(b")")[2].split()[1] == b"2"
+    except OSError:
+        return False
+
+
+def test_a_process_with_the_number_of_a_thread_of_the_kernel_is_seen() -> None:
+    """A pid is given out again, an inode below /proc is not."""
+    processes, me = simulated._Processes(), str(os.getpid())
+    with os.scandir("/proc") as entries:
+        inode = {entry.name: entry.inode() for entry in entries}[me]
+
+    processes._kernels = {me: inode}
+    assert me not in {identity[0] for identity, _ in processes.look()}
+    processes._kernels = {me: inode + 1}
+    assert me in {identity[0] for identity, _ in processes.look()}

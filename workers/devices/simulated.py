@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.device import Device, DeviceKind, Reading
 from gpuqueue.errors import BadRequest
-from gpuqueue.frozen import dataclass
 from gpuqueue.units import format_bytes, parse_bytes
 from workers.devices.backend import DeviceTrouble, Driverless
 
@@ -30,7 +30,11 @@ _SPARE = b"GPUQUEUE_SPARE="  # as in workers.inside.spare
 _STAT_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Places in /proc/PID/stat, counted from the state, which follows the name's closing bracket; see proc(5).
-_START, _RSS, _ENV_START, _ENV_END = 19, 21, 47, 48
+_FLAGS, _START, _RSS, _ENV_START, _ENV_END = 6, 19, 21, 47, 48
+_KERNEL = 0x00200000  # PF_KTHREAD in linux/sched.h: it has no memory of its own
+_TICKS = os.sysconf("SC_CLK_TCK")
+#: A thread of the kernel that is younger may be about to become a program, in seconds: so the kernel starts those.
+YOUNG_S = 1.0
 
 
 def parse_simulated(text: str) -> list[int]:
@@ -89,6 +93,7 @@ class SimulatedBackend(Driverless):
         )
         self._uuids = frozenset(device.uuid for device in self._devices)
         self._listed: dict[_Identity, frozenset[str]] = {}
+        self._processes = _Processes()
 
     def devices(self) -> tuple[Device, ...]:
         """Return the devices in the order of their index."""
@@ -105,16 +110,14 @@ class SimulatedBackend(Driverless):
             raise DeviceTrouble(f"there is no simulated device {device.uuid}")
         listed: dict[_Identity, frozenset[str]] = {}
         processes: dict[int, int | None] = {}
-        for identity, rss_bytes in _processes():
-            if not rss_bytes:  # a thread of the kernel, mostly: nothing to look up
-                continue
+        for identity, rss_bytes in self._processes.look():
             uuids = self._devices_of(identity)
             if uuids is None:
                 continue
-            if identity.lasting:
+            if _is_lasting(identity):
                 listed[identity] = uuids
             if device.uuid in uuids:
-                processes[identity.pid] = rss_bytes // len(uuids)
+                processes[int(identity[0])] = rss_bytes // len(uuids)
         self._listed = listed  # those that are gone are forgotten
         used_bytes = sum(held or 0 for held in processes.values())
         return Reading(
@@ -129,48 +132,65 @@ class SimulatedBackend(Driverless):
         """Return the devices that a process lists; looked up once in its life, but None while it waits for a job."""
         known = self._listed.get(identity)
         if known is None:
-            named = _visible(identity.pid)
+            named = _visible(int(identity[0]))
             return None if named is None else named & self._uuids
         return known
 
 
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    """What tells one program in one process from every other.
-
-    The place of its environment is part of it, because exec() changes the environment but neither pid nor start.
-    """
-
-    pid: int
-    start: int
-    env_start: int
-    env_end: int
-
-    @property
-    def lasting(self) -> bool:
-        """Whether the kernel told where the environment is: not in the middle of exec(), nor of a stranger."""
-        return self.env_start != 0
+#: What tells one program in one process from every other: pid, start, and the place of its environment, because exec()
+#: changes the environment but neither pid nor start. As the kernel writes them: they are compared, never counted with.
+_Identity = tuple[str, bytes, bytes, bytes]
 
 
-def _processes() -> Iterator[tuple[_Identity, int]]:
-    """Yield every process with its resident bytes."""
-    for name in os.listdir("/proc"):  # noqa: PTH208 - a Path for each process makes the look twice as slow
-        if not name.isdigit():
-            continue
-        try:
-            stat = os.open(f"/proc/{name}/stat", os.O_RDONLY | os.O_CLOEXEC)  # no file object: a look is thousands
-        except OSError:
-            continue
-        try:
-            raw = os.read(stat, _STAT_BYTES)
-        except OSError:
-            continue
-        finally:
-            os.close(stat)
-        # The name is in brackets and may itself hold any character.
-        fields = raw[raw.rindex(b")") + 2 :].split()
-        identity = _Identity(int(name), int(fields[_START]), int(fields[_ENV_START]), int(fields[_ENV_END]))
-        yield identity, int(fields[_RSS]) * _PAGE_BYTES
+def _is_lasting(identity: _Identity) -> bool:
+    """Return whether the kernel told where the environment is: not in the middle of exec(), nor of a stranger."""
+    return identity[2] != b"0"
+
+
+class _Processes:
+    """The processes of this host that have memory of their own."""
+
+    def __init__(self) -> None:
+        #: Threads of the kernel, mostly more than all others, by name and inode: another inode is another process.
+        self._kernels: dict[str, int] = {}
+
+    def look(self) -> Iterator[tuple[_Identity, int]]:
+        """Yield every process with its resident bytes."""
+        young = (time.clock_gettime(time.CLOCK_BOOTTIME) - YOUNG_S) * _TICKS
+        kernels: dict[str, int] = {}
+        with os.scandir("/proc") as entries:
+            for entry in entries:
+                name = entry.name
+                if not name.isdigit():
+                    continue
+                inode = entry.inode()
+                if self._kernels.get(name) == inode:
+                    kernels[name] = inode
+                    continue
+                fields = _stat(name)
+                if fields is None:
+                    continue
+                if int(fields[_FLAGS]) & _KERNEL and int(fields[_START]) < young:
+                    kernels[name] = inode
+                if fields[_RSS] != b"0":
+                    identity = (name, fields[_START], fields[_ENV_START], fields[_ENV_END])
+                    yield identity, int(fields[_RSS]) * _PAGE_BYTES
+        self._kernels = kernels
+
+
+def _stat(pid: str) -> list[bytes] | None:
+    """Return the fields of /proc/PID/stat from the state on, None of a process that is gone."""
+    try:
+        stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)  # no file object: a look is thousands
+    except OSError:
+        return None
+    try:
+        raw = os.read(stat, _STAT_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(stat)
+    return raw[raw.rindex(b")") + 2 :].split()  # the name is in brackets and may itself hold any character
 
 
 def _visible(pid: int) -> frozenset[str] | None:
