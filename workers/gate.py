@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 HEALTH_S = 5.0
 #: How long a device that was hot takes no new job after it has cooled down, in seconds.
 COOL_DOWN_S = 60.0
+#: A look that is no older says the same as one that is taken now, in seconds: a stranger that comes meanwhile could
+#: as well have come right after. The start of a job's own interpreter takes about as long.
+MOMENT_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class Gate:
         self._strangers = Strangers()
         #: The claimer, the beats and the sampler look, each in a thread of its own.
         self._looking = threading.Lock()
+        #: The last look, and when it began.
+        self._newest: tuple[float, Reading] | None = None
         self._health_due_s = 0.0
         self._unwell: str | None = None
         self._unwell_until_s = 0.0
@@ -72,7 +77,9 @@ class Gate:
 
     def _look(self) -> Offer:
         try:
+            began_s = self._clock.monotonic_s()
             reading = self._backend.reading(self._device)
+            self._newest = began_s, reading
             trouble = self._trouble() or self.ground.trouble()
             offer = self._open(reading)
             return offer if trouble is None else replace(offer, slots=0, trouble=trouble)
@@ -80,6 +87,16 @@ class Gate:
             return self._blind(str(error))
         except OSError as error:  # no descriptor left, a disk that cannot be read: a beat must go out all the same
             return self._blind(in_words(error))
+
+    def newest(self, device: Device, since_s: float = 0.0) -> Reading | None:
+        """Return the last :meth:`look` at *device* if it was a moment ago, and not before *since_s*; else None.
+
+        None of the CPU: what its processes hold is measured anew each time, and would not fit to an older sum.
+        """
+        if self._newest is None or device.uuid != self._device.uuid or device.kind is DeviceKind.CPU:
+            return None
+        began_s, reading = self._newest
+        return reading if began_s >= max(since_s, self._clock.monotonic_s() - MOMENT_S) else None
 
     def _open(self, reading: Reading) -> Offer:
         here = self._here(self._device.uuid)
@@ -235,7 +252,8 @@ class Gate:
 
         Each of its devices must have the lease free in the driver, beside what all runs there were granted and have
         not taken yet. For the other devices of a job on several it is the first look: the claim knew them from their
-        workers' last beats.
+        workers' last beats. Where the claim's own look was a moment ago it is not taken again, unless it says no: a run
+        that has ended since is a stranger in it.
 
         Raises:
             OSError: it cannot be looked at, for want of something that the host must give.
@@ -245,15 +263,21 @@ class Gate:
             device = self._known.get(uuid)
             if device is None:
                 continue
-            try:
-                reading = self._backend.reading(device)
-            except DeviceTrouble as error:
-                return str(error)
+            reading = self.newest(device)
+            missing = None if reading is None else self._missing_bytes(device, reading)
+            if reading is None or missing is None or missing > 0:
+                try:
+                    reading = self._backend.reading(device)
+                except DeviceTrouble as error:
+                    return str(error)
+                missing = self._missing_bytes(device, reading)
             run.meter(uuid).before_bytes = reading.used_bytes
-            missing = self.promised_bytes(device, reading) - reading.total_bytes
             if missing > 0:
                 return f"{missing} bytes of {uuid} were taken by somebody else between the claim and the start"
         return None
+
+    def _missing_bytes(self, device: Device, reading: Reading) -> int:
+        return self.promised_bytes(device, reading) - reading.total_bytes
 
     def promised_bytes(self, device: Device, reading: Reading) -> int:
         """Return what others hold on *device* in *reading*, and what our runs there were promised or took beyond it.

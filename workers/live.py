@@ -152,10 +152,11 @@ class LiveRuns:
         """Answer for *run* from now on."""
         with self._lock:
             self._runs[run.held.token] = run
-        self._added.set()
+        if run.spec is None:  # else it is still to be started, and there is nothing to see
+            self._added.set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return whether a run was added, or somebody wakes us: at once then, and else after *timeout_s*."""
+        """Return whether a run was adopted, or somebody wakes us: at once then, and else after *timeout_s*."""
         woken = self._added.wait(timeout_s)
         self._added.clear()
         return woken

@@ -74,7 +74,8 @@ class Worker:
         self._backend = backend
         self._clock = clock
         self._gate = Gate(settings, backend, device, self.runs, clock)
-        self._sampler = Sampler(backend, self.runs, clock, Watchdog(self._gate.promised_bytes), self._gate.look)
+        watchdog = Watchdog(self._gate.promised_bytes)
+        self._sampler = Sampler(backend, self.runs, clock, watchdog, self._gate.look, self._gate.newest)
         self._adoption = Adoption(settings, self.queue, self.runs, worker=self.name, near=near(backend, device))
         self._runner = Runner(settings, self.queue, self._gate, self._sampler, self.runs, clock, self._adoption)
         self._beats = Beats(settings, self.queue, self._gate, self.runs, clock, self._adoption)

@@ -25,7 +25,7 @@ from gpuqueue.settings import Settings
 from gpuqueue.units import GIB, MIB
 from workers.adoption import Adoption
 from workers.beats import Beats
-from workers.gate import Gate
+from workers.gate import MOMENT_S, Gate
 from workers.live import LiveRun, LiveRuns
 from workers.run_values import Held
 from workers.rundir import RunDir
@@ -153,6 +153,44 @@ def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_b
         said = gate.still_fits(run)
         assert said is not None
         assert said.startswith(f"{GIB // 2} bytes of {host.devices[1].uuid}")
+
+
+def test_the_claims_own_look_is_not_taken_again_a_moment_later(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trivial job was looked for twice within some milliseconds; a look that is old says nothing."""
+    looks: list[object] = []
+    reading = host.backend.reading
+    monkeypatch.setattr(host.backend, "reading", lambda device: looks.append(device) or reading(device))
+    gate, ours, since_s = host.gates[1], host.run(1, 10, 1), host.clock.monotonic_s()
+    monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s)
+    gate.look()
+    host.runs[1].add(ours)
+
+    assert gate.still_fits(ours) is None
+    assert 1 == len(looks)
+
+    host.fake.hold(1, os.getpid(), 20 * GIB)
+    monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s + 2 * MOMENT_S)
+    assert gate.still_fits(ours) is not None
+    assert 2 == len(looks)
+
+
+def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
+    host: Host, monkeypatch: pytest.MonkeyPatch, shim: Callable[[LiveRun], int]
+) -> None:
+    """In that look it holds what it held: of the next job it would be said that a stranger has its place."""
+    gate, before, ours, since_s = host.gates[1], host.run(1, 20, 1), host.run(2, 20, 1), host.clock.monotonic_s()
+    monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s)
+    host.runs[1].add(before)
+    process = shim(before)
+    host.fake.hold(1, process, 20 * GIB)
+    gate.look()
+    os.kill(process, 9)
+    before.directory.settle()
+    host.runs[1].remove(before.held.token)
+    host.fake.hold(1, process, 0)
+    host.runs[1].add(ours)
+
+    assert gate.still_fits(ours) is None
 
 
 def test_what_a_run_has_taken_of_its_lease_is_not_counted_twice(host: Host, shim: Callable[[LiveRun], int]) -> None:

@@ -43,7 +43,10 @@ def note_looks(path: str) -> None:
         return found
 
     def noted_still_fits(self: Gate, run: Any) -> Any:
-        os.write(file, f"start {run.held.token} {time.time_ns()}\n".encode())
+        ago_s = 0.0
+        if self.newest(self._device) is not None and self._newest is not None:  # which is not taken again
+            ago_s = time.monotonic() - self._newest[0]
+        os.write(file, f"start {run.held.token} {time.time_ns() - round(ago_s * 1e9)}\n".encode())
         return still_fits(self, run)
 
     patched: Any = Gate

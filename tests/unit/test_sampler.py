@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 import pytest
+from factories import make_spec
 
 from gpuqueue.clock import SystemClock
-from gpuqueue.device import DeviceKind, Peak, PeakSource
+from gpuqueue.device import Device, DeviceKind, Peak, PeakSource, Reading
+from gpuqueue.process import ProcessIdentity
 from gpuqueue.run import RunDevice
 from workers.devices.choose import choose
 from workers.live import LiveRun, LiveRuns
@@ -68,3 +71,39 @@ def test_the_first_look_at_a_run_is_not_in_the_way_of_its_start(tmp_path: Path) 
     Sampler(choose("sim:24G", "box"), runs, SystemClock(), Watchdog(runs)).loop(stopping)
 
     assert [FIRST_S] == stopping.waits_s
+
+
+def test_a_look_that_a_claim_has_just_taken_is_a_sample(tmp_path: Path) -> None:
+    """In a row of short jobs each was looked at for its claim, and once more for its peak."""
+    backend, runs, clock = choose("sim:24G", "box"), LiveRuns(), SystemClock()
+    (device,) = backend.devices()
+    began_s = clock.monotonic_s()
+    held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid=device.uuid, lease_bytes=1),))
+    run = LiveRun(held=held, directory=RunDir.create(tmp_path, held), since_s=began_s)
+    (run.directory.path / "pid").write_text(f"{ProcessIdentity.of(os.getpid())}\n")
+    runs.add(run)
+    ours = Reading(total_bytes=24, free_bytes=20, processes={os.getpid(): 4})
+    asked: list[float] = []
+
+    def newest(_device: Device, since_s: float) -> Reading | None:
+        asked.append(since_s)
+        return ours
+
+    Sampler(backend, runs, clock, Watchdog(lambda _device, _reading: 0), newest=newest).sample()
+
+    assert [began_s + FIRST_S / 2] == asked, "one from before its start would not have seen it"
+    assert 4 == run.at_once_bytes
+    assert 0 == run.meter(device.uuid).samples, "who took the look has noted it"
+
+
+def test_a_run_that_is_still_to_be_started_wakes_nobody() -> None:
+    """Its claim woke the sampler, which then saw nothing, and its start woke it once more."""
+    runs = LiveRuns()
+    held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
+    directory = RunDir(Path("/nowhere"))
+
+    runs.add(LiveRun(held=held, directory=directory, since_s=0.0, spec=make_spec()))
+    assert not runs.wait(0)
+
+    runs.add(LiveRun(held=held, directory=directory, since_s=0.0))
+    assert runs.wait(0)
