@@ -81,7 +81,8 @@ def hand_over(parent: Any, run: LiveRun) -> None:
         log.warning("%s goes over the broker: this Celery has no strategies to hand it to", run)
         app.tasks[TASK].apply_async(args, kwargs, task_id=task_id, queue=f"gpu.{device}")
         return
-    envelope = app.amqp.as_task_v2(task_id, TASK, args, kwargs)
+    # Celery's own way to write these takes longer than all the rest of the envelope; they are a number and short texts.
+    envelope = app.amqp.as_task_v2(task_id, TASK, args, kwargs, argsrepr=repr(args), kwargsrepr=repr(kwargs))
     message = Message(
         body=json.dumps(envelope.body),
         headers=envelope.headers,

@@ -179,8 +179,8 @@ class Gate:
         own = [run for run in self._runs.all() if run.has(uuid)]
         here = [_Here(run.held.job_id, run.held.token, run.shim, run.lease_bytes(uuid)) for run in own]
         known = {run.token for run in here}
-        for directory in unsettled(self._settings.runs_dir):
-            held = directory.held() if directory.token not in known else None
+        for directory in unsettled(self._settings.runs_dir, but=known):
+            held = directory.held()
             if held is not None and any(each.uuid == uuid for each in held.devices):
                 here.append(_Here(held.job_id, held.token, directory.shim(), self._lease_bytes(directory, held, uuid)))
         return here

@@ -18,7 +18,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timezone
 from functools import lru_cache
 from pathlib import Path
@@ -385,9 +385,12 @@ def _warn_once(path: Path, words: str) -> None:
     log.warning("%s: %s", path, words)
 
 
-def unsettled(runs: Path) -> Iterator[RunDir]:
-    """Yield the run directories below *runs* that some worker must still settle, however many were settled before."""
-    yield from _linked(runs, LIVE)
+def unsettled(runs: Path, but: Collection[str] = ()) -> Iterator[RunDir]:
+    """Yield the run directories below *runs* that some worker must still settle, however many were settled before.
+
+    Those of the tokens in *but* are left out, before anything is made of their names.
+    """
+    yield from _linked(runs, LIVE, but)
 
 
 def told(runs: Path) -> Iterator[RunDir]:
@@ -395,11 +398,12 @@ def told(runs: Path) -> Iterator[RunDir]:
     yield from _linked(runs, TOLD)
 
 
-def _linked(runs: Path, links: str) -> Iterator[RunDir]:
+def _linked(runs: Path, links: str, but: Collection[str] = ()) -> Iterator[RunDir]:
     try:
-        names = sorted(link.name for link in (runs / links).iterdir())
+        names = sorted(os.listdir(f"{runs}/{links}"))  # noqa: PTH208 - see RunDir._at
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
         job_id, _, token = name.partition(".")
-        yield RunDir(runs / job_id / token)
+        if token not in but:
+            yield RunDir(runs / job_id / token)
