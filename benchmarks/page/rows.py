@@ -126,9 +126,11 @@ _CORRIDOR = (
         aim="≥ 100 jobs/s",
         aims=(Aim(figure="throughput.jobs", bound=100),),
         best=Aim(figure="throughput.jobs", bound=800),
-        why_not="The processors bound it: each job has a Python of its own, the forked shim. Those that are ahead run "
-        "a function in a worker that is there already, and nobody owns the job when that worker is gone (the table of "
-        "others). It would take shims that wait for a job, or one in C.",
+        why_not="The processors bound it. Of what a job takes, two fifths are the worker's (directories and files of "
+        "the run, one look at the device, three scripts, Celery), a third is the shim's with the job's own process, "
+        "mostly pages that two forks of a Python copy, and the rest is the recorder's, the store's and the "
+        "submitter's. Those that are ahead run a function in a worker that is there already, and nobody owns the job "
+        "when that worker is gone (the table of others). It would take shims that wait for a job, or one in C.",
     ),
     Row(
         what="claim, started, finish, without a process",
