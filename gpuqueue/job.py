@@ -191,8 +191,14 @@ class Shape:
     #: What else the job says of its devices (the text of a :class:`gpuqueue.placement.Placement`).
     placement: str = ""
 
-    #: Time limits are matched in these steps, in seconds: 5 min, 15 min, 1 h, 4 h, 12 h, 1 d, 3 d, 10 d.
-    TIME_STEPS_S = (300, 900, 3600, 14400, 43200, 86400, 259200, 864000)
+    #: Time limits are matched in these steps, in seconds: each at most twice the last, from a minute on one and a half
+    #: times. Who would be gone before what is kept for others starts must not be thought to stay for long after.
+    TIME_STEPS_S = (
+        *(10, 20, 30, 60, 90, 120, 180, 240, 300, 450, 600),
+        *(minutes * 60 for minutes in (15, 20, 25, 30, 40, 50, 60, 75, 90, 120, 150, 180, 210, 240, 300)),
+        *(hours * 3600 for hours in (6, 7, 8, 10, 12, 14, 16, 20, 24, 30, 36, 48, 60, 72)),
+        *(days * 86400 for days in (4, 5, 6, 7, 8, 10, 12, 14, 18, 21, 25, 30)),
+    )
 
     @classmethod
     def of(cls, spec: JobSpec) -> Shape:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from itertools import chain
+from itertools import chain, pairwise
 from types import MappingProxyType
 
 import pytest
@@ -107,8 +107,8 @@ def test_a_shape_rounds_up_and_the_job_keeps_its_figures() -> None:
     """Few shapes are matched; memory goes up to whole MiB, time to the next step."""
     spec = make_spec(mem_bytes=GIB + 1, time_limit_s=61.0, gpus=2, pool="big")
 
-    assert Shape(GIB + MIB, 300, 2, "big") == spec.shape
-    assert f"{GIB + MIB}:300:2:big" == str(spec.shape)
+    assert Shape(GIB + MIB, 90, 2, "big") == spec.shape
+    assert f"{GIB + MIB}:90:2:big" == str(spec.shape)
     assert GIB + 1 == spec.mem_bytes
 
 
@@ -120,9 +120,18 @@ def test_a_shape_ends_before_a_wish_that_nobody_has() -> None:
 
 
 def test_a_limit_beyond_the_last_step_counts_as_none_in_matching() -> None:
-    """Nothing can be planned around a limit of many days."""
-    assert 0 == make_spec(time_limit_s=86400.0 * 30).shape.time_limit_s
+    """Nothing can be planned around a limit of many weeks."""
+    assert 0 == make_spec(time_limit_s=86400.0 * 31).shape.time_limit_s
     assert 0 == make_spec().shape.time_limit_s
+
+
+def test_steps_of_time_are_narrow_enough_for_backfill() -> None:
+    """One of 65 minutes once counted as four hours, and was kept out of a gap of ninety minutes."""
+    steps = Shape.TIME_STEPS_S
+
+    assert all(before < after <= 2 * before for before, after in pairwise(steps))
+    assert all(after <= 1.5 * before for before, after in pairwise(steps) if before >= 60)
+    assert 75 * 60 == make_spec(time_limit_s=65 * 60.0).shape.time_limit_s
 
 
 def test_the_environment_stays_out_of_repr() -> None:
