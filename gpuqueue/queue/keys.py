@@ -26,6 +26,7 @@ aside:<user>           zset    job id -> 0: one user's jobs that wait and stand 
                                array -> 1, as long as it has not ended
 asiders                set     the users that have such jobs
 fair                   zset    user -> decayed device-seconds used, divided by their share
+usual                  hash    user -> seconds that their runs usually take: what a claim charges in advance
 shares                 hash    user -> share in thousandths, where that is not 1000
 limits                 hash    who or what is limited -> the figures (see ``lua/limits.lua``); absent where nothing is
 lk                     hash    user, or @ and group -> the room under their limits that is kept for a job which has

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import redis
-from factories import BOB, make_offer, make_spec, must_claim, serve
+from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.errors import Refused
@@ -16,8 +16,10 @@ from gpuqueue.job import Account, JobState, Level
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Alive, Claim
 from gpuqueue.run import Ending
 from gpuqueue.settings import Settings
+from gpuqueue.units import MIB
 from workers.reaper import Reaper
 
 WEEK_S = 7 * 86400.0
@@ -33,7 +35,11 @@ def store(queue: JobQueue) -> Iterator[redis.Redis]:
 
 def one_run(queue: JobQueue, duration_s: float = 3600.0) -> str:
     """Let the next job run to its end; return whose it was."""
-    run = must_claim(queue)
+    return ended(queue, must_claim(queue), duration_s)
+
+
+def ended(queue: JobQueue, run: Claim, duration_s: float) -> str:
+    """Let a run end after so long; return whose it was."""
     queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
     ending = Ending.from_status(0)
     queue.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=duration_s, devices=())
@@ -68,6 +74,47 @@ def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueu
     runs = Counter(one_run(queue) for _ in range(100))
 
     assert all(abs(count - 25) <= 1 for count in runs.values()), runs
+
+
+def test_who_gives_no_time_limit_has_as_many_starts_as_who_does(queue: JobQueue) -> None:
+    """Three users with the same jobs of three seconds, two of whom said ten: once one had 1 of 20 slots, others 19.
+
+    What a run was charged in advance was ten seconds for those two, and ten minutes for the third.
+    """
+    serve(queue, make_offer(slots=20))
+    for name, limit_s in (("games", 10.0), ("irc", 10.0), ("uucp", None)):
+        for _ in range(100):
+            queue.submit(make_spec(account=Account(name=name, uid=1, host="h"), mem_bytes=MIB, time_limit_s=limit_s))
+    running: deque[Claim] = deque()
+    starts = []
+    while len(starts) < 200:
+        run = claim(queue) if len(running) < 20 else None
+        if run is None:
+            ended(queue, running.popleft(), 3.0)
+            continue
+        running.append(run)
+        starts.append(run.spec.account.name)
+
+    counts = Counter(starts[40:])
+
+    assert all(abs(counts[name] - 160 / 3) <= 10 for name in ("games", "irc", "uucp")), counts
+
+
+def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis) -> None:
+    """Who runs for days was served until the end of that as if it had cost ten minutes."""
+    serve(queue, make_offer(slots=1))
+    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
+    queue.submit(make_spec())
+    run = must_claim(queue)
+    assert usage(store)["ada"] == pytest.approx(600, rel=0.01), "in advance, while nobody knows"
+
+    store.hincrby(keys.job(run.job_id), "tc", -3600_000)
+    for _ in range(3):
+        queue.beat(make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300)
+
+    assert usage(store)["ada"] == pytest.approx(3600 + 600, rel=0.01), "once for these ten minutes, not with each beat"
+    ended(queue, run, 3700.0)
+    assert usage(store)["ada"] == pytest.approx(3700, rel=0.01), "the end settles it"
 
 
 def test_what_was_used_stays_when_the_half_life_changes(queue: JobQueue, store: redis.Redis) -> None:

@@ -22,6 +22,19 @@ call('SADD', P .. 'hosts', host)
 call('HSET', key2('dev', host), device,
   table.concat({total, headroom, foreign, string.format('%.0f', now), slots, pool, kind}, ':'))
 
+-- A run that has lasted for longer than was charged for it is charged as it goes on: else who runs for days would be
+-- served as if that cost ten minutes. What it really took is settled at its end (lib.lua).
+local function charge_on(id, job)
+  local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
+  if not (job.u and claimed and deposit_s and rate) then return end
+  local lasted_s = (now - claimed) / 1000
+  if lasted_s <= deposit_s then return end
+  local ahead_s = math.ceil(lasted_s + math.min(lasted_s, DEPOSIT_S))
+  call('HSET', job_key(id), 'dep', ahead_s)
+  local more = (ahead_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed)
+  charge(job.u, more, share_of(job.u), levels_waited_at())
+end
+
 local verdicts, named, places = {}, {}, {}
 local i = 10
 while i <= #ARGV do
@@ -39,6 +52,7 @@ while i <= #ARGV do
     end
     verdicts[#verdicts + 1] = job.st == 'cancelling' and -1 or 1
     named[id] = true
+    charge_on(id, job)
     if job.pre and job.st == 'running' then
       local left_ms = string.format('%.0f', (tonumber(job.pd or '') or now) - now)
       for _, value in ipairs({token, job.pre, left_ms}) do places[#places + 1] = value end

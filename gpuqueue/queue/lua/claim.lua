@@ -188,7 +188,6 @@ local function over_a_limit(user, shape) -- of a shape that fits
   return are_limited() and limit_in_the_way(user, shape, kind, charged_on(fits(shape), kind_of(shape).want)) ~= nil
 end
 
-local DEPOSIT_S = 600 -- charged at the claim, so that nobody grabs every device before the first settlement
 local function take(id, lv, user, shape, devices, how)
   local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix', 'pl', 'rv')
   local array, index, left = j[7] or nil, j[8] or nil, nil
@@ -213,7 +212,8 @@ local function take(id, lv, user, shape, devices, how)
   if limit_s > 0 then -- the shape's is rounded up; a quote within a text of the spec has a backslash before it
     limit_s = math.min(limit_s, tonumber(string.match(spec or '', '"time_limit_s":([%d.]+)')) or limit_s)
   end
-  local deposit_s = limit_s > 0 and math.min(limit_s, DEPOSIT_S) or DEPOSIT_S
+  local deposit_s = math.min(tonumber(call('HGET', P .. 'usual', user) or '') or DEPOSIT_S, DEPOSIT_S)
+  if limit_s > 0 then deposit_s = math.min(deposit_s, limit_s) end
   local rate, alone, held = n * math.max(tonumber(mem) / total, 1 / all_slots), wants_alone(shape), mem
   if alone then -- all that each can give, and told is what it has on each of them
     rate, mem = n, string.format('%.0f', charged_on(devices, {alone = true}))

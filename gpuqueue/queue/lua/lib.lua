@@ -152,6 +152,11 @@ local function charge(user, amount, share, levels)
   for i = 1, #levels do call('ZADD', key2('ul', levels[i]), 'XX', usage, user) end
 end
 
+-- What a run is charged in advance, in seconds, so that nobody grabs every device before the first bill: as long as
+-- the user's runs usually take, and no more than DEPOSIT_S or its limit. A beat charges what lasts longer (beat.lua).
+-- Were it the same for all that have no limit, short ones would cost their user as much at a time as long ones.
+local DEPOSIT_S = 600
+
 -- Where a job stands among its user's: by its id, or below 0 if it was moved to the front (see front.lua).
 local function place_of(id)
   local front = call('HGET', job_key(id), 'fr')
@@ -266,6 +271,9 @@ local function free_devices(id, job, now, took_s)
   local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
   if not (job.u and claimed and deposit_s and rate) then return end -- damaged: what it cost, nobody knows any more
   local spent_s = took_s or math.max(0, now - claimed) / 1000
+  -- Lengths of runs differ by factors: so the mean is that of their logarithms, in which the last one counts half.
+  local usual_s = deposit_s > 0 and math.sqrt(math.max(1, deposit_s) * math.max(1, spent_s)) or math.max(1, spent_s)
+  call('HSET', P .. 'usual', job.u, string.format('%.0f', usual_s))
   charge(job.u, (spent_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed), share_of(job.u), levels_waited_at())
 end
 
