@@ -271,9 +271,11 @@ local function free_devices(id, job, now, took_s)
   local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
   if not (job.u and claimed and deposit_s and rate) then return end -- damaged: what it cost, nobody knows any more
   local spent_s = took_s or math.max(0, now - claimed) / 1000
-  -- Lengths of runs differ by factors: so the mean is that of their logarithms, in which the last one counts half.
-  local usual_s = deposit_s > 0 and math.sqrt(math.max(1, deposit_s) * math.max(1, spent_s)) or math.max(1, spent_s)
-  call('HSET', P .. 'usual', job.u, string.format('%.0f', usual_s))
+  if took_s then -- it ran, and was not given back
+    -- Lengths of runs differ by factors: so the mean is that of their logarithms, in which the last one counts half.
+    local usual_s = deposit_s > 0 and math.sqrt(math.max(1, deposit_s) * math.max(1, took_s)) or math.max(1, took_s)
+    call('HSET', P .. 'usual', job.u, string.format('%.0f', usual_s))
+  end
   charge(job.u, (spent_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed), share_of(job.u), levels_waited_at())
 end
 
