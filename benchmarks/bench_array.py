@@ -58,7 +58,7 @@ def _arrays(store: Store, count: int, each_s: float) -> Iterator[Figure]:
     floor = Floor(name="as many single submits, pipelined", value=each_s * count * 1e3)
     yield Figure(name=f"array.{count}.submit", value=once_s * 1e3, unit="ms", floor=floor, rounds=ROUNDS)
     used = used_bytes(store.client) / (ROUNDS * count)
-    yield Figure(name=f"array.{count}.memory", value=used, unit="bytes", rounds=ROUNDS)
+    yield Figure(name=f"array.{count}.memory", value=used, unit="bytes", of=ROUNDS)
 
 
 def _submit_bounded(store: Store, claims: int) -> None:
@@ -71,9 +71,7 @@ def _submit_bounded(store: Store, claims: int) -> None:
 
 def _claims(store: Store, name: str, count: int, single: Floor) -> Iterator[Figure]:
     for label, share in (("p50", 0.5), ("p99", 0.99)):
-        yield Figure(
-            name=f"{name}.{label}", value=_claim_us(store, count, share), unit="us", floor=single, rounds=count
-        )
+        yield Figure(name=f"{name}.{label}", value=_claim_us(store, count, share), unit="us", floor=single, of=count)
 
 
 def _claim_us(store: Store, count: int, share: float) -> float:

@@ -107,9 +107,9 @@ def _make_ready(store: Store, claims: int) -> None:
 def _at(size: int, store: Store, more: int, claims: int) -> Iterator[Figure]:
     scripts = Scripts(store.client)
     took_s = timed(lambda: _fill(scripts, more))
-    yield Figure(name=f"fill.{size}", value=more / took_s, unit="submits/s", rounds=more)
+    yield Figure(name=f"fill.{size}", value=more / took_s, unit="submits/s", of=more)
     used: dict[str, Any] = store.client.info("memory")
-    yield Figure(name=f"store.pending.{size}", value=used["used_memory"] / size, unit="bytes", rounds=size)
+    yield Figure(name=f"store.pending.{size}", value=used["used_memory"] / size, unit="bytes", of=size)
     for case in CASES:
         yield from _claims(f"claim.{size}", case, store, claims)
     yield from _looks(size, store)
@@ -121,7 +121,7 @@ def _claims(name: str, case: Case, store: Store, claims: int) -> Iterator[Figure
     cost = cost_of(store.client, _claimer(store, case), claims)
     for label, value, least_us in zip(Cost._fields, cost, least, strict=True):
         floor = Floor(name=f"a script of {READS} reads", value=float(least_us))
-        yield Figure(name=f"{name}.{case.name}.{label}", value=float(value), unit="us", floor=floor, rounds=claims)
+        yield Figure(name=f"{name}.{case.name}.{label}", value=float(value), unit="us", floor=floor, of=claims)
 
 
 def _looks(size: int, store: Store) -> Iterator[Figure]:

@@ -1,6 +1,6 @@
 """How long the corridor takes a job, idle and under load, beside floors measured in the same rounds.
 
-python -m benchmarks.bench_corridor [--rounds 100] [--jobs 200] [--devices sim:1x8G]
+python -m benchmarks.bench_corridor [--rounds 100] [--jobs 80] [--devices sim:1x8G]
 
 A private machine: embedded store, recorder, one simulated device with 4 slots, a real Celery worker. Three moments are
 told of each job, from the call of submit on:
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,13 +31,15 @@ import redis
 
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.place import Machine, private_machine
-from benchmarks.measure.rounds import quantile, timed, until
+from benchmarks.measure.rounds import alternate_timed, medians, quantile, until
 from benchmarks.measure.table import tell
 from gpuqueue.queue.connect import connect
 
 ROUNDS, QUICK_ROUNDS = 100, 15
 WAITING, QUICK_WAITING = 10_000, 500
-JOBS, QUICK_JOBS = 200, 60
+#: Trivial jobs of one round of many, and such rounds.
+JOBS, QUICK_JOBS = 80, 20
+JOB_ROUNDS = 5
 SLOTS = 4
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 BURN = "while True: pass"
@@ -152,7 +154,10 @@ class Direct:
 
 
 def _throughput(machine: Machine, jobs: int) -> Figure:
-    """Measure trivial jobs, each in a shim of its own and recorded; floor: spawning them one after the other."""
+    """Measure trivial jobs, each in a shim of its own and recorded; floor: spawning them one after the other.
+
+    In turn, and the median of these rounds is told.
+    """
 
     def ours() -> None:
         # In no repository, as above: what git takes in one is the submitter's, and as much as a fifth of all.
@@ -165,9 +170,11 @@ def _throughput(machine: Machine, jobs: int) -> Figure:
         for _ in range(jobs):
             subprocess.run(["/bin/true"], check=True)
 
-    took_s, floor_s = timed(ours), timed(directly)
-    floor = Floor(name="subprocess.run(true) in a row", value=jobs / floor_s)
-    return Figure(name="throughput.jobs", value=jobs / took_s, unit="jobs/s", floor=floor, rounds=jobs)
+    acts: dict[str, Callable[[], object]] = {"ours": ours, "floor": directly}
+    found = medians(alternate_timed(JOB_ROUNDS, acts))
+    floor = Floor(name="subprocess.run(true) in a row", value=jobs / found["floor"])
+    value = jobs / found["ours"]
+    return Figure(name="throughput.jobs", value=value, unit="jobs/s", floor=floor, rounds=JOB_ROUNDS, of=jobs)
 
 
 @contextmanager
@@ -193,7 +200,7 @@ def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--jobs", type=int, default=JOBS, help="trivial jobs in a row")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="trivial jobs of one round of many")
     parser.add_argument("--devices", default="sim:1x8G", metavar="SPEC")
     options = parser.parse_args()
     tell(figures(rounds=options.rounds, jobs=options.jobs, devices=options.devices))

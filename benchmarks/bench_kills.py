@@ -36,9 +36,9 @@ def figures(*, quick: bool = False, kills: int = KILLS, jobs: int = JOBS) -> Mea
 
 def _counted(plain: dict[str, Any]) -> Measured:
     kills = sum(plain["kills"].values())
-    yield Figure(name="kills.count", value=float(kills), unit="kills", rounds=plain["acknowledged"])
+    yield Figure(name="kills.count", value=float(kills), unit="kills", of=plain["acknowledged"])
     for fault, count in plain["faults"].items():
-        yield Figure(name=f"kills.{fault}", value=float(count), unit="jobs", rounds=kills)
+        yield Figure(name=f"kills.{fault}", value=float(count), unit="jobs", of=kills)
 
 
 def main() -> None:

@@ -42,9 +42,8 @@ def _measure(devices: int, jobs: int) -> Measured:
         low = Floor(name=f"whoever looks first ({label})", value=float(value(waits_ms["first"])))
         name, found = f"placement.{devices}.spread.{label}", float(value(waits_ms["spread"]))
         yield Figure(name=name, value=found, unit="ms", floor=low, rounds=jobs)
-    yield Figure(
-        name=f"placement.{devices}.spread.on-the-best", value=100 * best["spread"] / jobs, unit="%", rounds=jobs
-    )
+    share = 100 * best["spread"] / jobs
+    yield Figure(name=f"placement.{devices}.spread.on-the-best", value=share, unit="%", of=jobs)
 
 
 def _waits_ms(machine: Machine, devices: int, jobs: int) -> tuple[dict[str, list[float]], Counter[str]]:

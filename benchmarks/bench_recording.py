@@ -142,9 +142,8 @@ def _measure(label: str, url: str, jobs: int, width: int) -> Measured:
         first += count
         floor = Floor(name="as many rows, the driver alone", value=count / insert_raw(url, count, batch))
         took_s = record(book, events, batch)
-        yield Figure(
-            name=f"recording.{label}.batch{batch}", value=count / took_s, unit="jobs/s", floor=floor, rounds=count
-        )
+        name = f"recording.{label}.batch{batch}"
+        yield Figure(name=name, value=count / took_s, unit="jobs/s", floor=floor, of=count)
     book.close()
 
 

@@ -30,8 +30,11 @@ class Figure:
     value: float
     unit: str
     floor: Floor | None = None
-    #: How many times it was measured; the value is the median of these unless its name says otherwise.
+    #: How often it was measured, in turn with its floor; the value is the median of these unless its name says
+    #: otherwise. 1 is a single pass: all of ours, then all of the floor's.
     rounds: int = 1
+    #: How many jobs, claims or rows each of these rounds had.
+    of: int = 1
     #: The load average over the last minute when it was taken, others on the machine included.
     load: float = field(default_factory=lambda: round(os.getloadavg()[0], 2))
 

@@ -12,7 +12,7 @@ WIDTH = 44
 
 def head() -> str:
     """Return the first line of a table."""
-    return f"{'':{WIDTH}} {'measured':>14} {'floor':>14} {'ratio':>7} {'rounds':>6} {'load':>5}  floor is"
+    return f"{'':{WIDTH}} {'measured':>14} {'floor':>14} {'ratio':>7} {'rounds':>9} {'load':>5}  floor is"
 
 
 def line(each: Figure | Absent) -> str:
@@ -23,7 +23,8 @@ def line(each: Figure | Absent) -> str:
     floor = amount(each.floor.value, each.unit) if each.floor else "-"
     value = amount(each.value, each.unit)
     name = each.floor.name if each.floor else ""
-    return f"{each.name:{WIDTH}} {value:>14} {floor:>14} {ratio:>7} {each.rounds:>6} {each.load:>5.1f}  {name}".rstrip()
+    rounds = f"{each.rounds}x{each.of}" if each.of > 1 else str(each.rounds)
+    return f"{each.name:{WIDTH}} {value:>14} {floor:>14} {ratio:>7} {rounds:>9} {each.load:>5.1f}  {name}".rstrip()
 
 
 def tell(measured: Iterable[Figure | Absent]) -> list[Figure | Absent]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import statistics
 import subprocess
@@ -16,10 +17,10 @@ import psutil
 from benchmarks.measure.command import beside_click
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.place import ROOT
-from benchmarks.measure.rounds import timed, until
+from benchmarks.measure.rounds import medians, timed, until
 from benchmarks.peers.crew import PATIENCE_S, alive
 from benchmarks.peers.known import PEERS
-from benchmarks.peers.peer import NotInstalled, Peer, Submitter
+from benchmarks.peers.peer import SLOTS, NotInstalled, Peer, Submitter
 
 JOBS, QUICK_JOBS = 400, 60
 ROUNDS, QUICK_ROUNDS = 50, 8
@@ -29,6 +30,8 @@ SETTLED_S = 10.0
 ENOUGH_S, QUICK_ENOUGH_S = 60.0, 15.0
 #: How many jobs tell how many there will be in that time.
 PILOT_JOBS = 10
+#: How often many jobs are sent through, in turn with as many that are spawned directly.
+JOB_ROUNDS = 3
 
 
 def figures(*, quick: bool = False, names: Sequence[str] = ()) -> Measured:
@@ -49,7 +52,7 @@ def _of(peer: Peer, place: Path, *, quick: bool) -> Measured:
         submitter.submit(_job(place, "warm"))
         until(partial(_count, place, "warm"), f"a first job of {peer.name}")
         yield _start(peer, submitter, place, rounds, enough_s)
-        yield _throughput(peer, submitter, place, jobs, enough_s)
+        yield from _throughput(peer, submitter, place, jobs, enough_s)
         yield _submit(peer, rounds)
         yield from _kill(peer, submitter, place)
 
@@ -84,20 +87,49 @@ def _start(peer: Peer, submitter: Submitter, place: Path, rounds: int, enough_s:
     return Figure(name=f"peers.{peer.name}.start", value=value, unit="ms", floor=floor, rounds=len(ours))
 
 
-def _throughput(peer: Peer, submitter: Submitter, place: Path, most: int, enough_s: float) -> Figure:
+def _throughput(peer: Peer, submitter: Submitter, place: Path, most: int, enough_s: float) -> Measured:
+    rounds_s: dict[str, list[float]] = {"ours": [], "floor": []}
+
     def through(name: str, count: int) -> None:
-        for _ in range(count):
-            submitter.submit(_job(place, name))
+        _submit_many(submitter, place, name, count)
         until(lambda: _count(place, name) >= count, f"{count} jobs of {peer.name}", timeout_s=300, every_s=0.005)
 
     def directly() -> None:
         for _ in range(jobs):
             subprocess.run(_job(place, "direct"), check=True)
 
-    jobs = within(enough_s, most, timed(partial(through, "pilot", PILOT_JOBS)) / PILOT_JOBS)
-    took_s, floor_s = timed(partial(through, "many", jobs)), timed(directly)
-    floor = Floor(name="spawned directly, in a row", value=jobs / floor_s)
-    return Figure(name=f"peers.{peer.name}.jobs", value=jobs / took_s, unit="jobs/s", floor=floor, rounds=jobs)
+    one_takes_s = timed(partial(through, "pilot", PILOT_JOBS)) / PILOT_JOBS
+    jobs = within(enough_s / JOB_ROUNDS, most // JOB_ROUNDS, one_takes_s)
+    for turn in range(JOB_ROUNDS):
+        rounds_s["ours"].append(timed(partial(through, f"many{turn}", jobs)))
+        rounds_s["floor"].append(timed(directly))
+    rate = {name: jobs / took_s for name, took_s in medians(rounds_s).items()}
+    floor = Floor(name="spawned directly, in a row", value=rate["floor"])
+    yield Figure(
+        name=f"peers.{peer.name}.jobs", value=rate["ours"], unit="jobs/s", floor=floor, rounds=JOB_ROUNDS, of=jobs
+    )
+    yield _submits(peer, submitter, place, jobs)
+
+
+def _submits(peer: Peer, submitter: Submitter, place: Path, jobs: int) -> Figure:
+    """Measure how fast jobs are taken in while all slots are taken: nobody runs them meanwhile."""
+    go = place / "go"
+    for _ in range(SLOTS):
+        submitter.submit(["/bin/sh", "-c", f"echo >> {place / 'taken'}; until [ -e {go} ]; do sleep 0.2; done"])
+    with contextlib.suppress(TimeoutError):  # some start one after the other, in their own time
+        until(lambda: _count(place, "taken") >= SLOTS, f"{SLOTS} jobs of {peer.name}", timeout_s=SETTLED_S)
+    try:
+        took_s = timed(partial(_submit_many, submitter, place, "behind", jobs))
+    finally:
+        go.touch()
+    until(lambda: _count(place, "behind") >= jobs, f"those behind, of {peer.name}", timeout_s=300)
+    rate = jobs / took_s
+    return Figure(name=f"peers.{peer.name}.submits", value=rate, unit="submits/s", of=jobs)
+
+
+def _submit_many(submitter: Submitter, place: Path, name: str, count: int) -> None:
+    for _ in range(count):
+        submitter.submit(_job(place, name))
 
 
 def within(seconds: float, most: int, one_takes_s: float) -> int:

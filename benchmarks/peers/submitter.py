@@ -99,7 +99,8 @@ def to_gpuqueue() -> tuple[Submit, Cancel]:
     from gpuqueue import Client  # noqa: PLC0415 - as above
 
     client = Client()
-    return lambda words: client.submit(words, mem="1M").id, lambda job_id: client.cancel(int(job_id))
+    place = os.environ["PEERS_PLACE"]  # in no repository: what git takes in one is the submitter's
+    return lambda words: client.submit(words, mem="1M", cwd=place).id, lambda job_id: client.cancel(int(job_id))
 
 
 TO = {
