@@ -5,7 +5,8 @@ python -m benchmarks.bench_warm [--rounds 7]
 A private machine: embedded store, one simulated device, a real Celery worker. From the call of ``submit``, or of the
 interpreter, to the script's first line, to the line after ``import torch`` and to its end as seen from outside; the
 three ways are measured in turn, since the machine is noisy, and medians are told, beside those of ``python train.py``.
-Before each warm job the spare has to be ready: how long that takes after the last one is told as well.
+After each warm job the next spare is waited for, so that none is made while anything is measured: how long that takes
+from the moment in which the last one was taken over is told as well.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ open("stamp", "w").write(f"{first!r} {usable!r}")
 """
 #: Longest wait for a spare, in seconds.
 SPARE_S = 120.0
+#: How often it is looked whether a spare is ready, how long it must sleep then, and what it has spent at least: one
+#: that has spent less has only mapped torch's libraries. In seconds.
+LOOK_S, STILL_S, LEAST_IMPORT_S = 0.02, 0.3, 0.5
 
 
 class Ways:
@@ -50,7 +54,7 @@ class Ways:
         self._place = place
         self._script = place / "train.py"
         self._script.write_text(SCRIPT)
-        #: How long it took until a spare was ready again, and what it held then.
+        #: How long it took from the take-over of a spare until the next one was ready, and what that held then.
         self.refills_s: list[float] = []
         self.spare_mib: list[float] = []
 
@@ -65,11 +69,11 @@ class Ways:
         return self._submitted(warm=False)
 
     def warm(self) -> list[float]:
-        """Submit it to a spare that is ready."""
-        began = time.time()
-        self._until_ready()
-        self.refills_s.append(time.time() - began)
-        return self._submitted(warm=True)
+        """Submit it to a spare that is ready, and wait for the next one: it is made at the cost of nobody's figure."""
+        measured = self._submitted(warm=True)
+        taken_over = self._stamps()[0]
+        self.refills_s.append(self._until_ready() - taken_over)
+        return measured
 
     def _submitted(self, *, warm: bool) -> list[float]:
         began = time.time()
@@ -82,31 +86,48 @@ class Ways:
         return measured
 
     def prepare(self) -> None:
-        """Let the worker know what spares are wanted."""
+        """Let the worker know what spares are wanted, and wait for the first."""
         self._client.wait(
             self._client.submit("train.py", mem="1M", cwd=self._place, python=sys.executable, warm=True).id
         )
+        self._until_ready()
+        self.spare_mib.clear()
 
-    def _until_ready(self) -> None:
-        """Wait until the spare has imported torch: then it sleeps."""
+    def _until_ready(self) -> float:
+        """Wait until the spare has imported torch: then it sleeps. Return when it was first seen so."""
         deadline = time.time() + SPARE_S
         while time.time() < deadline:
             for process in _spares(self._place):
-                if (
-                    process.status() == psutil.STATUS_SLEEPING
-                    and "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
-                ):
-                    time.sleep(0.3)  # still asleep after that: it does not wait for the disk
-                    if process.status() == psutil.STATUS_SLEEPING and process.cpu_times().user > 0.5:  # noqa: PLR2004 - of two
-                        self.spare_mib.append(process.memory_info().rss / 2**20)
-                        return
-            time.sleep(0.05)
+                seen, before_s = time.time(), _import_s(process)
+                if before_s is None:
+                    continue
+                time.sleep(STILL_S)
+                if _import_s(process) == before_s:  # it slept all the time: it did not wait for the disk
+                    self.spare_mib.append(process.memory_info().rss / 2**20)
+                    return seen
+            time.sleep(LOOK_S)
         raise SystemExit("no spare became ready")
 
     def _since(self, began: float) -> list[float]:
         ended = time.time()
-        first, usable = map(float, (self._place / "stamp").read_text().split())
+        first, usable = self._stamps()
         return [first - began, usable - began, ended - began]
+
+    def _stamps(self) -> tuple[float, float]:
+        """Return when the script's first line ran, and when it had torch: in a spare both are its take-over."""
+        first, usable = map(float, (self._place / "stamp").read_text().split())
+        return first, usable
+
+
+def _import_s(process: psutil.Process) -> float | None:
+    """Return the processor time of a spare that sleeps and has torch; None of one that still imports, or is gone."""
+    try:
+        spent_s = float(process.cpu_times().user)
+        asleep = process.status() == psutil.STATUS_SLEEPING
+        has_torch = asleep and "libtorch" in Path(f"/proc/{process.pid}/maps").read_text()
+    except (OSError, psutil.Error):
+        return None
+    return spent_s if has_torch and spent_s > LEAST_IMPORT_S else None
 
 
 def _spares(place: Path) -> list[psutil.Process]:
