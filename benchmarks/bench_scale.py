@@ -44,6 +44,8 @@ from gpuqueue.queue.scripts import whole
 from gpuqueue.queue.simulated import CLOCK
 
 HOUR_MS = 3600_000
+#: What a job tells in its life: submit, claim, started, finish.
+EVENTS = 4
 #: Claims that are measured at each size of the queue, and calls of what tells their floor.
 CLAIMS, FLOORS = 2_000, 500
 #: What of a day is told under which name.
@@ -54,6 +56,7 @@ _LABELS = {
     "written": ("written", "jobs/s"),
     "page_ms": ("page", "ms"),
     "stats_ms": ("stats", "ms"),
+    "stats_us": ("stats-each", "us"),
     "book_bytes": ("book", "bytes"),
     "keys_left": ("keys", "keys"),
     "store_mib": ("store", "MiB"),
@@ -79,8 +82,9 @@ class Day:
     """What was found on one day.
 
     ``recorded`` jobs a second by the recorder from the outbox, ``written`` by the book's writer alone; ``page_ms`` and
-    ``stats_ms`` are the history's first page and the statistics of seven days by user; ``book_bytes`` is by ended job,
-    and so is ``keys_left``: what the store still holds of it, and should not.
+    ``stats_ms`` are the history's first page and the statistics of seven days by user, ``stats_us`` what these take for
+    each job that they sum up; ``book_bytes`` is by ended job. ``keys_left`` is what the store still holds, and should
+    not, of each job that has *passed through it*: an hour's of each day.
     """
 
     claim_p50_us: float
@@ -89,6 +93,7 @@ class Day:
     written: float
     page_ms: float
     stats_ms: float
+    stats_us: float
     book_bytes: float
     keys_left: float
     store_mib: float
@@ -123,11 +128,11 @@ def _filled(site: SimulatedSite, store: Store, size: Size, floor: Floor) -> Iter
         pending = more
         site.forget_nonces()
         taken = (site.used_bytes() - empty_bytes) / pending
-        yield Figure(name=f"scale.{pending}.store", value=taken, unit="bytes", floor=text, rounds=pending)
+        yield Figure(name=f"scale.{pending}.store", value=taken, unit="bytes", floor=text, of=pending)
         costs = _claims(site, store, size.claims)
         for label, share in (("p50", 0.5), ("p99", 0.99)):
             value = quantile(costs, share)
-            yield Figure(name=f"scale.{pending}.claim.{label}", value=value, unit="us", floor=floor, rounds=len(costs))
+            yield Figure(name=f"scale.{pending}.claim.{label}", value=value, unit="us", floor=floor, of=len(costs))
 
 
 def _claims(site: SimulatedSite, store: Store, count: int) -> list[float]:
@@ -180,6 +185,8 @@ class _Week:
         self._other_keys = site.keys().other
         #: Jobs that have ended since the week began.
         self.ended = 0
+        #: Those of them that went through the store, as all do in life: the others were only written into the book.
+        self.passed = 0
 
     def day(self) -> Day:
         """Let one day go by, and look."""
@@ -190,18 +197,21 @@ class _Week:
         events = site.hour(an_hour)
         costs = _heard(self._store, an_hour)
         recorded_s = timed(site.record)
-        self.ended += made + an_hour
+        self.ended += made + events // EVENTS
+        self.passed += events // EVENTS
         keys = site.keys()
         left = keys.of_jobs - 2 * keys.live + keys.other - self._other_keys
+        stats_s = best_s(self._statistics)
         return Day(
             claim_p50_us=quantile(costs, 0.5),
             claim_p99_us=quantile(costs, 0.99),
-            recorded=events / 4 / recorded_s,
+            recorded=events / EVENTS / recorded_s,
             written=made / written_s if made else 0.0,
             page_ms=1e3 * best_s(lambda: site.book.history(HistoryQuery())),
-            stats_ms=1e3 * best_s(self._statistics),
+            stats_ms=1e3 * stats_s,
+            stats_us=1e6 * stats_s / self.ended,
             book_bytes=(self._book_bytes() - self._bytes) / self.ended,
-            keys_left=left / self.ended,
+            keys_left=left / self.passed,
             store_mib=site.used_bytes() / 2**20,
         )
 
@@ -228,6 +238,7 @@ def _week(week: _Week, size: Size, floor: Floor) -> Iterator[Figure]:
     for _ in range(size.days - 1):
         last = week.day()
     yield Figure(name="scale.week.ended", value=float(week.ended), unit="jobs")
+    yield Figure(name="scale.week.passed", value=float(week.passed), unit="jobs")
     yield from _told("last", last, first, floor, size)
 
 
@@ -237,8 +248,8 @@ def _told(name: str, day: Day, before: Day | None, floor: Floor, size: Size) -> 
         beside = floor if what.startswith("claim") else None
         if before is not None:
             beside = Floor(name="on the first day", value=getattr(before, what))
-        rounds = size.an_hour if what.startswith(("claim", "recorded")) else 1
-        yield Figure(name=f"scale.{name}.{label}", value=getattr(day, what), unit=unit, floor=beside, rounds=rounds)
+        of = size.an_hour if what.startswith(("claim", "recorded")) else 1
+        yield Figure(name=f"scale.{name}.{label}", value=getattr(day, what), unit=unit, floor=beside, of=of)
 
 
 def main() -> None:
