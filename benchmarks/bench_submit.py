@@ -2,27 +2,33 @@
 
 python -m benchmarks.bench_submit [--jobs 2000]
 
-On a store that has each write on the disk before it replies, as ``gpuqueue up`` starts it. The floors write the same
-bytes to the same store with SET, in the same way; of an array the floor is one single submit. ``cycles`` are claim,
-started and finish by one client, without a process; their floor are three scripts with one SET each.
+On a store that has each write on the disk before it replies, as ``gpuqueue up`` starts it. ``submit.client`` is what a
+Python program calls, ``Client.submit``; ``submit.queue`` is the part of it that speaks with the store, and
+``submit.pipelined`` the same from many at once. Their floors write the same bytes to the same store with SET, in the
+same way. An array is told as the whole process that a person starts, beside that of a single job and ``import click``,
+and as the call within a process, whose floor is the call for one job. ``cycles`` are claim, started and finish by one
+client, without a process; their floor are three scripts with one SET each.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import redis
 
+from benchmarks.measure.command import CLICK, IMPORT_CLICK
 from benchmarks.measure.figure import Figure, Floor, Measured
-from benchmarks.measure.place import Store, private_store
+from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
 from benchmarks.measure.rounds import alternate_timed, medians, timed
 from benchmarks.measure.table import tell
 from gpuqueue.array import Array
+from gpuqueue.client import Client
 from gpuqueue.codec import encode_spec
 from gpuqueue.device import Device, DeviceKind
 from gpuqueue.job import Account, JobSpec, JobState
@@ -34,6 +40,9 @@ from gpuqueue.units import GIB
 
 JOBS, QUICK_JOBS = 2_000, 300
 MEMBERS = 10_000
+#: Rounds of many submits, of many in pipelines, and of whole processes.
+SINGLE_ROUNDS, PIPED_ROUNDS = 5, 3
+PROCESS_ROUNDS, QUICK_PROCESS_ROUNDS = 15, 3
 PIPE = 500
 SPEC = JobSpec(
     argv=("python", "train.py", "--seed", "{index}"),
@@ -58,10 +67,13 @@ def figures(*, quick: bool = False, jobs: int | None = None) -> Measured:
     jobs = jobs or (QUICK_JOBS if quick else JOBS)
     with private_store() as store:
         serve(store)
-        yield _single(store, jobs)
+        yield from _singles(store, jobs // SINGLE_ROUNDS)
         yield _pipelined(store, jobs)
         yield _array(store)
         yield _cycles(store, jobs)
+    with private_store() as store:
+        serve(store)
+        yield from _processes(store, QUICK_PROCESS_ROUNDS if quick else PROCESS_ROUNDS)
     with private_store() as store:
         yield _memory(store, jobs)
 
@@ -115,15 +127,28 @@ def _set_pipelined(client: redis.Redis, count: int) -> None:
         pipe.execute()
 
 
-def _single(store: Store, jobs: int) -> Figure:
-    text = encode_spec(SPEC)
-    acts: dict[str, Callable[[], object]] = {
-        "ours": lambda: store.queue.submit(SPEC),
-        "floor": lambda: store.client.set("bench:0", text),
-    }
-    found = medians(alternate_timed(jobs, acts))
-    floor = Floor(name="SET of the spec, durable", value=1 / found["floor"])
-    return Figure(name="submit.single", value=1 / found["ours"], unit="submits/s", floor=floor, rounds=jobs)
+def _singles(store: Store, jobs: int) -> Iterator[Figure]:
+    """Yield the rates over all rounds, not of the median submit: what a disk takes now and then is in them."""
+    with Client(store.settings) as client:
+        # In no repository: what git takes in one is the submitter's.
+        submit = partial(client.submit, SPEC.argv, mem=SPEC.mem_bytes, cwd=store.settings.state_dir, env=SPEC.env)
+        spec = submit().spec
+        text = encode_spec(spec)
+        acts: dict[str, Callable[[], object]] = {
+            "client": submit,
+            "queue": lambda: store.queue.submit(spec),
+            "floor": lambda: store.client.set("bench:0", text),
+        }
+        found = alternate_timed(SINGLE_ROUNDS, {name: partial(_times, jobs, act) for name, act in acts.items()})
+    rate = {name: SINGLE_ROUNDS * jobs / sum(took_s) for name, took_s in found.items()}
+    floor = Floor(name="SET of the spec, durable", value=rate.pop("floor"))
+    for name, value in rate.items():
+        yield Figure(name=f"submit.{name}", value=value, unit="submits/s", floor=floor, rounds=SINGLE_ROUNDS, of=jobs)
+
+
+def _times(count: int, act: Callable[[], object]) -> None:
+    for _ in range(count):
+        act()
 
 
 def _pipelined(store: Store, jobs: int) -> Figure:
@@ -131,9 +156,10 @@ def _pipelined(store: Store, jobs: int) -> Figure:
         "ours": partial(submit_pipelined, store.client, jobs),
         "floor": partial(_set_pipelined, store.client, jobs),
     }
-    found = medians(alternate_timed(3, acts))
+    found = medians(alternate_timed(PIPED_ROUNDS, acts))
     floor = Floor(name="pipelined SETs of the spec", value=jobs / found["floor"])
-    return Figure(name="submit.pipelined", value=jobs / found["ours"], unit="submits/s", floor=floor, rounds=3)
+    value = jobs / found["ours"]
+    return Figure(name="submit.pipelined", value=value, unit="submits/s", floor=floor, rounds=PIPED_ROUNDS, of=jobs)
 
 
 def _array(store: Store) -> Figure:
@@ -145,6 +171,31 @@ def _array(store: Store) -> Figure:
     found = medians(alternate_timed(15, acts))
     floor = Floor(name="one single submit", value=found["floor"] * 1e3)
     return Figure(name=f"submit.array.{MEMBERS}", value=found["ours"] * 1e3, unit="ms", floor=floor, rounds=15)
+
+
+def _processes(store: Store, rounds: int) -> Iterator[Figure]:
+    """Yield what a person waits for who submits one job, and who submits an array."""
+    run = partial(quiet, environ=_environ(store))
+    job = ["--mem", "1M", "--", "true"]
+    acts: dict[str, Callable[[], object]] = {
+        "one": partial(run, [GPUQUEUE, "submit", *job]),
+        f"array.{MEMBERS}": partial(run, [GPUQUEUE, "submit", "--array", f"0-{MEMBERS - 1}", *job]),
+        CLICK: partial(run, IMPORT_CLICK),
+    }
+    alternate_timed(1, acts)  # to warm up
+    found = medians(alternate_timed(rounds, acts))
+    floor = Floor(name=CLICK, value=found.pop(CLICK) * 1e3)
+    for name, took_s in found.items():
+        yield Figure(name=f"submit.{name}.process", value=took_s * 1e3, unit="ms", floor=floor, rounds=rounds)
+
+
+def _environ(store: Store) -> dict[str, str]:
+    """Return what a person's shell has who uses *store*."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
+    environ |= {"GPUQUEUE_STATE_DIR": str(store.settings.state_dir), "GPUQUEUE_CONFIG": os.devnull}
+    if environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # nobody who installed it waits for the compiler
+        environ["PYTHONPYCACHEPREFIX"] = f"{store.settings.state_dir}/compiled"
+    return environ
 
 
 def _cycles(store: Store, count: int) -> Figure:
@@ -166,7 +217,7 @@ def _memory(store: Store, jobs: int) -> Figure:
     submit_pipelined(store.client, jobs)
     each = (used_bytes(store.client) - before) / jobs
     floor = Floor(name="the spec's own text", value=float(len(encode_spec(SPEC))))
-    return Figure(name="store.pending", value=each, unit="bytes", floor=floor, rounds=jobs)
+    return Figure(name="store.pending", value=each, unit="bytes", floor=floor, of=jobs)
 
 
 def used_bytes(client: redis.Redis) -> int:

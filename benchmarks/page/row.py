@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.measure.figure import RATES, Figure, Report
 from benchmarks.measure.table import amount, times
+from benchmarks.page.others import Others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,9 +15,12 @@ class Aim:
     """One bound on one figure: at most so much, of a rate at least so much."""
 
     figure: str
-    bound: float
+    #: None where it is only told.
+    bound: float | None
     #: Whether the ratio to the floor is bound, and not the value.
     of_ratio: bool = False
+    #: What it is of, where a row has several.
+    called: str = ""
 
     def of(self, figure: Figure) -> float | None:
         """Return what of *figure* is bound."""
@@ -25,7 +29,7 @@ class Aim:
     def missed_by(self, figure: Figure) -> float | None:
         """Return by which factor *figure* misses this aim, None if it holds."""
         found = self.of(figure)
-        if found is None:
+        if found is None or self.bound is None:
             return None
         more_is_better = figure.unit in RATES and not self.of_ratio
         if found >= self.bound if more_is_better else found <= self.bound:
@@ -38,38 +42,37 @@ class Row:
     """One row, and in words why it misses, should it miss."""
 
     what: str
-    #: The best of others, with its figure: measured by hand, or ``peers.…`` where it is in the same run.
-    anchor: str
     aim: str
     aims: Sequence[Aim]
-    #: The best of others as a bound, where its figure is for the same thing.
-    best: Aim | None = None
+    #: Who else does the same; where a comparison would be none, *anchor* says so.
+    others: Others | None = None
+    anchor: str = "none is known"
     #: What is told where an aim is missed or another is ahead: why, and what it would take.
     why_not: str = ""
 
     def line(self, report: Report) -> tuple[str, bool]:
         """Return the row as Markdown, and whether it needs no word: its aims hold, nobody is ahead."""
         found = [(aim, report.get(aim.figure)) for aim in self.aims]
+        called = {each: aim.called for aim, each in reversed(found) if each is not None}
         shown = list(dict.fromkeys(each for _, each in found if each is not None))
         missed = [by for aim, each in found if each is not None and (by := aim.missed_by(each)) is not None]
+        whole = all(each for aim, each in found if aim.bound is not None)
+        beside, behind = self.others.beside(report) if self.others else ("", False)
         cells = (
             self.what,
-            self.anchor,
+            self.others.told(report) if self.others else self.anchor,
             "<br>".join(_floor(each) for each in shown) or "-",
-            "<br>".join(amount(each.value, each.unit) for each in shown) or "-",
+            "<br>".join(_value(each, called[each]) for each in shown) or "-",
             "<br>".join(times(each.ratio) for each in shown) or "-",
             self.aim,
-            _verdict(missed, measured=len(shown) > 0, whole=all(each for _, each in found)) + self._beside(report)[0],
+            f"{max(each.load for each in shown):.1f}" if shown else "-",
+            _verdict(missed, measured=len(shown) > 0, whole=whole) + beside,
         )
-        return "| " + " | ".join(cells) + " |", not missed and not self._beside(report)[1]
+        return "| " + " | ".join(cells) + " |", not missed and not behind
 
-    def _beside(self, report: Report) -> tuple[str, bool]:
-        """Return how this stands to the best of others, and whether that is ahead."""
-        figure = report.get(self.best.figure) if self.best else None
-        if self.best is None or figure is None:
-            return "", False
-        behind = self.best.missed_by(figure)
-        return (", ahead of the best", False) if behind is None else (f", {behind:.1f} times behind the best", True)
+
+def _value(figure: Figure, called: str) -> str:
+    return amount(figure.value, figure.unit) + (f": {called}" if called else "")
 
 
 def _floor(figure: Figure) -> str:
@@ -80,5 +83,7 @@ def _verdict(missed: Sequence[float], *, measured: bool, whole: bool) -> str:
     if not measured:
         return "not measured"
     if missed:
-        return f"missed, {max(missed):.1f} times" if max(missed) != float("inf") else "missed"
+        worst = max(missed)
+        digits = 2 if worst < 1.1 else 1  # noqa: PLR2004 - "1.0 times" would be no miss
+        return f"missed, {worst:.{digits}f} times" if worst != float("inf") else "missed"
     return "held" if whole else "held, as far as it was measured"

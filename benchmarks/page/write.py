@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure.figure import Figure, Report
-from benchmarks.measure.table import amount, times
+from benchmarks.page import more
+from benchmarks.page.more import NOTHING, cells, told
 from benchmarks.page.rows import rows
 
-HEAD = ("what", "best of others", "floor, in the same run", "ours", "times the floor", "aim", "verdict")
-PEERS_HEAD = ("", "jobs/s", "submit → start", "one submit, from a shell", "copies after a kill", "after a cancel")
+HEAD = ("what", "best of others", "floor, in the same run", "ours", "times the floor", "aim", "load", "verdict")
+PEERS_HEAD = (
+    "",
+    "jobs/s",
+    "submits/s",
+    "submit → start",
+    "one submit, from a shell",
+    "copies after a kill",
+    "after a cancel",
+)
 #: What of a peer is told, by the last part of a figure's name.
-TOLD = ("jobs", "start", "submit", "after-kill", "after-cancel")
+TOLD = ("jobs", "submits", "start", "submit", "after-kill", "after-cancel")
 
 
 class PageError(Exception):
@@ -29,7 +39,15 @@ def write(report: Report, page: Path) -> list[str]:
     """
     table, missed = _table(report)
     text = page.read_text(encoding="utf-8")
-    for name, body in (("run", _run(report)), ("table", table), ("peers", _peers(report))):
+    regions = {
+        "run": _run(report),
+        "table": table,
+        "claims": more.claims(report),
+        "commands": more.commands(report),
+        "shares": more.shares(report),
+        "peers": _peers(report),
+    }
+    for name, body in regions.items():
         text = _filled(text, name, body, page)
     page.write_text(text, encoding="utf-8")
     return missed
@@ -51,11 +69,32 @@ def _run(report: Report) -> str:
         f"{machine['memory_bytes'] / 2**30:.0f} GiB, Linux {machine['kernel']}, Python {machine['python']}, "
         f"{machine['store']}. The load average was {machine['load_before'][0]:.1f} before it and "
         f"{min(loads):.1f} to {max(loads):.1f} while it ran, its own part included."
+        f"{_listed(report, lambda each: each.load > machine['cores'], 'More than the cores it was at')}"
+        f"{_listed(report, _is_one_pass, 'One pass and no rounds are')}"
     )
 
 
+def _listed(report: Report, chosen: Callable[[Figure], bool], said: str) -> str:
+    """Return a sentence of the groups that have figures which are *chosen*, with how many of how many are."""
+    groups = Counter(_group(each) for each in report.figures)
+    found = Counter(_group(each) for each in report.figures if chosen(each))
+    names = (
+        f"`{name}.…`" if count == groups[name] else f"{count} of {groups[name]} of `{name}.…`"
+        for name, count in found.items()
+    )
+    return f"\n\n{said}: {', '.join(names)} (in the JSON)." if found else ""
+
+
+def _is_one_pass(figure: Figure) -> bool:
+    return figure.rounds == 1 and (figure.of > 1 or figure.floor is not None)  # a bare count has no rounds to have
+
+
+def _group(figure: Figure) -> str:
+    return figure.name.partition(".")[0]
+
+
 def _table(report: Report) -> tuple[str, list[str]]:
-    lines, reasons, missed = [_cells(HEAD), _cells(["---"] * len(HEAD))], [], []
+    lines, reasons, missed = [cells(HEAD), cells(["---"] * len(HEAD))], [], []
     for row in rows(report):
         line, held = row.line(report)
         lines.append(line)
@@ -81,28 +120,15 @@ def _peers(report: Report) -> str:
         if name.startswith("peers.")
     )
     if not names:
-        return "Not measured in this run."
-    lines = [_cells(PEERS_HEAD), _cells(["---"] * len(PEERS_HEAD))]
+        return NOTHING
+    lines = [cells(PEERS_HEAD), cells(["---"] * len(PEERS_HEAD))]
     absent = {each.name: each.why for each in report.absent}
     for name in names:
         figures = [report.get(f"peers.{name}.{what}") for what in TOLD]
-        cells = [_told(each) for each in figures]
+        said = [told(each) for each in figures]
         if not any(figures):
-            cells[0] = absent.pop(f"peers.{name}", cells[0])
-        lines.append(_cells([name, *cells]))
+            said[0] = absent.pop(f"peers.{name}", said[0])
+        lines.append(cells([name, *said]))
     # Of those of which there is something to tell: why the rest is missing.
     reasons = [f"- {name.removeprefix('peers.')}: {why}" for name, why in absent.items() if name.startswith("peers.")]
     return "\n".join([*lines, *([""] if reasons else []), *reasons])
-
-
-def _told(figure: Figure | None) -> str:
-    if figure is None:
-        return "-"
-    if figure.unit == "copies":
-        return f"{figure.value:.0f}"
-    ratio = f" ({times(figure.ratio)})" if figure.floor else ""
-    return amount(figure.value, figure.unit) + ratio
-
-
-def _cells(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cells) + " |"

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.measure.figure import Absent, Figure, Floor, Report
 from benchmarks.measure.rounds import quantile
 from benchmarks.page import write as page_write
+from benchmarks.page.others import Known, Others
 from benchmarks.page.row import Aim, Row
 from benchmarks.page.rows import rows
 from benchmarks.page.write import PageError, write
@@ -30,6 +31,12 @@ by hand
 <!-- table: of a run -->
 old
 <!-- end of table -->
+<!-- claims: of a run -->
+<!-- end of claims -->
+<!-- commands: of a run -->
+<!-- end of commands -->
+<!-- shares: of a run -->
+<!-- end of shares -->
 <!-- peers: of a run -->
 <!-- end of peers -->
 """
@@ -52,9 +59,14 @@ def ms(name: str, value: float, floor: float = 10.0) -> Figure:
     return Figure(name=name, value=value, unit="ms", floor=Floor(name="a floor", value=floor))
 
 
-def row(*, aims: tuple[Aim, ...], best: Aim | None = None, why_not: str = "") -> Row:
+def row(*, aims: tuple[Aim, ...], others: Others | None = None, why_not: str = "") -> Row:
     """Return a row with these bounds."""
-    return Row(what="a thing", anchor="another", aim="an aim", aims=aims, best=best, why_not=why_not)
+    return Row(what="a thing", aim="an aim", aims=aims, others=others, why_not=why_not)
+
+
+def starts() -> Others:
+    """Return who else starts jobs."""
+    return Others(ours="a", measured="start", known=(Known(name="Known", said="16 ms (C)", value=16.0),))
 
 
 def test_a_ratio_is_how_many_times_the_floor_it_costs() -> None:
@@ -80,14 +92,95 @@ def test_a_report_comes_back_from_its_json() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "verdict", "held"), [(15.0, "held, ahead of the best", True), (40.0, "missed, 2.0 times", False)]
+    ("value", "verdict", "held"),
+    [
+        (15.0, "held, ahead of the best (Known, 16 ms: known, not of this run)", True),
+        (40.0, "missed, 2.0 times, 2.5 times behind the best (Known, 16 ms: known, not of this run)", False),
+    ],
 )
 def test_a_row_says_whether_its_aim_holds(value: float, verdict: str, *, held: bool) -> None:
     """A time may be lower than its bound."""
-    line, fine = row(aims=(Aim(figure="a", bound=20.0),), best=Aim(figure="a", bound=16.0)).line(report(ms("a", value)))
+    line, fine = row(aims=(Aim(figure="a", bound=20.0),), others=starts()).line(report(ms("a", value)))
 
+    assert "| known, not of this run: Known 16 ms (C) |" in line
     assert verdict in line
     assert held == fine
+
+
+def test_others_are_compared_by_what_the_same_run_measured_of_them() -> None:
+    """Constants were compared with though the run had the peers' figures: one was behind what it was told ahead of."""
+    peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.slow.start", 900.0), ms("peers.fast.start", 8.0))
+
+    line, fine = row(aims=(Aim(figure="a", bound=20.0),), others=starts()).line(report(ms("a", 10.0), *peers))
+
+    assert "| fast 8 ms<br>slow 900 ms<br>known, not of this run: Known 16 ms (C) |" in line
+    assert "| held, 3.0 times behind the best (fast, 8 ms beside our 24 ms in this run) |" in line
+    assert not fine
+
+
+def test_of_others_rates_the_highest_is_the_best() -> None:
+    """And a peer that is known as well is told once, by its figure of this run."""
+    known = (Known(name="one", said="500", value=500.0), Known(name="two", said="700", value=700.0))
+    others = Others(ours="r", measured="jobs", known=known)
+    rates = [
+        Figure(name=name, value=value, unit="jobs/s")
+        for name, value in (("r", 100.0), ("peers.one.jobs", 50.0), ("peers.three.jobs", 40.0))
+    ]
+
+    assert others.told(report(*rates)) == "one 50 jobs/s<br>three 40 jobs/s<br>known, not of this run: two 700"
+    assert others.beside(report(*rates)) == (
+        ", ahead of the best (one, 50 jobs/s beside our 100 jobs/s in this run)",
+        False,
+    )
+
+
+def test_what_is_only_told_has_no_part_in_the_verdict() -> None:
+    """The figure within a process stands beside the whole process, named, and is held against nobody."""
+    aims = (Aim(figure="a", bound=20.0, called="whole process"), Aim(figure="b", bound=None, called="within one"))
+
+    line, fine = row(aims=aims).line(report(ms("a", 15.0), ms("b", 90.0)))
+
+    assert "| 15 ms: whole process<br>90 ms: within one |" in line
+    assert fine
+    assert "| held |" in row(aims=aims).line(report(ms("a", 15.0)))[0]
+
+
+def test_what_was_one_pass_or_under_load_is_said_above_the_table(tmp_path: Path) -> None:
+    """The page said of all figures that they were medians of rounds."""
+    page = tmp_path / "page.md"
+    page.write_text(REGIONS)
+    passes = Figure(name="claim.1000.best.p50", value=80.0, unit="us", of=2000, load=0.5)
+    loaded = [
+        Figure(name=f"queue.{name}", value=2.0, unit="ms", rounds=5, load=load) for name, load in (("a", 9.0), ("b", 1))
+    ]
+
+    write(report(passes, *loaded), page)
+
+    text = page.read_text()
+    assert "One pass and no rounds are: `claim.…` (in the JSON)." in text
+    assert "More than the cores it was at: 1 of 2 of `queue.…` (in the JSON)." in text
+
+
+def test_the_other_tables_have_what_was_measured(tmp_path: Path) -> None:
+    """Claims by the length of the queue, commands and shares of a core once stood in the JSON alone."""
+    page = tmp_path / "page.md"
+    page.write_text(REGIONS)
+    figures = [
+        Figure(name=name, value=2.0, unit="us")
+        for group in ("claim.1000", "claim-libc.1000")
+        for name in (f"{group}.best.p50", f"{group}.best.p99")
+    ]
+    figures += [ms("queue.1000.process", 40.0), ms("command.queue.process", 20.0), ms("command.down.help", 30.0)]
+    figures += [ms("import.gpuqueue.cli.jobs", 15.0), Figure(name="worker.busy.cpu", value=1.5, unit="%")]
+
+    write(report(*figures), page)
+
+    text = page.read_text()
+    assert "| 1 000 | 2 us, 2 us | -, - | -, - | 40 ms (4.00) | - |" in text
+    assert "| 1 000, the C library's allocator | 2 us, 2 us |" in text
+    assert "| `queue` | 20 ms (2.00) | 15 ms (1.50) |" in text
+    assert "| `down --help` | 30 ms (3.00) |" in text
+    assert "| worker, four jobs run | - | 1.50 % |" in text
 
 
 def test_a_rate_holds_above_its_bound_and_a_ratio_below() -> None:
@@ -98,6 +191,11 @@ def test_a_rate_holds_above_its_bound_and_a_ratio_below() -> None:
     assert 1.1 == Aim(figure="r", bound=110.0).missed_by(rate)
     assert Aim(figure="r", bound=4.0, of_ratio=True).missed_by(rate) is None
     assert 2.0 == Aim(figure="r", bound=2.0, of_ratio=True).missed_by(rate)
+
+
+def test_a_miss_by_little_is_no_miss_by_nothing() -> None:
+    """It said "missed, 1.0 times"."""
+    assert "| missed, 1.02 times |" in row(aims=(Aim(figure="a", bound=100.0),)).line(report(ms("a", 102.0)))[0]
 
 
 def test_a_bound_of_nothing_is_missed_by_anything() -> None:
@@ -115,10 +213,10 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(REGIONS)
 
-    write(report(ms("submit.array.10000", 5.0), Absent(name="peers.rq", why="not installed")), page)
+    write(report(ms("submit.array.10000.process", 5.0), Absent(name="peers.rq", why="not installed")), page)
 
     text = page.read_text()
-    assert "| held, ahead of the best |" in text
+    assert "| held, ahead of the best (slurm, 6 ms: known, not of this run) |" in text
     assert "| not measured |" in text
     assert "| rq | not installed |" in text
     assert "by hand" in text
@@ -135,9 +233,9 @@ def test_what_a_peer_cannot_do_stands_below_the_table(tmp_path: Path) -> None:
     write(report(ms("peers.huey.start", 2.0), cannot, ms("peers.rq.start", 3.0), broke_off), page)
 
     text = page.read_text()
-    assert "| huey | - | 2 ms (0.20) | - | - | - |" in text
+    assert "| huey | - | - | 2 ms (0.20) | - | - | - |" in text
     assert "- huey.submit: it has no command that submits" in text
-    assert "| rq | - | 3 ms (0.30) | - | - | - |" in text
+    assert "| rq | - | - | 3 ms (0.30) | - | - | - |" in text
     assert "- rq: it broke off: no answer" in text
 
 
@@ -151,6 +249,18 @@ def test_a_row_that_misses_must_say_why(tmp_path: Path, monkeypatch: pytest.Monk
         write(report(ms("a", 40.0)), page)
 
     assert REGIONS == page.read_text()
+
+
+@pytest.mark.parametrize(("also", "said"), [(True, "takes a third to a half of it away"), (False, "had none")])
+def test_why_a_claim_misses_is_true_with_either_allocator(*, also: bool, said: str) -> None:
+    """It is measured with a better allocator, and beside it without, where the machine has one."""
+    names = ["claim.1000.typical.p50", *(["claim-libc.1000.typical.p50"] if also else [])]
+    made = report(*(Figure(name=name, value=500.0, unit="us") for name in names))
+
+    claim = next(each for each in rows(made) if each.what.startswith("claim, in the server"))
+
+    assert said in claim.why_not
+    assert also == ("500 us: typical p50, the C library's allocator" in claim.line(made)[0])
 
 
 def test_every_row_that_can_be_behind_has_a_sentence() -> None:

@@ -1,0 +1,96 @@
+"""Tables of docs/performance.md that tell and hold nothing: claims by the length of the queue, commands, shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from benchmarks.measure.figure import Figure, Report
+from benchmarks.measure.table import amount, times
+from gpuqueue.cli.main import COMMANDS
+
+NOTHING = "Not measured in this run."
+CASES = ("best", "typical", "worst")
+#: What a process does meanwhile, by the start of its figures' names.
+PROCESSES = {
+    "worker, nothing to do": "worker.idle",
+    "worker, four jobs run": "worker.busy",
+    "worker, trivial jobs one after the other": "worker.stream",
+    "recorder, host process and store together, nothing to do": "others.idle",
+}
+SAMPLERS = {
+    "sampler of one device, no job": "sampler.0-runs.idle",
+    "sampler, one job, one look a second": "sampler.1-runs.settled",
+    "sampler, one job, ten looks a second": "sampler.1-runs.young",
+    "sampler, eight jobs, one look a second": "sampler.8-runs.settled",
+    "sampler, eight jobs, ten looks a second": "sampler.8-runs.young",
+}
+
+
+def claims(report: Report) -> str:
+    """Return what a claim takes the server and what ``gpuqueue queue`` takes, by how many jobs wait."""
+    head = ("waiting", *(f"{case}: p50, p99" for case in CASES), "`gpuqueue queue`, whole process", "a page of 1 000")
+    return table(head, _claim_lines(report))
+
+
+def _claim_lines(report: Report) -> Iterator[Sequence[str]]:
+    for group, said in (("claim", ""), ("claim-libc", ", the C library's allocator")):
+        for size in sorted(
+            {int(each.name.split(".")[1]) for each in report.figures if each.name.startswith(f"{group}.")}
+        ):
+            cases = [
+                f"{told(report.get(f'{group}.{size}.{case}.p50'))}, {told(report.get(f'{group}.{size}.{case}.p99'))}"
+                for case in CASES
+            ]
+            looks = [f"queue.{size}.process", f"queue.{size}.page"] if group == "claim" else ["", ""]
+            yield f"{size:_}".replace("_", " ") + said, *cases, *(told(report.get(look)) for look in looks)
+
+
+def commands(report: Report) -> str:
+    """Return the whole process and the import of each command."""
+    return table(("command", "whole process", "import of its module alone"), _command_lines(report))
+
+
+def _command_lines(report: Report) -> Iterator[Sequence[str]]:
+    for name, (module, *_) in COMMANDS.items():
+        whole, only_help = report.get(f"command.{name}.process"), report.get(f"command.{name}.help")
+        imported = told(report.get(f"import.{module}"))
+        if whole is not None:
+            yield f"`{name}`", told(whole), imported
+        elif only_help is not None:
+            yield f"`{name} --help`", told(only_help), imported
+
+
+def shares(report: Report) -> str:
+    """Return what workers and samplers take of memory and of a core."""
+    return table(("", "resident memory", "of one core"), _share_lines(report))
+
+
+def _share_lines(report: Report) -> Iterator[Sequence[str]]:
+    for said, name in PROCESSES.items():
+        found = [report.get(f"{name}.{what}") for what in ("memory", "cpu")]
+        if any(found):
+            yield said, *map(told, found)
+    for said, name in SAMPLERS.items():
+        if (share := report.get(name)) is not None:
+            yield said, "-", told(share)
+
+
+def told(figure: Figure | None) -> str:
+    """Return a figure with its ratio to the floor in brackets, if it has one."""
+    if figure is None:
+        return "-"
+    if figure.unit == "copies":
+        return f"{figure.value:.0f}"
+    ratio = f" ({times(figure.ratio)})" if figure.floor else ""
+    return amount(figure.value, figure.unit) + ratio
+
+
+def table(head: Sequence[str], lines: Iterator[Sequence[str]]) -> str:
+    """Return a table as Markdown, or that there is nothing for it."""
+    rows = [cells(line) for line in lines]
+    return "\n".join([cells(head), cells(["---"] * len(head)), *rows]) if rows else NOTHING
+
+
+def cells(some: Sequence[str]) -> str:
+    """Return a line of a table."""
+    return "| " + " | ".join(some) + " |"
