@@ -86,11 +86,23 @@ print(__doc__, __annotations__)
         subprocess.run([sys.executable, "-c", show])
         """,
     "what proc tells": """
-        import os
-        print(open("/proc/self/cmdline", "rb").read().rstrip(b"\\0"))
-        shown = dict(e.split(b"=", 1) for e in open("/proc/self/environ", "rb").read().split(b"\\0") if b"=" in e)
-        print(shown[b"GPUQUEUE_TOKEN"].decode() == os.environ["GPUQUEUE_TOKEN"], shown[b"CUDA_VISIBLE_DEVICES"])
-        print(open("/proc/self/comm").read())
+        import os, psutil, subprocess
+        hidden = "GPUQUEUE_TOKEN", "GPUQUEUE_ATTEMPT", "GPUQUEUE_RUN_DIR"
+        def tell(who):
+            print(open(f"/proc/{who}/cmdline", "rb").read())
+            environ = open(f"/proc/{who}/environ", "rb").read()
+            print(environ[-1:], [e for e in environ[:-1].split(b"\\0") if not e.decode().startswith(hidden)])
+            shown = dict(e.split(b"=", 1) for e in environ[:-1].split(b"\\0"))
+            print(shown[b"GPUQUEUE_TOKEN"].decode() == os.environ["GPUQUEUE_TOKEN"], open(f"/proc/{who}/comm").read())
+        tell("self")
+        me = psutil.Process()
+        print(me.cmdline(), sorted(set(me.environ()) - {"_"}), me.name())
+        print(subprocess.run(["ps", "-o", "args=", "-p", str(os.getpid())], capture_output=True).stdout)
+        pid = os.fork()
+        if pid == 0:
+            tell("self")  # what is forked from it is known by that
+            os._exit(0)
+        os.waitpid(pid, 0)
         """,
     "pickles": """
         import dataclasses, pickle, typing
@@ -173,6 +185,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmRuns]:
 def test_a_script_does_the_same_cold_and_warm(runs: WarmRuns, name: str) -> None:
     """Its output, in order, and its ending."""
     spec = runs.spec(text_of(CORPUS[name]), "--lr", "1e-3")
+
+    cold, warm = runs.cold(spec), runs.warm(spec)
+
+    assert "warm" == warm.start
+    assert (cold.log, cold.ending) == (warm.log, warm.ending)
+
+
+def test_a_command_that_is_longer_than_the_room_of_a_spare_is_shown_whole(runs: WarmRuns) -> None:
+    """It was cut off, and one that is shorter had six thousand empty arguments behind it."""
+    script = "print(len(open('/proc/self/cmdline').read()), open('/proc/self/cmdline').read()[-20:])"
+    spec = runs.spec(script, "x" * 20_000, "last")
 
     cold, warm = runs.cold(spec), runs.warm(spec)
 
