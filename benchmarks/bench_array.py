@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks.bench_submit import SPEC, end, median_s, must_claim, serve, submit_pipelined, used_bytes
 from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Store, private_store
 from benchmarks.measure.rounds import quantile, timed
 from benchmarks.measure.table import tell
@@ -95,9 +96,9 @@ def _digest_of_claims(log: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--members", type=int, nargs="+", default=MEMBERS)
-    parser.add_argument("--singles", type=int, default=SINGLES)
-    parser.add_argument("--claims", type=int, default=CLAIMS)
+    parser.add_argument("--members", type=how_many, nargs="+", default=MEMBERS)
+    parser.add_argument("--singles", type=how_many, default=SINGLES)
+    parser.add_argument("--claims", type=how_many, default=CLAIMS)
     options = parser.parse_args()
     tell(figures(members=options.members, singles=options.singles, claims=options.claims))
 

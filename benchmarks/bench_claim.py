@@ -27,6 +27,7 @@ import redis
 
 from benchmarks.measure.command import beside_click
 from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
 from benchmarks.measure.rounds import timed
 from benchmarks.measure.table import tell
@@ -223,8 +224,8 @@ def cost_of(client: redis.Redis, once: Callable[[], None], count: int) -> Cost:
 def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pending", type=int, nargs="+", default=[1_000, 100_000])
-    parser.add_argument("--claims", type=int, default=CLAIMS, help="Claims measured in each case.")
+    parser.add_argument("--pending", type=how_many, nargs="+", default=[1_000, 100_000])
+    parser.add_argument("--claims", type=how_many, default=CLAIMS, help="Claims measured in each case.")
     options = parser.parse_args()
     for case in CASES:
         print(f"{case.name:10} {case.what}")

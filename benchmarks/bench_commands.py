@@ -19,6 +19,7 @@ from functools import partial
 
 from benchmarks.measure.command import CLICK, IMPORT_CLICK
 from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Machine, private_machine, quiet
 from benchmarks.measure.rounds import alternate, medians, timed
 from benchmarks.measure.table import tell
@@ -111,7 +112,7 @@ def _beside_floors(found: dict[str, float], rounds: int) -> Iterator[Figure]:
 def main() -> None:
     """Measure all and print a table, or JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=how_many, default=ROUNDS)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("commands", nargs="*", metavar="COMMAND", help="only these; all if none is named")
     options = parser.parse_args()

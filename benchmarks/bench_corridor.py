@@ -30,6 +30,7 @@ from pathlib import Path
 import redis
 
 from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.options import devices, how_many
 from benchmarks.measure.place import Machine, private_machine
 from benchmarks.measure.rounds import alternate_timed, medians, quantile, until
 from benchmarks.measure.table import tell
@@ -199,9 +200,9 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--jobs", type=int, default=JOBS, help="trivial jobs of one round of many")
-    parser.add_argument("--devices", default="sim:1x8G", metavar="SPEC")
+    parser.add_argument("--rounds", type=how_many, default=ROUNDS)
+    parser.add_argument("--jobs", type=how_many, default=JOBS, help="trivial jobs of one round of many")
+    parser.add_argument("--devices", type=devices, default="sim:1x8G", metavar="SPEC")
     options = parser.parse_args()
     tell(figures(rounds=options.rounds, jobs=options.jobs, devices=options.devices))
 

@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from benchmarks.made_history import NOW, SPAN, fill
 from benchmarks.measure.command import beside_click
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
+from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, postgres, quiet
 from benchmarks.measure.rounds import timed
 from benchmarks.measure.table import tell
@@ -187,7 +188,7 @@ def explain(url: str, query: HistoryQuery) -> None:
 def main() -> None:
     """Measure SQLite, and PostgreSQL where there is one."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--jobs", type=int, default=1_000_000)
+    arguments.add_argument("--jobs", type=how_many, default=1_000_000)
     arguments.add_argument("--plans", action="store_true", help="show how what is slow was found")
     arguments.add_argument("--only", choices=["sqlite", "postgresql"])
     arguments.add_argument("--sqlite", metavar="PATH", help="keep the book there, and use the one that is there")

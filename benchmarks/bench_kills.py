@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from benchmarks.measure.figure import Absent, Figure, Measured
+from benchmarks.measure.options import how_many
 from benchmarks.measure.place import ROOT
 from benchmarks.measure.table import tell
 
@@ -44,8 +45,8 @@ def _counted(plain: dict[str, Any]) -> Measured:
 def main() -> None:
     """Kill, and print what was found."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=KILLS)
-    parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--kills", type=how_many, default=KILLS)
+    parser.add_argument("--jobs", type=how_many, default=JOBS)
     options = parser.parse_args()
     tell(figures(kills=options.kills, jobs=options.jobs))
 

@@ -16,6 +16,7 @@ import time
 from collections import Counter
 
 from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Machine, private_machine
 from benchmarks.measure.rounds import quantile
 from benchmarks.measure.table import tell
@@ -77,7 +78,7 @@ def _occupy(client: Client, devices: int) -> str:
 def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=JOBS, help="Jobs of each way.")
+    parser.add_argument("--jobs", type=how_many, default=JOBS, help="Jobs of each way.")
     tell(figures(jobs=parser.parse_args().jobs))
 
 

@@ -26,6 +26,7 @@ from typing import Any
 import pynvml
 
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
+from benchmarks.measure.options import duration_s
 from benchmarks.measure.place import from_the_tests
 from benchmarks.measure.table import tell
 from gpuqueue.clock import SystemClock
@@ -46,7 +47,7 @@ FAMILY = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600'])
 def main() -> None:
     """Measure in processes of their own: the fake driver must be chosen before Python starts."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--seconds", type=float, default=20.0, help="How long each case is measured.")
+    parser.add_argument("--seconds", type=duration_s, default=20.0, help="How long each case is measured.")
     parser.add_argument("--inside", nargs=2, metavar=("CASE", "RUNS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.inside:

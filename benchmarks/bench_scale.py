@@ -28,6 +28,7 @@ from typing import Any
 from benchmarks.bench_claim import LOGGED_US, READS, cost_of, reader
 from benchmarks.bench_history import best_s
 from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Store, private_store
 from benchmarks.measure.rounds import quantile, timed
 from benchmarks.measure.table import tell
@@ -256,10 +257,10 @@ def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     whole_size = Size()
-    parser.add_argument("--pending", type=int, nargs="+", default=list(whole_size.pending))
-    parser.add_argument("--days", type=int, default=whole_size.days)
-    parser.add_argument("--hours", type=int, default=whole_size.hours, help="hours in a day")
-    parser.add_argument("--an-hour", type=int, default=whole_size.an_hour, help="jobs that end in an hour")
+    parser.add_argument("--pending", type=how_many, nargs="+", default=list(whole_size.pending))
+    parser.add_argument("--days", type=how_many, default=whole_size.days)
+    parser.add_argument("--hours", type=how_many, default=whole_size.hours, help="hours in a day")
+    parser.add_argument("--an-hour", type=how_many, default=whole_size.an_hour, help="jobs that end in an hour")
     options = parser.parse_args()
     size = Size(pending=options.pending, days=options.days, hours=options.hours, an_hour=options.an_hour)
     tell(figures(size=size))

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from benchmarks.measure.figure import Measured
 from benchmarks.measure.moments import beside
+from benchmarks.measure.options import how_many
 from benchmarks.measure.rounds import alternate
 from benchmarks.measure.table import tell
 from gpuqueue.run import RunDevice
@@ -119,7 +120,7 @@ def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=how_many, default=ROUNDS)
     tell(figures(rounds=parser.parse_args().rounds))
 
 

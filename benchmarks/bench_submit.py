@@ -24,6 +24,7 @@ import redis
 
 from benchmarks.measure.command import CLICK, IMPORT_CLICK
 from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
 from benchmarks.measure.rounds import alternate_timed, medians, timed
 from benchmarks.measure.table import tell
@@ -235,7 +236,7 @@ def median_s(rounds: int, act: Callable[[], object]) -> tuple[float, float]:
 def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=JOBS)
+    parser.add_argument("--jobs", type=how_many, default=JOBS)
     tell(figures(jobs=parser.parse_args().jobs))
 
 

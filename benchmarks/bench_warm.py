@@ -23,6 +23,7 @@ import psutil
 
 from benchmarks.measure.figure import Absent, Figure, Measured
 from benchmarks.measure.moments import beside
+from benchmarks.measure.options import how_many
 from benchmarks.measure.place import private_machine
 from benchmarks.measure.rounds import alternate
 from benchmarks.measure.table import tell
@@ -163,7 +164,7 @@ def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--rounds", type=how_many, default=ROUNDS)
     tell(figures(rounds=parser.parse_args().rounds))
 
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import psutil
 
 from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.options import duration_s
 from benchmarks.measure.place import Machine, private_machine
 from benchmarks.measure.rounds import until
 from benchmarks.measure.spent import belongs, resident_mib, share_of_core, workers
@@ -102,7 +103,7 @@ def _stream(machine: Machine) -> Iterator[None]:
 def main() -> None:
     """Measure all and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="how long each is watched")
+    parser.add_argument("--seconds", type=duration_s, default=SECONDS, help="how long each is watched")
     tell(figures(seconds=parser.parse_args().seconds))
 
 

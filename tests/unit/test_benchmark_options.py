@@ -1,0 +1,49 @@
+"""What nothing can be measured with is refused on the command line of each benchmark."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+import pytest
+
+from benchmarks.measure.options import devices, duration_s, how_many
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *((name, ["--jobs", "-1"]) for name in ("submit", "corridor", "placement", "recording", "history", "kills")),
+        *((name, ["--rounds", "0"]) for name in ("commands", "corridor", "shim", "warm")),
+        ("corridor", ["--devices", "bogus"]),
+        ("array", ["--members", "0"]),
+        ("array", ["--singles", "-1"]),
+        ("claim", ["--pending", "1000", "-5"]),
+        ("claim", ["--claims", "0"]),
+        ("scale", ["--days", "-1"]),
+        ("scale", ["--pending", "0"]),
+        ("recording", ["--width", "0"]),
+        ("kills", ["--kills", "x"]),
+        ("sampling", ["--seconds", "nan"]),
+        ("workers", ["--seconds", "-1"]),
+    ],
+)
+def test_a_number_that_measures_nothing_is_refused(
+    name: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is started: it was a traceback after the servers were up, or a table of nothing."""
+    monkeypatch.setattr(sys, "argv", [f"bench_{name}", *words])
+
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module(f"benchmarks.bench_{name}").main()
+
+    assert 2 == ended.value.code
+    assert f"error: argument {words[0]}: " in capsys.readouterr().err
+
+
+def test_what_can_be_measured_is_taken() -> None:
+    """From one on, and any device that this machine could serve."""
+    assert (1, 0.5, "sim:2x8G", "cpu") == (how_many("1"), duration_s("0.5"), devices("sim:2x8G"), devices("cpu"))
+    with pytest.raises(argparse.ArgumentTypeError, match="sim:4x24G"):
+        devices("")
