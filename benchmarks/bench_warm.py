@@ -149,7 +149,7 @@ def figures(*, quick: bool = False, rounds: int | None = None) -> Measured:
     """Yield how soon torch is there through the queue, cold and warm, beside ``python train.py``."""
     rounds = rounds or (QUICK_ROUNDS if quick else ROUNDS)
     if importlib.util.find_spec("torch") is None:
-        yield Absent(name="warm", why="no torch here: the test extra installs it")
+        yield Absent(name="warm", why="no torch here: pip install -e '.[examples]' brings it")
         return
     with private_machine() as machine:
         ways = Ways(machine.client, machine.place)
