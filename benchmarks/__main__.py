@@ -1,6 +1,6 @@
 """Measures everything, each figure beside its floor in the same run; prints a table, and writes JSON.
 
-python -m benchmarks                                  all of it: an hour and a half, on a machine that does nothing else
+python -m benchmarks                                  all of it: about an hour, on a machine that does nothing else
 python -m benchmarks --quick                          a few minutes: to see that all works, not to plan with
 python -m benchmarks --only claim corridor            some of it
 python -m benchmarks --json run.json --write docs/performance.md
@@ -25,8 +25,13 @@ import psutil
 from benchmarks.catalogue import BENCHMARKS
 from benchmarks.measure.figure import Absent, Figure, Measured, Report
 from benchmarks.measure.place import private_store
+from benchmarks.measure.report_json import read
 from benchmarks.measure.table import head, line, load
-from benchmarks.page.write import PageError, write
+from benchmarks.page.runs import merged
+from benchmarks.page.write import PageError, check, lacking, write
+
+#: What to do for a page that has all its rows.
+WHOLE = "measure all, or give the other parts as well: --from part.json other.json"
 
 
 def main(words: Sequence[str]) -> int:
@@ -36,8 +41,7 @@ def main(words: Sequence[str]) -> int:
         report = _read(options.kept) if options.kept else _measure(options)
         _keep(report, options.json)
         if options.write:
-            for row in write(report, options.write):
-                print(f"{options.write}: {row}", file=sys.stderr)
+            _write(report, options.write)
     except (OSError, ValueError, PageError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 1
@@ -58,27 +62,33 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         parser.error("--from measures nothing: it goes with --write and --json only")
     if options.json and not options.json.absolute().parent.is_dir():
         parser.error(f"--json: there is no directory {options.json.absolute().parent}")
-    if options.write and not options.write.is_file():
-        parser.error(f"--write: there is no page {options.write}")
+    if options.json and options.json.is_dir():
+        parser.error(f"--json: {options.json} is a directory; name a file")
+    if options.write and options.only and set(options.only) != set(BENCHMARKS):
+        parser.error(f"--write: some of the rows would be empty; {WHOLE}")
+    if options.write:
+        _check(options.write, parser)
     return options
+
+
+def _check(page: Path, parser: argparse.ArgumentParser) -> None:
+    if not page.is_file():
+        parser.error(f"--write: there is no page {page}")
+    try:
+        check(page)
+    except (OSError, ValueError, PageError) as error:
+        parser.error(f"--write: {error}")
 
 
 def _read(paths: Sequence[Path]) -> Report:
     """Return the report of a run; of several the first one's, with what only the others have."""
-    reports = [Report.from_json(path.read_text(encoding="utf-8")) for path in paths]
-    figures: dict[str, Figure] = {}
-    for each in (each for report in reports for each in report.figures):
-        figures.setdefault(each.name, each)
-    absent = tuple(
-        each
-        for report in reports
-        for each in report.absent
-        if each.name not in figures  # nor a whole of which another run has the parts
-        and not any(
-            one.name.startswith(f"{each.name}.") for other in reports if other is not report for one in other.figures
-        )
-    )
-    return replace(reports[0], figures=tuple(figures.values()), absent=absent)
+    reports = []
+    for path in paths:
+        try:
+            reports.append(read(path.read_text(encoding="utf-8")))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+    return merged(reports) if len(reports) > 1 else reports[0]
 
 
 def _measure(options: argparse.Namespace) -> Report:
@@ -112,6 +122,15 @@ def _with_reason(name: str, measured: Measured) -> Measured:
         yield from measured
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told
         yield Absent(name=name, why=f"it broke off: {error!r}")
+
+
+def _write(report: Report, page: Path) -> None:
+    missing = lacking(report)
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise PageError(f"{page} is not written: nothing was measured for {missing[0]!r}{more}; {WHOLE}")
+    for row in write(report, page):
+        print(f"{page}: {row}", file=sys.stderr)
 
 
 def _machine() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -58,8 +58,38 @@ Measured = Iterator[Figure | Absent]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Run:
+    """When a run was, on what, and how busy that was: before it, and from the least to the most of its figures."""
+
+    at: datetime
+    quick: bool
+    took_s: float
+    machine: Mapping[str, Any]
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, report: Report, figures: Sequence[Figure]) -> Run:
+        """Return the run of a report of which these *figures* are told."""
+        loads = [each.load for each in figures] or [0.0]
+        return cls(
+            at=report.at,
+            quick=report.quick,
+            took_s=report.took_s,
+            machine=report.machine,
+            least=min(loads),
+            most=max(loads),
+        )
+
+    @property
+    def load_before(self) -> float:
+        """The load average over the last minute before it began."""
+        return float(self.machine["load_before"][0])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report:
-    """All of one run."""
+    """All of one run, or the first of several with what only the others have."""
 
     machine: Mapping[str, Any]
     quick: bool
@@ -67,13 +97,15 @@ class Report:
     figures: tuple[Figure, ...]
     absent: tuple[Absent, ...] = ()
     at: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    #: The runs that it was put together from; none if it is one.
+    runs: tuple[Run, ...] = ()
 
     def get(self, name: str) -> Figure | None:
         """Return the figure of this name, if it was measured."""
         return next((each for each in self.figures if each.name == name), None)
 
     def to_json(self) -> str:
-        """Return the report as text that :meth:`from_json` reads."""
+        """Return the report as text that :func:`benchmarks.measure.report_json.read` reads."""
         plain = {
             "at": self.at.isoformat(timespec="seconds"),
             "quick": self.quick,
@@ -81,32 +113,6 @@ class Report:
             "machine": dict(self.machine),
             "figures": [{**asdict(each), "ratio": each.ratio} for each in self.figures],
             "absent": [asdict(each) for each in self.absent],
+            "runs": [{**asdict(each), "at": each.at.isoformat(timespec="seconds")} for each in self.runs],
         }
         return json.dumps(plain, indent=1)
-
-    @classmethod
-    def from_json(cls, text: str) -> Report:
-        """Read what :meth:`to_json` wrote.
-
-        Raises:
-            ValueError: this is no report of ours.
-
-        """
-        try:
-            plain = json.loads(text)
-            return cls(
-                at=datetime.fromisoformat(plain["at"]),
-                quick=plain["quick"],
-                took_s=plain["took_s"],
-                machine=plain["machine"],
-                figures=tuple(_figure(each) for each in plain["figures"]),
-                absent=tuple(Absent(**each) for each in plain["absent"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"no report of python -m benchmarks --json: {error!r}") from error
-
-
-def _figure(plain: dict[str, Any]) -> Figure:
-    floor = plain.pop("floor")
-    del plain["ratio"]  # it follows from the rest
-    return Figure(floor=Floor(**floor) if floor else None, **plain)

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure.figure import Figure, Report
+from benchmarks.measure.figure import Absent, Figure, Report
 from benchmarks.page import more
 from benchmarks.page.more import NOTHING, cells, told
+from benchmarks.page.row import Row
 from benchmarks.page.rows import rows
+from benchmarks.page.runs import origin
 
 HEAD = ("what", "best of others", "floor, in the same run", "ours", "times the floor", "aim", "load", "verdict")
 PEERS_HEAD = (
@@ -22,6 +24,8 @@ PEERS_HEAD = (
     "copies after a kill",
     "after a cancel",
 )
+#: What of the page is written.
+REGIONS = ("run", "table", "claims", "commands", "shares", "peers")
 #: What of a peer is told, by the last part of a figure's name.
 TOLD = ("jobs", "submits", "start", "submit", "after-kill", "after-cancel")
 
@@ -53,23 +57,55 @@ def write(report: Report, page: Path) -> list[str]:
     return missed
 
 
-def _filled(text: str, name: str, body: str, page: Path) -> str:
+def check(page: Path) -> None:
+    """Look whether *page* can be filled, before anybody measures for an hour.
+
+    Raises:
+        OSError: it cannot be read or written.
+        UnicodeDecodeError: it is no text.
+        PageError: it has not all the regions.
+
+    """
+    text = page.read_text(encoding="utf-8")
+    with page.open("a"):
+        for name in REGIONS:
+            _region(text, name, page)
+
+
+def lacking(report: Report) -> list[str]:
+    """Return the rows that *report* has nothing for. What cannot be measured on its machine lacks nothing."""
+    named = [*(each.name for each in report.figures), *(each.name for each in report.absent)]
+    others = [] if any(each.startswith("peers.") for each in named) else ["others, side by side"]
+    return [row.what for row in rows(report) if not _is_told(row, report)] + others
+
+
+def _is_told(row: Row, report: Report) -> bool:
+    return all(
+        report.get(aim.figure) is not None or any(_excuses(each, aim.figure) for each in report.absent)
+        for aim in row.aims
+    )
+
+
+def _excuses(absent: Absent, figure: str) -> bool:
+    return f"{figure}.".startswith(f"{absent.name}.") and "broke off" not in absent.why
+
+
+def _region(text: str, name: str, page: Path) -> re.Pattern[str]:
     region = re.compile(f"(<!-- {name}: .*?-->\n).*?(<!-- end of {name} -->)", re.DOTALL)
     if not region.search(text):
         raise PageError(f"{page} has no region <!-- {name}: … --> to <!-- end of {name} -->")
-    return region.sub(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", text)
+    return region
+
+
+def _filled(text: str, name: str, body: str, page: Path) -> str:
+    return _region(text, name, page).sub(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", text)
 
 
 def _run(report: Report) -> str:
-    machine = report.machine
-    loads = [each.load for each in report.figures] or [0.0]
-    kind = "A quick pass, **not to plan with**" if report.quick else "One run"
+    cores = report.machine["cores"]
     return (
-        f"{kind} of {report.took_s / 60:.0f} minutes on {report.at:%d %B %Y}: {machine['cores']} cores, "
-        f"{machine['memory_bytes'] / 2**30:.0f} GiB, Linux {machine['kernel']}, Python {machine['python']}, "
-        f"{machine['store']}. The load average was {machine['load_before'][0]:.1f} before it and "
-        f"{min(loads):.1f} to {max(loads):.1f} while it ran, its own part included."
-        f"{_listed(report, lambda each: each.load > machine['cores'], 'More than the cores it was at')}"
+        f"{origin(report)}"
+        f"{_listed(report, lambda each: each.load > cores, 'More than the cores it was at')}"
         f"{_listed(report, _is_one_pass, 'One pass and no rounds are')}"
     )
 

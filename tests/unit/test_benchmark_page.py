@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.measure.figure import Absent, Figure, Floor, Report
+from benchmarks.measure.report_json import read
 from benchmarks.measure.rounds import quantile
 from benchmarks.page import write as page_write
 from benchmarks.page.others import Known, Others
@@ -86,9 +87,9 @@ def test_a_report_comes_back_from_its_json() -> None:
     """A page is filled from the file of an earlier run."""
     made = report(ms("a", 20.0), Absent(name="peers.rq", why="not installed"))
 
-    assert made == Report.from_json(made.to_json())
+    assert made == read(made.to_json())
     with pytest.raises(ValueError, match="no report of python -m benchmarks"):
-        Report.from_json("[]")
+        read("[]")
 
 
 @pytest.mark.parametrize(

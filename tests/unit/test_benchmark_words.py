@@ -1,0 +1,175 @@
+"""What is wrong with a page or a file of figures is one line, told before anything is measured."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from dataclasses import fields
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import __main__ as whole
+from benchmarks.catalogue import BENCHMARKS
+from benchmarks.measure.figure import Absent, Figure, Floor, Report
+from benchmarks.measure.report_json import read
+from benchmarks.page.runs import merged, origin
+from benchmarks.page.write import REGIONS, lacking
+
+PAGE = "".join(f"<!-- {name}: x -->\n<!-- end of {name} -->\n" for name in REGIONS)
+MACHINE = {
+    "cores": 2,
+    "memory_bytes": 2**33,
+    "kernel": "6.1",
+    "python": "3.11",
+    "store": "valkey 9",
+    "load_before": [0.1],
+}
+
+
+def report(*figures: Figure | Absent, day: int = 22) -> Report:
+    """Return a report that holds these."""
+    return Report(
+        machine=MACHINE,
+        quick=False,
+        took_s=600.0,
+        at=datetime(2026, 11, day, tzinfo=timezone.utc),
+        figures=tuple(each for each in figures if isinstance(each, Figure)),
+        absent=tuple(each for each in figures if isinstance(each, Absent)),
+    )
+
+
+def figure(name: str = "cycles", load: float = 0.5) -> Figure:
+    """Return a figure of this name."""
+    return Figure(name=name, value=3.0, unit="ms", load=load)
+
+
+def refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the last line of what is said to *words*, which nothing is measured for."""
+    with pytest.raises(SystemExit) as ended:
+        whole.main(words)
+    assert 2 == ended.value.code
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_page_is_not_written_from_some_of_the_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It replaced the whole table with "not measured"."""
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+
+    said = refused(["--quick", "--only", "submit", "warm", "--write", str(page)], capsys)
+
+    assert "some of the rows would be empty; measure all, or give the other parts as well: --from" in said
+    kept = tmp_path / "run.json"
+    kept.write_text(report(figure()).to_json())
+    assert 1 == whole.main(["--from", str(kept), "--write", str(page)])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"benchmarks: {page} is not written: nothing was measured for '`gpuqueue submit`")
+    assert PAGE == page.read_text()
+
+
+def test_what_a_machine_cannot_measure_lacks_nothing() -> None:
+    """Without torch a whole run is a whole run; one whose part broke off is not."""
+    warm = "`--warm`: submit → the line after `import torch`"
+
+    assert warm in lacking(report())
+    assert warm not in lacking(report(Absent(name="warm", why="no torch here")))
+    assert warm in lacking(report(Absent(name="warm", why="it broke off: OSError()")))
+    assert "others, side by side" not in lacking(report(Absent(name="peers.rq", why="not installed")))
+
+
+def test_where_nothing_can_be_written_is_told_before_an_hour_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page without regions, a directory in the place of a file."""
+    monkeypatch.setattr(whole, "BENCHMARKS", dict.fromkeys(BENCHMARKS))
+    page = tmp_path / "README.md"
+    page.write_text("# no region\n")
+
+    assert "has no region <!-- run" in refused(["--write", str(page)], capsys)
+    assert "there is no page" in refused(["--write", str(tmp_path / "none.md")], capsys)
+    assert f"--json: {tmp_path} is a directory; name a file" in refused(["--json", str(tmp_path)], capsys)
+    assert "--json: there is no directory" in refused(["--json", str(tmp_path / "a" / "b")], capsys)
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "said"),
+    [
+        (("figures",), ["x"], "figures[0] is no object"),
+        (("figures",), {}, "figures is no list"),
+        (("machine",), {}, "machine.cores is no count"),
+        (("machine",), [1], "machine is no object"),
+        (("machine", "load_before"), [], "machine.load_before is no list of numbers"),
+        (("took_s",), "x", "took_s is no number"),
+        (("at",), "yesterday", "at is no date and time"),
+        (("figures", 0, "value"), "x", "figures[0].value is no number"),
+        (("figures", 0, "value"), None, "figures[0].value is no number"),
+        (("figures", 0, "value"), float("nan"), "NaN is no number"),
+        (("figures", 0, "value"), 10**400, "figures[0].value is no number"),
+        (("figures", 0, "load"), "x", "figures[0].load is no number"),
+        (("figures", 0, "unit"), 5, "figures[0].unit is no text"),
+        (("figures", 0, "rounds"), 1.5, "figures[0].rounds is no count"),
+        (("figures", 0, "floor"), "x", "figures[0].floor is no object"),
+        (("figures", 0, "name"), "claim.abc", "figures[0].name is no name of a figure: 'claim.abc'"),
+        (("figures", 0, "name"), "claim", "figures[0].name is no name of a figure: 'claim'"),
+        (("figures", 0, "name"), "peers", "figures[0].name is no name of a figure: 'peers'"),
+        (("absent",), [{"name": 1}], "absent[0].name is no text"),
+        ((), [], "it is no object"),
+    ],
+)
+def test_a_damaged_file_is_told_by_its_name(
+    where: tuple[str | int, ...], value: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was a traceback, or a page with a NaN in it that held every aim."""
+    plain: Any = json.loads(report(figure()).to_json())
+    damaged = deepcopy(plain)
+    inner = damaged
+    for each in where[:-1]:
+        inner = inner[each]
+    if where:
+        inner[where[-1]] = value
+    else:
+        damaged = value
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps(damaged))
+
+    assert 1 == whole.main(["--from", str(path)])
+
+    told = capsys.readouterr().err
+    assert f"benchmarks: {path}: no report of python -m benchmarks --json: {said}\n" == told
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_report_at_all_is_told_in_one_line(
+    content: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty file, no text, brackets without an end."""
+    path = tmp_path / "run.json"
+    path.write_bytes(content)
+
+    assert 1 == whole.main(["--from", str(path)])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"benchmarks: {path}: ")
+
+
+def test_every_field_of_a_figure_comes_back() -> None:
+    """One that is written and not read would be gone from the page that is filled again."""
+    counts = {each.name: 7 for each in fields(Figure) if "int" in str(each.type)}
+    made = Figure(name="a", value=3.0, unit="ms", floor=Floor(name="f", value=2.0), load=1.5, **counts)
+
+    assert (made,) == read(report(made).to_json()).figures
+
+
+def test_a_page_of_several_runs_says_so() -> None:
+    """It said "one run", of the date, the duration and the load of the first file."""
+    first, second = report(figure(load=1.0)), report(figure(), figure("warm.first", load=4.0), day=23)
+
+    one = read(merged([first, second]).to_json())
+
+    assert ["cycles", "warm.first"] == [each.name for each in one.figures]
+    assert "Figures of 2 runs on 2 cores, 8 GiB" in origin(one)
+    assert "- 10 minutes on 22 November 2026: the load average was 0.1 before it and 1.0 to 1.0 while" in origin(one)
+    assert "- 10 minutes on 23 November 2026: the load average was 0.1 before it and 4.0 to 4.0 while" in origin(one)
+    assert "One run of 10 minutes on 22 November 2026" in origin(merged([first, report(figure(), day=23)]))
