@@ -6,6 +6,8 @@ python -m benchmarks --only claim corridor            some of it
 python -m benchmarks --json run.json --write docs/performance.md
 python -m benchmarks --from run.json --write docs/performance.md      nothing is measured again
 
+Ctrl-C and SIGTERM end all that was started, keep in --json what is done, and exit with 130 and 143.
+
 docs/performance.md tells how to read it. ``python -m benchmarks.peers.install`` installs others to compare with.
 """
 
@@ -24,9 +26,11 @@ import psutil
 
 from benchmarks.catalogue import BENCHMARKS
 from benchmarks.measure.figure import Absent, Figure, Measured, Report
+from benchmarks.measure.home import to_the_end
 from benchmarks.measure.place import private_store
 from benchmarks.measure.report_json import read
-from benchmarks.measure.table import head, line, load
+from benchmarks.measure.stop import heed, not_now
+from benchmarks.measure.table import closing, head, line, load
 from benchmarks.page.runs import merged
 from benchmarks.page.write import PageError, check, lacking, write
 
@@ -38,7 +42,7 @@ def main(words: Sequence[str]) -> int:
     """Measure, print, and write what was asked for."""
     options = _options(words)
     try:
-        report = _read(options.kept) if options.kept else _measure(options)
+        report = _read(options.kept) if options.kept else _measured(options)
         _keep(report, options.json)
         if options.write:
             _write(report, options.write)
@@ -91,24 +95,38 @@ def _read(paths: Sequence[Path]) -> Report:
     return merged(reports) if len(reports) > 1 else reports[0]
 
 
+def _measured(options: argparse.Namespace) -> Report:
+    """Measure what was asked for, and keep what was done if that is stopped."""
+    with to_the_end(kept=f"; what was measured until then is in {options.json}" if options.json else ""):
+        return _measure(options)
+
+
 def _measure(options: argparse.Namespace) -> Report:
-    """Measure what was asked for. After each part all is kept: who breaks off an hour's run has what is done."""
+    """Measure part by part. After each all is kept: who breaks off an hour's run has what is done."""
     report = Report(machine=_machine(), quick=options.quick, took_s=0.0, figures=())
     began_s = time.monotonic()
     print(head())
     for name in options.only or list(BENCHMARKS):
         part_s = time.monotonic()
-        for each in _with_reason(name, BENCHMARKS[name](quick=options.quick)):
-            print(line(each), flush=True)
-            if isinstance(each, Figure):
-                report = replace(report, figures=(*report.figures, each))
-            else:
-                report = replace(report, absent=(*report.absent, each))
+        measured = _with_reason(name, BENCHMARKS[name](quick=options.quick))
+        try:
+            with closing(measured):
+                for each in measured:
+                    print(line(each), flush=True)
+                    report = _with(report, each)
+        finally:
+            report = replace(report, took_s=time.monotonic() - began_s)
+            with not_now():
+                _keep(report, options.json)
         print(f"{name}: {time.monotonic() - part_s:.0f} s", file=sys.stderr)
-        report = replace(report, took_s=time.monotonic() - began_s)
-        _keep(report, options.json)
     print(f"{load()}; {report.took_s:.0f} s")
     return report
+
+
+def _with(report: Report, each: Figure | Absent) -> Report:
+    if isinstance(each, Figure):
+        return replace(report, figures=(*report.figures, each))
+    return replace(report, absent=(*report.absent, each))
 
 
 def _keep(report: Report, path: Path | None) -> None:
@@ -120,7 +138,8 @@ def _with_reason(name: str, measured: Measured) -> Measured:
     """Yield what is measured, and what it failed with: the others' figures are not to be lost by it."""
     try:
         yield from measured
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, it is told
+        heed()  # it may be what came of a Ctrl-C
         yield Absent(name=name, why=f"it broke off: {error!r}")
 
 

@@ -15,7 +15,6 @@ waiting job takes of the store's memory, and the whole process of ``gpuqueue que
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +26,7 @@ import redis
 
 from benchmarks.measure.command import beside_click
 from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.home import clean_environ
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
 from benchmarks.measure.rounds import timed
@@ -127,11 +127,8 @@ def _claims(name: str, case: Case, store: Store, claims: int) -> Iterator[Figure
 
 def _looks(size: int, store: Store) -> Iterator[Figure]:
     """Measure what a person waits for who asks for the queue."""
-    environ = {
-        **os.environ,
-        "GPUQUEUE_STATE_DIR": str(store.settings.state_dir),
-        "GPUQUEUE_CONFIG": os.devnull,
-    }
+    state = str(store.settings.state_dir)
+    environ = clean_environ(state) | {"GPUQUEUE_STATE_DIR": state}
     yield beside_click(f"queue.{size}.process", [GPUQUEUE, "queue"], partial(quiet, environ=environ))
     page_s = statistics.median(timed(lambda: store.queue.page(limit=1000)) for _ in range(5))
     yield Figure(name=f"queue.{size}.page", value=page_s * 1e3, unit="ms", rounds=5)

@@ -19,10 +19,11 @@ from functools import partial
 
 from benchmarks.measure.command import CLICK, IMPORT_CLICK
 from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.home import to_the_end
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Machine, private_machine, quiet
 from benchmarks.measure.rounds import alternate, medians, timed
-from benchmarks.measure.table import tell
+from benchmarks.measure.table import closing, tell
 from gpuqueue.cli.main import COMMANDS
 
 ROUNDS, QUICK_ROUNDS = 15, 3
@@ -121,7 +122,8 @@ def main() -> None:
         parser.error(f"no such command: {', '.join(unknown)}; there are {', '.join(COMMANDS)}")
     measured = figures(rounds=options.rounds, commands=options.commands)
     if options.json:
-        print(json.dumps([asdict(each) for each in measured], indent=1))
+        with to_the_end(), closing(measured):
+            print(json.dumps([asdict(each) for each in measured], indent=1))
     else:
         tell(measured)
 

@@ -10,7 +10,6 @@ finds what takes more than 100 ms. The book is filled by plain INSERTs; one run 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,6 +21,7 @@ import sqlalchemy as sa
 from benchmarks.made_history import NOW, SPAN, fill
 from benchmarks.measure.command import beside_click
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
+from benchmarks.measure.home import clean_environ
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, postgres, quiet
 from benchmarks.measure.rounds import timed
@@ -161,8 +161,7 @@ def _measure(label: str, url: str, count: int, *, plans: bool) -> Measured:
 def _process(label: str, url: str) -> Figure:
     """Measure what a person waits for who asks for the newest jobs."""
     with tempfile.TemporaryDirectory(prefix="gq-bench-") as state:
-        environ = {**os.environ, "GPUQUEUE_STATE_DIR": state, "GPUQUEUE_CONFIG": os.devnull}
-        environ["GPUQUEUE_DATABASE_URL"] = url
+        environ = clean_environ(state) | {"GPUQUEUE_STATE_DIR": state, "GPUQUEUE_DATABASE_URL": url}
         return beside_click(f"history.{label}.process", [GPUQUEUE, "history"], partial(quiet, environ=environ))
 
 

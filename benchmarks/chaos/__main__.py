@@ -45,6 +45,9 @@ def main(words: list[str]) -> int:
     try:
         with open_database(options.database, place) as database:
             evidence, signs = _break(options, place, database)
+    except (KeyboardInterrupt, SystemExit):
+        shutil.rmtree(place, ignore_errors=True)
+        raise
     except BaseException:
         print(f"everything of this run is in {place}", file=sys.stderr)
         raise

@@ -16,6 +16,7 @@ from typing import Any
 
 import redis
 
+from benchmarks.measure.home import BIN, clean_environ, end_all
 from gpuqueue.client import Client
 from gpuqueue.embedded.allocator import VARIABLE, loaded_by
 from gpuqueue.embedded.store import EmbeddedStore
@@ -24,7 +25,6 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(sys.executable).parent
 GPUQUEUE = str(BIN / "gpuqueue")
 
 
@@ -60,12 +60,12 @@ def private_store(*, durable: bool = True, opened: bool = True, preload: bool = 
 
     With *preload* it loads the allocator that this machine has, as any embedded store does.
     """
-    with tempfile.TemporaryDirectory(prefix="gq-bench-") as state:
+    with _directory() as state:
         settings = Settings.load({"GPUQUEUE_STATE_DIR": state, "GPUQUEUE_CONFIG": os.devnull})
         store = EmbeddedStore(settings)
-        with contextlib.nullcontext() if preload else _environ(VARIABLE, ""):
-            store.start()
         try:
+            with contextlib.nullcontext() if preload else _environ(VARIABLE, ""):
+                store.start()
             queue, client = JobQueue(settings.redis_url), connect(settings.redis_url, wait_s=60)
             if not durable:
                 client.config_set("appendfsync", "no")
@@ -76,6 +76,11 @@ def private_store(*, durable: bool = True, opened: bool = True, preload: bool = 
             client.close()
         finally:
             store.stop()
+
+
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    """Return a directory whose removal never hides with what a measurement ended."""
+    return tempfile.TemporaryDirectory(prefix="gq-bench-", ignore_cleanup_errors=True)
 
 
 @contextmanager
@@ -107,26 +112,33 @@ class Machine:
 @contextmanager
 def private_machine(devices: str = "sim:1x8G", **settings: str) -> Iterator[Machine]:
     """Give a machine that is up, with simulated devices; *settings* by their names, as in ``SLOTS="4"``."""
-    with tempfile.TemporaryDirectory(prefix="gq-bench-") as place:
-        environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
-        environ |= {
-            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+    with _directory() as place:
+        environ = clean_environ(place) | {
             "GPUQUEUE_STATE_DIR": place,
-            "GPUQUEUE_CONFIG": os.devnull,
             "GPUQUEUE_DEVICES": devices,
             "GPUQUEUE_HOST": f"bench-{secrets.token_hex(3)}",
             **{f"GPUQUEUE_{name}": value for name, value in settings.items()},
         }
-        if environ.pop("PYTHONDONTWRITEBYTECODE", ""):  # nobody who installed it waits for the compiler
-            environ["PYTHONPYCACHEPREFIX"] = f"{place}/compiled"
-        quiet([GPUQUEUE, "up"], environ)
+        stopped = False
         try:
+            quiet([GPUQUEUE, "up"], environ)
             loaded = Settings.load(environ)
             with Client(loaded) as client:
                 yield Machine(place=Path(place), environ=environ, settings=loaded, client=client)
+        except KeyboardInterrupt:
+            stopped = True
+            raise
         finally:
-            with contextlib.suppress(subprocess.SubprocessError):
-                quiet([GPUQUEUE, "down", "--cancel-jobs"], environ)
+            if stopped or not _is_down(environ):  # who stops a run does not wait for its jobs
+                end_all(place)
+
+
+def _is_down(environ: dict[str, str]) -> bool:
+    try:
+        quiet([GPUQUEUE, "down", "--cancel-jobs"], environ)
+    except subprocess.SubprocessError:
+        return False
+    return True
 
 
 @contextmanager
@@ -146,7 +158,7 @@ def postgres(given: str | None = None) -> Iterator[str | None]:
         return
     with contextlib.ExitStack() as stack:
         try:
-            server = stack.enter_context(any_server())
+            server = stack.enter_context(any_server(below=tempfile.gettempdir()))
         except NoPostgres:
             yield None
             return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from benchmarks.measure.figure import Absent, Figure
+from benchmarks.measure.figure import Absent, Figure, Measured
+from benchmarks.measure.home import to_the_end
 
 WIDTH = 44
 
@@ -27,15 +29,30 @@ def line(each: Figure | Absent) -> str:
     return f"{each.name:{WIDTH}} {value:>14} {floor:>14} {ratio:>7} {rounds:>9} {each.load:>5.1f}  {name}".rstrip()
 
 
-def tell(measured: Iterable[Figure | Absent]) -> list[Figure | Absent]:
-    """Print a table line by line as the figures come, then the load; return them."""
-    print(head(), flush=True)
+def tell(measured: Measured) -> list[Figure | Absent]:
+    """Measure a part on its own: print a table line by line as the figures come, then the load; return them.
+
+    Who is stopped exits with 128 and the signal's number, and leaves nothing behind.
+    """
     found = []
-    for each in measured:
-        print(line(each), flush=True)
-        found.append(each)
-    print(load())
+    with to_the_end(), closing(measured):
+        print(head(), flush=True)
+        for each in measured:
+            print(line(each), flush=True)
+            found.append(each)
+        print(load())
     return found
+
+
+@contextlib.contextmanager
+def closing(measured: Measured) -> Iterator[None]:
+    """End what is under way for the next figure before anything else: its places are its own to clear."""
+    try:
+        yield
+    finally:
+        close = getattr(measured, "close", None)
+        if close is not None:
+            close()
 
 
 def load() -> str:

@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from benchmarks.measure.place import BIN, ROOT, private_store
+from benchmarks.measure.home import BIN
+from benchmarks.measure.place import ROOT, private_store
 from benchmarks.peers.crew import MARK, Crew, running
 from benchmarks.peers.install import HOME, PYTHON
 from benchmarks.peers.peer import SLOTS, NotInstalled, Peer

@@ -1,0 +1,174 @@
+"""The home of a run: one directory that everything is made below, one environment, and nothing that outlives it.
+
+A run that is killed (SIGKILL) cannot clean up. It holds a lock in its home for as long as it lives: who finds a home
+whose lock is free ends what was started there, and removes it. Each run does so for those before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from benchmarks.measure.spent import belongs
+from benchmarks.measure.stop import Stopped, heeding, not_now
+
+PREFIX = "gq-bench-"
+#: The variable that all of a run's processes have.
+MARK = "GQ_BENCH_HOME"
+#: Servers that write their title where their environment was; they stay in the directory of their data.
+SERVERS = ("valkey", "redis", "postgres")
+#: How long what a dead run left may take to end by itself, and how long what is killed may take, in seconds.
+PATIENCE_S, GONE_S = 15.0, 10.0
+#: Programs of this environment go before the user's own.
+BIN = Path(sys.executable).parent
+
+
+@contextmanager
+def whole_run() -> Iterator[None]:
+    """Give all that is measured within a home of its own, in a clean environment, and leave nothing of it.
+
+    Raises:
+        Stopped: by Ctrl-C, SIGTERM or a closed terminal, once everything is gone.
+
+    """
+    with heeding(), _home() as home, _environment(clean_environ(home) | {MARK: home, "TMPDIR": home}):
+        before, tempfile.tempdir = tempfile.tempdir, home
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before
+
+
+@contextmanager
+def to_the_end(kept: str = "") -> Iterator[None]:
+    """Measure within a :func:`whole_run`; end the process with one line, and *kept* in it, if that is stopped."""
+    try:
+        with whole_run():
+            yield
+    except Stopped as stopped:
+        print(f"benchmarks: {stopped}{kept}", file=sys.stderr, flush=True)
+        sys.exit(stopped.exit_code)
+
+
+def clean_environ(home: str) -> dict[str, str]:
+    """Return the environment that all children are started with: nothing in it is a setting of who runs this.
+
+    Nobody who installed gpuqueue waits for Python's compiler: where no bytecode is to be written, it is below *home*.
+    """
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("GPUQUEUE_")}
+    environ["GPUQUEUE_CONFIG"] = os.devnull
+    path = environ.get("PATH", os.defpath)
+    if path.partition(os.pathsep)[0] != str(BIN):
+        environ["PATH"] = f"{BIN}{os.pathsep}{path}"
+    if environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+        environ["PYTHONPYCACHEPREFIX"] = f"{home}/compiled"
+    return environ
+
+
+def end_all(place: str, *, patience_s: float = 0.0) -> None:
+    """End every process that was started for *place*, at once, or after it had *patience_s* to end by itself."""
+    deadline = time.monotonic() + patience_s
+    number = signal.SIGTERM if patience_s else signal.SIGKILL
+    quiet = 0
+    while quiet < 2 and time.monotonic() < deadline + GONE_S:  # noqa: PLR2004 - who is just started is found the second time
+        left = list(_of(place))
+        quiet = 0 if left else quiet + 1
+        if time.monotonic() >= deadline:
+            number = signal.SIGKILL
+        for each in left:
+            with contextlib.suppress(psutil.Error):
+                each.send_signal(number)
+        time.sleep(0.05 if number == signal.SIGKILL else 0.5)
+
+
+def clear_dead(below: Path) -> list[Path]:
+    """End and remove what runs have left that were killed; return where that was."""
+    cleared = []
+    for place in below.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError), _owner(place) as owner:
+            if place.stat().st_uid == os.geteuid() and _taken(owner):
+                end_all(str(place), patience_s=PATIENCE_S)
+                shutil.rmtree(place, ignore_errors=True)
+                cleared.append(place)
+    return cleared
+
+
+def _of(place: str) -> Iterable[psutil.Process]:
+    for each in psutil.process_iter():
+        if each.pid == os.getpid():
+            continue
+        with contextlib.suppress(psutil.Error):
+            if belongs(each, place) or each.environ().get(MARK) == place or _serves_in(each, place):
+                yield each
+
+
+def _serves_in(process: psutil.Process, place: str) -> bool:
+    return process.name().startswith(SERVERS) and Path(place) in Path(process.cwd()).parents
+
+
+@contextmanager
+def _home() -> Iterator[str]:
+    below = Path(tempfile.gettempdir())
+    for each in clear_dead(below):
+        print(f"benchmarks: removed what a run that was killed has left: {each}", file=sys.stderr)
+    with contextlib.ExitStack() as stack:
+        with not_now():
+            home = tempfile.mkdtemp(prefix=PREFIX, dir=below)
+            stack.callback(os.close, _own(Path(home)))  # last of all: whose lock is free is dead
+            stack.callback(_clear, home)
+            Path(home).chmod(0o711)  # PostgreSQL is another account where we are root
+        yield home
+
+
+def _clear(home: str) -> None:
+    with not_now():
+        end_all(home)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _own(home: Path) -> int:
+    """Lock *home*; return what holds the lock. It is taken before anybody can see it."""
+    held = os.open(home / "new", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    (home / "new").rename(home / "owner")
+    return held
+
+
+@contextmanager
+def _owner(home: Path) -> Iterator[int]:
+    held = os.open(home / "owner", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        yield held
+    finally:
+        os.close(held)
+
+
+def _taken(held: int) -> bool:
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _environment(environ: dict[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
