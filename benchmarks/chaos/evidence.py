@@ -24,7 +24,21 @@ STILL_S = 3.0
 PAGE = 500
 
 #: What stays in a store for good: what it is, who has been served, which devices there are, who sends messages.
-_PERMANENT = {"epoch", "seq", "meta", "fair", "hosts", "facts", "seen", "lc", "ev", "drained", "deaths", "senders"}
+_PERMANENT = {
+    "epoch",
+    "seq",
+    "meta",
+    "fair",
+    "usual",
+    "hosts",
+    "facts",
+    "seen",
+    "lc",
+    "ev",
+    "drained",
+    "deaths",
+    "senders",
+}
 #: Each host's devices; and Celery's bindings, which say which queues there are.
 _EXPECTED = re.compile(rf"{re.escape(PREFIX)}dev:.+|_kombu\.binding.+")
 #: What goes by itself within this time, in seconds, is not left behind: a submit's nonce, Celery's own locks.
