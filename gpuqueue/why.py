@@ -39,6 +39,8 @@ class Why:
     devices: Mapping[str, DeviceStatus] = field(default_factory=dict)
     others: Mapping[int, Job] = field(default_factory=dict)
     usual: Mapping[int, Usual] = field(default_factory=dict)
+    #: Those of them that have lasted longer than every earlier run of their name, and how many of these there were.
+    outlived: Mapping[int, int] = field(default_factory=dict)
     #: After which wait devices are kept for a job (None: never), and for how many on each host at a time.
     reserve_after_s: float | None = None
     reservations: int = 0

@@ -95,6 +95,8 @@ def in_brief(found: Why) -> str:
         return f"room on {where}; {order}"
     if start.at_ms is not None:
         return f"by {_soon(start.at_ms)} on {where}; {order}"
+    if start.room_ms is not None:
+        return f"room by {_soon(start.room_ms)} on {where} for the first; {order}"
     return f"as soon as {', '.join(f'job {each}' for each in start.blockers)} ended on {where}; {order}"
 
 
@@ -198,12 +200,21 @@ def _start(found: Why, explanation: Explanation) -> Iterator[str]:
     if start.at_ms is not None:
         yield f"by {clock(start.at_ms)} on {where}, when {waits_for} must have ended, unless others go before it"
         return
-    yield f"cannot say: {where} has room when {waits_for} ended, and not all of them have a time limit"
+    first = f"{_count(start.rivals, 'job')} that may take the room {'goes' if start.rivals == 1 else 'go'} before it"
+    if start.room_ms is not None:
+        by = f"by {clock(start.room_ms)} on {where}, when {waits_for} must have ended"
+        yield f"cannot say: {first}; there is room for the first of them {by}"
+    else:
+        words = f"cannot say: {where} has room when {waits_for} ended, and not all of them have a time limit"
+        yield words + (f"; {first}" if start.rivals else "")
     if start.in_vain:
         lasting = " and ".join(called(found, each) for each in start.in_vain)
         yield f"nothing is kept for it there before: the end of {lasting} was waited for in vain; others start there"
     for each in start.blockers:
-        usual = found.usual.get(each)
+        usual, before = found.usual.get(each), found.outlived.get(each)
+        if before is not None:
+            runs = "the last run" if before == 1 else f"each of the last {before} runs"
+            yield f"{called(found, each)}: it has lasted longer than {runs} of its name: nobody can say when it ends"
         if usual is not None:
             yield (
                 f"{called(found, each)}: runs of its name took {format_duration(usual.median_s)} (half of them), "

@@ -30,9 +30,16 @@ def why_to_plain(found: Why) -> dict[str, object]:
         if explanation is None or explanation.start is None
         else {
             "at": _iso(explanation.start.at_ms),
+            "first_room_at": _iso(explanation.start.room_ms),
+            "rivals": explanation.start.rivals,
             "devices": list(explanation.start.devices),
             "blockers": [
-                {"job_id": each, **_usual_plain(found, each), "in_vain": each in explanation.start.in_vain}
+                {
+                    "job_id": each,
+                    **_usual_plain(found, each),
+                    "outlived": found.outlived.get(each),
+                    "in_vain": each in explanation.start.in_vain,
+                }
                 for each in explanation.start.blockers
             ],
         },

@@ -237,12 +237,14 @@ class Looking(Connection):
         others = {each: other for each in named if (other := self._seen(each)) is not None}
         blockers = explanation.start.blockers if explanation.start is not None else ()
         unlimited = [others[each] for each in blockers if each in others and others[each].spec.time_limit_s is None]
+        usual, outlived = self._usual(unlimited)
         return whys.Why(
             job=asked,
             explanation=explanation,
             devices=devices,
             others=others,
-            usual=self._usual(unlimited),
+            usual=usual,
+            outlived=outlived,
             reserve_after_s=self.settings.reserve_after_s,
             reservations=self.settings.reservations,
         )
@@ -268,9 +270,13 @@ class Looking(Connection):
         except Unreadable:
             return None
 
-    def _usual(self, jobs: Sequence[Job]) -> dict[int, Usual]:
-        """Return how long each of *jobs* is likely to take; nothing where the book cannot be asked."""
-        found = {}
+    def _usual(self, jobs: Sequence[Job]) -> tuple[dict[int, Usual], dict[int, int]]:
+        """Return how long each of *jobs* is likely to take, and which have outlived all before them, and how many.
+
+        Nothing where the book cannot be asked.
+        """
+        found: dict[int, Usual] = {}
+        outlived: dict[int, int] = {}
         now = from_epoch_ms(self.queue.now_ms())
         for job in jobs:
             try:
@@ -281,7 +287,9 @@ class Looking(Connection):
             usual = whys.usual_of(before, elapsed_s=elapsed_s)
             if usual is not None:
                 found[job.id] = usual
-        return found
+            elif before:
+                outlived[job.id] = len(before)
+        return found, outlived
 
     def limits(self) -> LimitsInUse:
         """Return what users and groups may have at a time, what they have of it now, and what the pools allow."""

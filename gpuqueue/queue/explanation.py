@@ -87,16 +87,19 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """Where there will be room first, once the runs of ``blockers`` have ended. ``at_ms``: when they must have.
+    """Where there will be room first, once the runs of ``blockers`` have ended. ``room_ms``: when they must have.
 
-    ``at_ms`` is None where one of them has no time limit. Nobody who goes before the job is counted. ``in_vain``: those
-    of them for whose end devices were kept for so long that nothing is kept for it any more.
+    ``room_ms`` is None where one of them has no time limit. ``rivals`` of the jobs that go before this one may take
+    that room; 0 where it is enough for them as well, and only then is ``at_ms``, when the job may start, known with it.
+    ``in_vain``: those of the blockers for whose end devices were kept for so long that nothing is kept for it any more.
     """
 
     at_ms: int | None
     devices: tuple[str, ...]
     blockers: tuple[int, ...]
     in_vain: tuple[int, ...] = ()
+    room_ms: int | None = None
+    rivals: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -118,9 +118,11 @@ def uses(reply: Sequence[Any]) -> dict[str, Use]:
     }
 
 
-def _start(at_ms: str, devices: str, blockers: str, in_vain: str) -> Start:
+def _start(room_ms: str, devices: str, blockers: str, in_vain: str, rivals: str) -> Start:
     return Start(
-        at_ms=int(at_ms) or None,
+        at_ms=(int(room_ms) or None) if rivals == "0" else None,
+        room_ms=int(room_ms) or None,
+        rivals=int(rivals),
         devices=tuple(devices.split(",")),
         blockers=_ids(blockers),
         in_vain=_ids(in_vain),

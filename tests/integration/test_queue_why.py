@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 from factories import BOB, claim, make_device, make_offer, make_spec, must_claim, serve
 
+from gpuqueue.array import Array
 from gpuqueue.device import DeviceKind, DeviceWish
 from gpuqueue.errors import Impossible
 from gpuqueue.job import JobState, Level
+from gpuqueue.placement import Placement
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.explanation import Explanation, Obstacle, Verdict
 from gpuqueue.queue.jobqueue import JobQueue
@@ -75,6 +77,45 @@ def test_who_is_in_the_way_is_told_in_bytes(queue: JobQueue) -> None:
     assert ((1,), ("GPU-0",)) == (found.start.blockers, found.start.devices)
     assert found.start.at_ms is not None
     assert abs(found.start.at_ms - queue.now_ms() - 3600_000) < 60_000
+
+
+def test_a_start_is_not_promised_to_who_has_others_before_it(queue: JobQueue) -> None:
+    """The last of six was told the moment at which the first of them starts."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    must_claim(queue)
+    jobs = [queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0)).id for _ in range(6)]
+
+    first, *_, last = (why(queue, job_id).start for job_id in jobs)
+
+    assert first is not None
+    assert last is not None
+    assert (first.room_ms, 0) == (first.at_ms, first.rivals)
+    assert (None, first.room_ms, 5) == (last.at_ms, last.room_ms, last.rivals)
+
+
+@pytest.mark.parametrize(
+    ("mem_bytes", "more", "rivals"),
+    [
+        (4 * GIB, {}, 0),  # there is room for both of them
+        (4 * GIB, {"array": Array.parse("0-8")}, 1),  # each of its members takes some
+        (4 * GIB, {"placement": Placement(exclusive=True)}, 1),
+        (12 * GIB, {"device": DeviceWish.CPU}, 0),
+        (12 * GIB, {}, 1),
+    ],
+)
+def test_only_who_takes_the_room_is_a_rival(queue: JobQueue, mem_bytes: int, more: dict[str, Any], rivals: int) -> None:
+    """Who waits for another kind of device, or leaves enough, does not make the start unknown."""
+    cpu = make_device("cpu-a", kind=DeviceKind.CPU)
+    serve(queue, make_offer(), make_offer("cpu-a", device=cpu, slots=0))
+    queue.submit(make_spec(mem_bytes=23 * GIB, time_limit_s=3600.0))
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=mem_bytes, **more))
+    start = why(queue, queue.submit(make_spec(mem_bytes=15 * GIB)).id).start
+
+    assert start is not None
+    assert rivals == start.rivals
+    assert (start.at_ms is None) == bool(rivals)
 
 
 def test_a_start_that_nobody_can_know_is_none(queue: JobQueue) -> None:

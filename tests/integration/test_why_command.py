@@ -48,8 +48,52 @@ def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> N
     assert "cannot say: nodeA:0 has room when job 3 ended" in said.stdout
     assert "job 3: runs of its name took 1:00:00 (half of them), 2:00:00 (nine of ten), by 2 runs" in said.stdout
     plain = json.loads(site.cli("why", str(waiting), "--json").stdout)
-    assert {"job_id": 3, "median_s": 3600.0, "p90_s": 7200.0, "in_vain": False} == plain["start"]["blockers"][0]
+    known = {"job_id": 3, "median_s": 3600.0, "p90_s": 7200.0, "outlived": None, "in_vain": False}
+    assert known == plain["start"]["blockers"][0]
     assert "memory" == plain["devices"][0]["obstacle"]
+
+
+def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
+    """`why` counted five jobs before it, and promised it the room that the first of these gets."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    serve(queue)
+    for _ in range(7):
+        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    must_claim(queue)
+
+    said = site.cli("why", "7").stdout
+
+    assert "before it: 5 of ada's own" in said
+    assert re.search(
+        r"^start  cannot say: 5 jobs that may take the room go before it; there is room for the first of them by "
+        r"\S+ \S+ on nodeA:0, when job 1 must have ended$",
+        said,
+        re.MULTILINE,
+    )
+    start = json.loads(site.cli("why", "7", "--json").stdout)["start"]
+    assert (None, 5) == (start["at"], start["rivals"])
+    assert start["first_room_at"] == json.loads(site.cli("why", "2", "--json").stdout)["start"]["at"]
+
+
+def test_a_run_that_outlived_those_before_it_is_told_as_such(site: Site) -> None:
+    """What history knew of it vanished without a word, when it was needed most."""
+    site.start_recorder()
+    queue = site.queue
+    serve(queue)
+    for _ in range(2):
+        one_run(queue, 0.0001, name="long")
+    queue.submit(make_spec(mem_bytes=20 * GIB, name="long"))
+    run = must_claim(queue)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    waiting = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    site.until_recorded(2)
+
+    said = site.cli("why", str(waiting)).stdout
+
+    assert "job 3: it has lasted longer than each of the last 2 runs of its name: nobody can say when it ends" in said
+    (blocker,) = json.loads(site.cli("why", str(waiting), "--json").stdout)["start"]["blockers"]
+    assert (None, 2) == (blocker["median_s"], blocker["outlived"])
 
 
 def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:

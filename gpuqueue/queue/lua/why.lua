@@ -1,8 +1,8 @@
 -- Why does a job not run? Told from the same figures and by the same rules as a claim. Changes nothing.
 -- ARGV: id
 -- returns {} if unknown | {state, level, jobs on higher levels, users with less usage, their jobs on this level,
---   own jobs before it, {start in ms (0: nobody can say), devices, blockers, those of them that were waited for in
---   vain} | {}, {user or @ and group, measure, used, most, asked, the job that the room is kept for or '', ids of the
+--   own jobs before it, {when there is room in ms (0: nobody can say), devices, blockers, those of them that were waited
+--   for in vain, jobs that go before it and may take that room} | {}, {user or @ and group, measure, used, most, asked, the job that the room is kept for or '', ids of the
 --   runs ...} | {}: the limit in its way, for each device: {...}}
 --   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
 --   the job that it is kept for or '', and for each run there: id, bytes, when it must have ended in ms (0: no limit)
@@ -46,7 +46,7 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
   return beyond and 'limit' or 'fits'
 end
 
-local devices, plans, beyond_plans, lasting = {}, nil, nil, {}
+local devices, plans, beyond_plans, lasting, drawn = {}, nil, nil, {}, {}
 local names = call('SMEMBERS', P .. 'hosts')
 table.sort(names)
 for _, host in ipairs(names) do
@@ -71,9 +71,10 @@ for _, host in ipairs(names) do
         table.insert(fitting[kind], row)
       end
       if not holder or holder == id then
-        planned[#planned + 1] = picture(host, device, records[i + 1], now)
-        local pictured = planned[#planned]
-        for _, run in ipairs(pictured and pictured.name == device and pictured.runs or {}) do lasting[run.id] = run.lasts end
+        local pictured = picture(host, device, records[i + 1], now)
+        planned[#planned + 1] = pictured
+        if pictured then drawn[device], pictured.kept = pictured, holder == id end
+        for _, run in ipairs(pictured and pictured.runs or {}) do lasting[run.id] = run.lasts end
       end
     end
   end
@@ -91,23 +92,14 @@ for _, host in ipairs(names) do
 end
 plans = plans or beyond_plans
 
-local first = {}
-if plans and not (job.st == 'queued' and (job.why or '') ~= '') then
-  local where, blockers, in_vain = {}, {}, {}
-  for _, device in ipairs(plans.devices) do
-    where[#where + 1] = device.name
-    if device.blockers ~= '' then blockers[#blockers + 1] = device.blockers end
-    for run in string.gmatch(device.blockers, '%d+') do
-      if lasting[run] then in_vain[#in_vain + 1] = run end
-    end
-  end
-  first = {text(plans.start), table.concat(where, ','), table.concat(blockers, ','), table.concat(in_vain, ',')}
-end
-
+local ahead = {} -- of all that go before it, by their shapes: {shape, line, bound, how many}
 local function waiting(lv, user, below) -- a user's jobs on a level, at places below a bound
   local count = 0
   for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
-    count = count + call('ZCOUNT', queue_key(lv, user, shape), '-inf', below)
+    local line = queue_key(lv, user, shape)
+    local here = call('ZCOUNT', line, '-inf', below)
+    if here > 0 then ahead[#ahead + 1] = {shape = shape, line = line, below = below, count = here} end
+    count = count + here
   end
   return count
 end
@@ -121,9 +113,67 @@ for _, user in ipairs(call('ZRANGE', key2('ul', job.lv), 0, -1)) do
   if user == job.u then break end
   users_before, theirs = users_before + 1, theirs + waiting(job.lv, user, '+inf')
 end
+local own_before = waiting(job.lv, job.u, '(' .. place_of(id))
+
+local MOST_LOOKED_AT = 32 -- jobs of one shape: more of them than that fill any device
+local function has_arrays(each) -- each of these counts as one job, and takes the room of many
+  if each.count > MOST_LOOKED_AT then return true end
+  for _, other in ipairs(call('ZRANGE', each.line, '-inf', each.below, 'BYSCORE')) do
+    if call('HEXISTS', job_key(other), 'rm') == 1 then return true end
+  end
+  return false
+end
+
+-- How many of those that go before it may take the room that is told of? 0 where it is enough for them as well.
+local function rivals(devices_of_it)
+  local count, enough, taken, jobs = 0, true, {}, {}
+  for _, each in ipairs(ahead) do
+    local its_mem, _, its_n, its_pool, its_wish, its_more = parse_shape(each.shape)
+    local its = its_mem and constraints(its_more)
+    local is_one = false
+    for _, device in ipairs(its and devices_of_it or {}) do
+      local there = drawn[device.name]
+      if not there.kept and its_mem <= there.capacity and (its_n == 1 or there.kind ~= 'mig')
+        and belongs(its_pool, its_wish, its, there.name, there.pool, there.kind) then
+        is_one = true
+        taken[there.name] = (taken[there.name] or 0) + each.count * its_mem
+        jobs[there.name] = (jobs[there.name] or 0) + each.count
+        enough = enough and not its.alone and not want.alone
+      end
+    end
+    if is_one then
+      count = count + each.count
+      enough = enough and not has_arrays(each)
+    end
+  end
+  for _, device in ipairs(devices_of_it) do
+    local there = drawn[device.name]
+    local free, places = there.capacity, there.slots
+    for _, run in ipairs(there.runs) do
+      if not within(device.blockers, run.id) then free, places = free - run.bytes, places - 1 end
+    end
+    enough = enough and (taken[there.name] or 0) + mem <= free and (jobs[there.name] or 0) < places
+  end
+  return enough and 0 or count
+end
+
+local first = {}
+if plans and not (job.st == 'queued' and (job.why or '') ~= '') then
+  local where, blockers, in_vain = {}, {}, {}
+  for _, device in ipairs(plans.devices) do
+    where[#where + 1] = device.name
+    if device.blockers ~= '' then blockers[#blockers + 1] = device.blockers end
+    for run in string.gmatch(device.blockers, '%d+') do
+      if lasting[run] then in_vain[#in_vain + 1] = run end
+    end
+  end
+  first = {text(plans.start), table.concat(where, ','), table.concat(blockers, ','), table.concat(in_vain, ','),
+    text(rivals(plans.devices))}
+end
+
 local found, limited = limit_in_the_way(job.u, job.sh) or beyond_there, {}
 if found then
   limited = {found.whose, found.measure, text(found.used), text(found.most), text(found.asked), found.kept or '',
     unpack(found.ids)}
 end
-return {job.st, job.lv, higher, users_before, theirs, waiting(job.lv, job.u, '(' .. place_of(id)), first, limited, unpack(devices)}
+return {job.st, job.lv, higher, users_before, theirs, own_before, first, limited, unpack(devices)}
