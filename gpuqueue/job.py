@@ -137,7 +137,7 @@ class WaitReason(str, Enum):
     SLOTS = "slots"
     #: Every device that it may run on is kept for a job that has waited too long, or takes no new job.
     RESERVATION = "reservation"
-    #: Every device that it may run on takes no new job, by somebody's say.
+    #: Every device that it may run on takes no new job, by somebody's say, or so many that too few are left.
     DRAINED = "drained"
     #: A limit of its user or its group leaves no room for it.
     LIMIT = "limit"

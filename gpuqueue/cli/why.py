@@ -13,6 +13,7 @@ from gpuqueue.cli.arrays import JobNameType
 from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.fitting import hanging, terminal_width
 from gpuqueue.cli.json_option import json_option
+from gpuqueue.cli.why_drained import resume_words
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.cli.why_kept import kept_lines
 from gpuqueue.cli.why_table import called, clock, label, named, table
@@ -20,7 +21,7 @@ from gpuqueue.client.looking import Looking
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.limits import Measure
-from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached, Obstacle
+from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached
 from gpuqueue.units import format_duration
 from gpuqueue.waits import Condition
 from gpuqueue.why import Why
@@ -178,10 +179,10 @@ def _no_start(found: Why, explanation: Explanation) -> str:
     if kept_for:
         first = ", ".join(named(found, each) for each in sorted(kept_for))
         return f"cannot say: there is room once {first}, for which devices are kept, has started or gone"
-    drained = [label(found, each.device) for each in possible if each.obstacle is Obstacle.DRAINED]
-    if drained:
-        return f"not before somebody resumes {' or '.join(drained)}: gpuqueue resume {drained[0]}"
-    return "cannot say: as things stand, no device that serves now will ever have the room"
+    return (
+        resume_words(found, possible)
+        or "cannot say: as things stand, no device that serves now will ever have the room"
+    )
 
 
 def _start(found: Why, explanation: Explanation) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.codec import device_from_plain
@@ -149,7 +149,7 @@ class Surroundings:
         found = self._small_enough(job, found)
         if not found:
             return WaitReason.LIMIT
-        if self._drained.issuperset(found):
+        if self._lets_too_few(job, found, self._drained):
             return WaitReason.DRAINED
         if self._limits and self._is_over_a_limit(job, found, uses):
             return WaitReason.LIMIT
@@ -183,6 +183,11 @@ class Surroundings:
         """Return whether a host has as many of *devices* as *job* needs."""
         by_host = Counter(self._room[each][0] for each in devices)
         return max(by_host.values(), default=0) >= job.spec.gpus
+
+    def _lets_too_few(self, job: Job, found: Sequence[str], shut: Collection[str]) -> bool:
+        """Return whether *job* gets nowhere as many of the devices *found* as it needs, since *shut* take no job."""
+        left = [each for each in found if each not in shut]
+        return not left or (self._are_enough(job, found) and not self._are_enough(job, left))
 
     def _is_over_a_limit(self, job: Job, found: Sequence[str], uses: Callable[[], Mapping[str, Use]]) -> bool:
         limits = limiting.Limits.from_fields(self._limits)

@@ -304,3 +304,12 @@ def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> 
     assert [(job_id, WaitReason.DRAINED)] == [(job.id, job.reason) for job in queue.live()]
     queue.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
     assert [WaitReason.MEMORY] == [job.reason for job in queue.live()]
+
+
+def test_a_job_on_several_devices_of_which_one_is_drained_says_so(queue: JobQueue) -> None:
+    """It was said to wait for memory, with both cards empty."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
+    queue.submit(make_spec(gpus=2))
+
+    assert [WaitReason.DRAINED] == [job.reason for job in queue.live()]

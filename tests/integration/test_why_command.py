@@ -292,6 +292,28 @@ def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> No
     store.close()
 
 
+def test_a_job_on_several_drained_devices_needs_all_of_them_resumed(site: Site) -> None:
+    """It named them with `or`, and a command that resumed one: after that the job waited as before."""
+    site.cli("db", "upgrade")
+    devices = {f"GPU-{index}": make_device(f"GPU-{index}", index=index) for index in range(3)}
+    serve(site.queue, *(make_offer(uuid, device=device) for uuid, device in devices.items()))
+    job_id = site.queue.submit(make_spec(gpus=2)).id
+    site.queue.drain([*devices], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+
+    assert (
+        "start  not before somebody resumes 2 of nodeA:0, nodeA:1, nodeA:2: gpuqueue resume nodeA:0 nodeA:1\n"
+    ) in site.cli("why", str(job_id)).stdout
+    site.queue.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
+    assert ("start  not before somebody resumes nodeA:0 or nodeA:2: gpuqueue resume nodeA:0\n") in site.cli(
+        "why", str(job_id)
+    ).stdout
+    assert "drained" == site.cli("queue").stdout.splitlines()[-1].split()[-1]
+    both = site.queue.submit(make_spec(gpus=2, placement=Placement(devices=("GPU-0", "GPU-2")))).id
+    assert ("start  not before somebody resumes nodeA:0 and nodeA:2: gpuqueue resume nodeA:0 nodeA:2\n") in site.cli(
+        "why", str(both)
+    ).stdout
+
+
 def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
     """Whatever else may be in the way: nothing at all is claimed before."""
     site.cli("db", "upgrade")
