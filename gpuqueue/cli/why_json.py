@@ -69,6 +69,7 @@ def _verdict_plain(found: Why, verdict: Verdict) -> dict[str, object]:
         "headroom_bytes": status.headroom_bytes if status else None,
         "foreign_bytes": status.foreign_bytes if status else None,
         "kept_for": verdict.kept_for,
+        "place_made": verdict.place_made,
         "runs": [
             {"job_id": run.job_id, "held_bytes": run.held_bytes, "ends_at": _iso(run.ends_ms)} for run in verdict.runs
         ],

@@ -108,7 +108,7 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",
         Obstacle.SILENT: "its worker is silent: see gpuqueue status there",
         Obstacle.SLOTS: f"it runs as many jobs as it may: {len(verdict.runs)}",
-        Obstacle.KEPT: f"kept for job {verdict.kept_for}, which has waited too long",
+        Obstacle.KEPT: _kept(verdict),
         Obstacle.ALONE: f"it has room, but too few others of its host have: {spec.gpus} are needed",
         Obstacle.NOT_YET: "it has room, but the job may not start yet",
         Obstacle.LIMIT: "it has room, and a limit leaves none: see above",
@@ -116,6 +116,11 @@ def _why_not(found: Why, verdict: Verdict) -> str:
     }
     may_start = verdict.obstacle is not Obstacle.FITS or found.job.state is not JobState.HELD
     return plain(words[verdict.obstacle if may_start else Obstacle.NOT_YET])  # a member is held, its array is not
+
+
+def _kept(verdict: Verdict) -> str:
+    why = "for which others made place" if verdict.place_made else "which has waited too long"
+    return f"kept for job {verdict.kept_for}, {why}"
 
 
 def _takers(found: Why, verdict: Verdict, *, strangers: bool = True) -> Iterator[str]:

@@ -38,7 +38,7 @@ class Obstacle(str, Enum):
     MEMORY = "memory"
     #: It runs as many jobs as it may.
     SLOTS = "slots"
-    #: It is kept for a job that has waited too long.
+    #: It is kept for a job that has waited too long, or for which others made place.
     KEPT = "kept"
     #: It has room, but too few others of its host have: the job wants several.
     ALONE = "alone"
@@ -73,7 +73,11 @@ class Occupant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """A device, and what keeps the job from it. ``capacity_bytes`` is what it could promise if no job ran there."""
+    """A device, and what keeps the job from it. ``capacity_bytes`` is what it could promise if no job ran there.
+
+    ``place_made``: it is kept for ``kept_for`` since runs of lower levels made place for that job there; else because
+    that job has waited too long.
+    """
 
     device: str
     host: str
@@ -83,6 +87,7 @@ class Verdict:
     total_bytes: int
     kept_for: int | None
     runs: tuple[Occupant, ...]
+    place_made: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

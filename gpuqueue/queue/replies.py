@@ -134,7 +134,7 @@ def _ids(text: str) -> tuple[int, ...]:
 
 
 def _verdict(row: Sequence[str]) -> Verdict:
-    device, host, obstacle, available, capacity, total, kept_for, *runs = row
+    device, host, obstacle, available, capacity, total, kept_for, place_made, *runs = row
     return Verdict(
         device=device,
         host=host,
@@ -143,6 +143,7 @@ def _verdict(row: Sequence[str]) -> Verdict:
         capacity_bytes=int(capacity),
         total_bytes=int(total),
         kept_for=int(kept_for) if kept_for else None,
+        place_made=bool(place_made),
         runs=tuple(
             Occupant(job_id=int(each), held_bytes=int(held), ends_ms=int(ends) or None)
             for each, held, ends in zip(runs[::3], runs[1::3], runs[2::3], strict=True)

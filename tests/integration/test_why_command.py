@@ -9,7 +9,7 @@ from factories import make_device, make_offer, make_spec, must_claim, serve
 from site_of_one import Site
 
 from gpuqueue.cli.why import story
-from gpuqueue.job import JobState
+from gpuqueue.job import JobState, Level
 from gpuqueue.placement import Placement
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
@@ -290,6 +290,25 @@ def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> No
     assert f"job {large}" not in said.partition("start  ")[2]
     assert "start  not before somebody resumes" in said
     store.close()
+
+
+def test_who_made_place_is_told_that_it_did(site: Site) -> None:
+    """It read that the room is kept for a job that has waited too long; that one had come a moment ago."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
+    run = must_claim(queue)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    small = queue.submit(make_spec(mem_bytes=5 * GIB)).id
+    assert {run.job_id: urgent} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=600)
+    gone = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
+    queue.finish(run.job_id, run.token, duration_s=1.0, **gone)  # type: ignore[arg-type]
+
+    assert f"kept for job {urgent}, for which others made place" in site.cli("why", str(small)).stdout
+    (device,) = json.loads(site.cli("why", str(small), "--json").stdout)["devices"]
+    assert (urgent, True) == (device["kept_for"], device["place_made"])
 
 
 def test_a_job_on_several_drained_devices_needs_all_of_them_resumed(site: Site) -> None:

@@ -5,7 +5,7 @@
 --   for in vain, jobs that go before it and may take that room} | {}, {user or @ and group, measure, used, most, asked, the job that the room is kept for or '', ids of the
 --   runs ...} | {}: the limit in its way, for each device: {...}}
 --   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
---   the job that it is kept for or '', and for each run there: id, bytes, when it must have ended in ms (0: no limit)
+--   the job that it is kept for or '', 1 if others made place for that one (preempt.lua) or '', and for each run there: id, bytes, when it must have ended in ms (0: no limit)
 local wrong = expect {'id'}
 if wrong then return wrong end
 local id = ARGV[1]
@@ -61,7 +61,8 @@ for _, host in ipairs(names) do
       local running = runs_on(device, total)
       local why = obstacle(device, available, pool, seen, slots, total, kind, tonumber(headroom), capacity, all_slots,
         holder, need, start, blockers, foreign, running)
-      local row = {device, host, why, text(available), text(capacity), text(total), holder or ''}
+      local row = {device, host, why, text(available), text(capacity), text(total), holder or '',
+        holder and call('HGET', job_key(holder), 'pb') or ''}
       for _, run in ipairs(running) do
         for _, value in ipairs({run.id, text(run.bytes), text(run.ends)}) do row[#row + 1] = value end
       end
