@@ -139,6 +139,8 @@ class WaitReason(str, Enum):
     RESERVATION = "reservation"
     #: Every device that it may run on takes no new job, by somebody's say, or so many that too few are left.
     DRAINED = "drained"
+    #: So many devices that it may run on have a worker that was not heard for a while that too few are left.
+    SILENT = "silent"
     #: A limit of its user or its group leaves no room for it.
     LIMIT = "limit"
     #: The store lost its data and was rebuilt: nothing starts before one lease is over.

@@ -44,6 +44,15 @@ class Why:
     #: After which wait devices are kept for a job (None: never), and for how many on each host at a time.
     reserve_after_s: float | None = None
     reservations: int = 0
+    #: A worker that was not heard for longer, in seconds, is called silent, as in ``gpus``; None: none is.
+    silent_after_s: float | None = None
+
+    def silent_s(self, device: str) -> float | None:
+        """Return for how long the worker of *device*, a UUID, has been silent; None where it is not."""
+        status = self.devices.get(device)
+        if status is None or self.silent_after_s is None or status.seen_s_ago <= self.silent_after_s:
+            return None
+        return status.seen_s_ago
 
 
 def named_by(explanation: Explanation) -> set[int]:

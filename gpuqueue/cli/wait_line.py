@@ -32,6 +32,7 @@ WORDS = {
     WaitReason.DEVICE: "for a device that serves it",
     WaitReason.SLOTS: "for a free slot on a device",
     WaitReason.DRAINED: "for a device that is not drained",
+    WaitReason.SILENT: "for a worker that was not heard for a while",
     WaitReason.RETRY: "for its retry",
     WaitReason.REQUEUE: "to be run again, as its last run asked",
     WaitReason.PAUSE: "for the queue, which was rebuilt",

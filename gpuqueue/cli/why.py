@@ -21,7 +21,7 @@ from gpuqueue.client.looking import Looking
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.limits import Measure
-from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached
+from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached, Obstacle, Start
 from gpuqueue.units import format_duration
 from gpuqueue.waits import Condition
 from gpuqueue.why import Why
@@ -179,10 +179,23 @@ def _no_start(found: Why, explanation: Explanation) -> str:
     if kept_for:
         first = ", ".join(named(found, each) for each in sorted(kept_for))
         return f"cannot say: there is room once {first}, for which devices are kept, has started or gone"
+    silent = [label(found, each.device) for each in possible if each.obstacle is Obstacle.SILENT]
+    if silent and not any(each.obstacle is Obstacle.DRAINED for each in possible):
+        return f"not before the worker of {' or '.join(silent)} is heard again: see gpuqueue status there"
     return (
         resume_words(found, possible)
         or "cannot say: as things stand, no device that serves now will ever have the room"
     )
+
+
+def _once_there_is_room(found: Why, explanation: Explanation, start: Start) -> str:
+    """Return what else than room the job waits for."""
+    silent = [label(found, device) for device in start.devices if found.silent_s(device) is not None]
+    if explanation.limit is not None:
+        return "when its limit leaves room, and it is its turn"
+    if silent:
+        return f"once the worker of {', '.join(silent)} is heard again, and it is its turn"
+    return "when it is its turn"
 
 
 def _start(found: Why, explanation: Explanation) -> Iterator[str]:
@@ -191,11 +204,8 @@ def _start(found: Why, explanation: Explanation) -> Iterator[str]:
         yield _no_start(found, explanation)
         return
     where = ", ".join(label(found, device) for device in start.devices)
-    if not start.blockers and explanation.limit is not None:
-        yield f"there is room on {where}: it starts when its limit leaves room, and it is its turn"
-        return
     if not start.blockers:
-        yield f"there is room on {where}: it starts when it is its turn"
+        yield f"there is room on {where}: it starts {_once_there_is_room(found, explanation, start)}"
         return
     waits_for = ", ".join(called(found, each) for each in start.blockers)
     if start.at_ms is not None:

@@ -98,6 +98,8 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         return f"the job wants it for itself: {'; '.join(_takers(found, verdict, strangers=not verdict.runs))}"
     status = found.devices.get(verdict.device)
     drained = status.drained if status is not None else None
+    silent_s = found.silent_s(verdict.device)
+    silence = f" for {silent_s:.0f}s" if silent_s is not None else ""
     words = {
         Obstacle.POOL: f"not in pool {spec.pool}",
         Obstacle.KIND: f"not a {spec.device or 'gpu'}",
@@ -106,13 +108,15 @@ def _why_not(found: Why, verdict: Verdict) -> str:
         Obstacle.PART: "a MIG instance: a program can use only one",
         Obstacle.TOO_LARGE: "too large: all of it is more than max_mem lets the job have, see gpuqueue limits",
         Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",
-        Obstacle.SILENT: "its worker is silent: see gpuqueue status there",
+        Obstacle.SILENT: f"its worker is silent{silence}: see gpuqueue status there",
         Obstacle.SLOTS: f"it runs as many jobs as it may: {len(verdict.runs)}",
         Obstacle.KEPT: _kept(verdict),
         Obstacle.ALONE: f"it has room, but too few others of its host have: {spec.gpus} are needed",
         Obstacle.NOT_YET: "it has room, but the job may not start yet",
         Obstacle.LIMIT: "it has room, and a limit leaves none: see above",
-        Obstacle.FITS: "it fits: it starts there when it is its turn",
+        Obstacle.FITS: f"it fits, but its worker is silent{silence}: see gpuqueue status there"
+        if silence
+        else "it fits: it starts there when it is its turn",
     }
     may_start = verdict.obstacle is not Obstacle.FITS or found.job.state is not JobState.HELD
     return plain(words[verdict.obstacle if may_start else Obstacle.NOT_YET])  # a member is held, its array is not

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpuqueue.event import Event
     from gpuqueue.limits import LimitsInUse
     from gpuqueue.listing import Listing
+    from gpuqueue.queue import lease
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.run import Record
     from gpuqueue.why import Usual, Why
@@ -30,6 +31,7 @@ else:
     limiting = later("gpuqueue.limits")
     runs = later("gpuqueue.run")
     standing = later("gpuqueue.standing")
+    lease = later("gpuqueue.queue.lease")
     whys = later("gpuqueue.why")
 
 #: Most jobs that are asked for at once: one that serves others must not stop for a whole queue.
@@ -247,6 +249,7 @@ class Looking(Connection):
             outlived=outlived,
             reserve_after_s=self.settings.reserve_after_s,
             reservations=self.settings.reservations,
+            silent_after_s=lease.SILENT_BEATS * self.settings.beat_s,
         )
 
     def _ends(self, job_ids: Sequence[int]) -> dict[int, bool]:

@@ -31,6 +31,9 @@ else:
     meeting = later("gpuqueue.queue.limiting")
     replies = later("gpuqueue.queue.replies")
 
+#: A device whose worker was silent for longer is not counted on: ``lua/placement.lua``.
+SEEN_MS = 15_000
+
 
 def ask(pipe: Any) -> None:
     """Let *pipe* ask for the store's clock, the devices by name, and all that keeps jobs from them."""
@@ -71,12 +74,14 @@ class _Room:
     slots: int
     runs: int
     gives_bytes: int
+    #: When its worker was last heard, by the store's clock; None where the record is damaged.
+    seen_ms: int | None
 
     @classmethod
     def of(cls, record: str, leases: Mapping[str, str]) -> _Room:
         """Return what a device's record and its leases say; damaged ones say that there is none."""
         try:
-            total, headroom, foreign, _, slots = map(int, record.split(":")[:5])
+            total, headroom, foreign, seen_ms, slots = map(int, record.split(":")[:5])
             free_bytes = total - headroom - foreign
             for lease in leases.values():
                 promised, observed, *more = lease.split(":")
@@ -84,8 +89,8 @@ class _Room:
                 if "x" in more:
                     free_bytes = min(free_bytes, 0)
         except ValueError:
-            return cls(0, 0, len(leases), 0)
-        return cls(free_bytes, slots - len(leases), len(leases), total - headroom)
+            return cls(0, 0, len(leases), 0, None)
+        return cls(free_bytes, slots - len(leases), len(leases), total - headroom, seen_ms)
 
 
 class Surroundings:
@@ -151,6 +156,8 @@ class Surroundings:
             return WaitReason.LIMIT
         if self._lets_too_few(job, found, self._drained):
             return WaitReason.DRAINED
+        if self._lets_too_few(job, found, self._drained | {each for each in found if self._is_silent(each)}):
+            return WaitReason.SILENT
         if self._limits and self._is_over_a_limit(job, found, uses):
             return WaitReason.LIMIT
         for_others = {device for device, job_id in self._kept.items() if job_id != str(job.id)}
@@ -183,6 +190,10 @@ class Surroundings:
         """Return whether a host has as many of *devices* as *job* needs."""
         by_host = Counter(self._room[each][0] for each in devices)
         return max(by_host.values(), default=0) >= job.spec.gpus
+
+    def _is_silent(self, device: str) -> bool:
+        seen_ms = self._room[device][1].seen_ms
+        return seen_ms is not None and abs(self.now_ms - seen_ms) > SEEN_MS
 
     def _lets_too_few(self, job: Job, found: Sequence[str], shut: Collection[str]) -> bool:
         """Return whether *job* gets nowhere as many of the devices *found* as it needs, since *shut* take no job."""

@@ -306,6 +306,22 @@ def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> 
     assert [WaitReason.MEMORY] == [job.reason for job in queue.live()]
 
 
+def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue) -> None:
+    """It was said to wait for memory on a host that was gone, with all of its memory free."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec(gpus=2))
+    queue.submit(make_spec())
+    client = connect(queue.url)
+    record = client.hget(keys.host_devices("nodeA"), "GPU-0").split(":")
+    record[3] = str(queue.now_ms() - 20_000)
+    client.hset(keys.host_devices("nodeA"), "GPU-0", ":".join(record))
+
+    assert [WaitReason.SILENT, WaitReason.MEMORY] == [job.reason for job in queue.live()]
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
+    assert [WaitReason.DRAINED, WaitReason.SILENT] == [job.reason for job in queue.live()]
+    client.close()
+
+
 def test_a_job_on_several_devices_of_which_one_is_drained_says_so(queue: JobQueue) -> None:
     """It was said to wait for memory, with both cards empty."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))

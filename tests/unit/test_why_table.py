@@ -123,6 +123,23 @@ def test_a_pipe_gets_every_line_whole() -> None:
     assert "before it: 3 jobs of higher levels, 4 of 2 users with less usage, 5 of ada's own" in said
 
 
+def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
+    """It said that the job starts there, of a host that had been dead for 12 seconds."""
+    start = Start(at_ms=1_800_000_000_000, devices=("a-0",), blockers=())
+    explanation = replace(EXPLANATION, start=start, devices=(verdict("a", 0, Obstacle.FITS),))
+    heard = replace(device("a", 0), seen_s_ago=12.0)
+    found = Why(job=WAITS, explanation=explanation, devices={"a-0": heard}, silent_after_s=6.0)
+
+    said = story(found)
+
+    assert "it fits, but its worker is silent for 12s: see gpuqueue status there" in said
+    assert "start  there is room on a:0: it starts once the worker of a:0 is heard again, and it is its turn" in said
+    assert "it fits: it starts there when it is its turn" in story(replace(found, silent_after_s=15.0))
+    gone = replace(explanation, start=None, devices=(verdict("a", 0, Obstacle.SILENT),))
+    assert "its worker is silent for 12s" in story(replace(found, explanation=gone))
+    assert "start  not before the worker of a:0 is heard again" in story(replace(found, explanation=gone))
+
+
 def test_who_finds_the_room_under_a_limit_kept_reads_for_whom() -> None:
     """Else the figures say that there is room, and nothing says why it does not start."""
     limit = LimitReached(
