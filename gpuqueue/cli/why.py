@@ -16,6 +16,7 @@ from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.why_drained import resume_words
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.cli.why_kept import kept_lines
+from gpuqueue.cli.why_limit import room_under_limit
 from gpuqueue.cli.why_table import called, clock, label, named, table
 from gpuqueue.client.looking import Looking
 from gpuqueue.clock import SystemClock, from_epoch_ms
@@ -49,7 +50,7 @@ def story(found: Why, width: int | None = None) -> str:
     job, explanation = found.job, found.explanation
     if explanation is None:
         return _fitted([_asked(job), _no_wait(job.state, job.label, job.started_at)], width)
-    starts = list(_not_yet(found)) or list(_start(found, explanation))
+    starts = list(_not_yet(found)) or [*_start(found, explanation), *_limit_ends(found, explanation)]
     parts = (
         _fitted([_asked(job), *_stands(found, explanation)], width),
         table(found, explanation, width),
@@ -186,6 +187,17 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         resume_words(found, possible)
         or "cannot say: as things stand, no device that serves now will ever have the room"
     )
+
+
+def _limit_ends(found: Why, explanation: Explanation) -> Iterator[str]:
+    """Yield by when there is room under the limit that is in the job's way, where that can be told."""
+    room = room_under_limit(found, explanation)
+    if room is not None:
+        at_ms, runs = room
+        before = explanation.higher + explanation.theirs + explanation.own_before
+        whose = ", for who goes first of those that wait for it" if before else ""
+        ended = ", ".join(called(found, each) for each in runs)
+        yield f"by {clock(at_ms)}, when {ended} must have ended, there is room under the limit{whose}"
 
 
 def _once_there_is_room(found: Why, explanation: Explanation, start: Start) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from gpuqueue.cli.why_kept import kept_to_plain
+from gpuqueue.cli.why_limit import room_under_limit
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import job_to_plain
-from gpuqueue.queue.explanation import LimitReached, Verdict
+from gpuqueue.queue.explanation import Explanation, LimitReached, Verdict
 from gpuqueue.why import Why
 
 
@@ -23,7 +24,9 @@ def why_to_plain(found: Why) -> dict[str, object]:
             "theirs": explanation.theirs,
             "own_before": explanation.own_before,
         },
-        "limit": None if explanation is None or explanation.limit is None else _limit_plain(explanation.limit),
+        "limit": None
+        if explanation is None or explanation.limit is None
+        else _limit_plain(found, explanation, explanation.limit),
         "kept_for_others": kept_to_plain(found),
         "devices": [] if explanation is None else [_verdict_plain(found, each) for each in explanation.devices],
         "start": None
@@ -46,7 +49,8 @@ def why_to_plain(found: Why) -> dict[str, object]:
     }
 
 
-def _limit_plain(limit: LimitReached) -> dict[str, object]:
+def _limit_plain(found: Why, explanation: Explanation, limit: LimitReached) -> dict[str, object]:
+    room = room_under_limit(found, explanation)
     return {
         "whose": limit.whose,
         "measure": str(limit.measure),
@@ -55,6 +59,7 @@ def _limit_plain(limit: LimitReached) -> dict[str, object]:
         "asked": limit.asked,
         "runs": list(limit.runs),
         "kept_for": limit.kept_for,
+        "room_at": _iso(room[0]) if room else None,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -151,6 +152,26 @@ def test_who_finds_the_room_under_a_limit_kept_reads_for_whom() -> None:
         "limit  the room under it is kept for job 3 (bob), which has waited too long: @lab has 6G of 8G in use "
         "(running_mem), and this job asks for 2G: job 4 (bob)"
     ) in story(found)
+
+
+def test_who_is_at_a_limit_reads_when_there_is_room_under_it() -> None:
+    """The holder was named, and its time limit known; the answer gave no time."""
+    others = {each: replace(job, devices=("GPU-0",)) for each, job in OTHERS.items()}
+    limit = LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=2, most=2, asked=1, runs=(3, 4))
+    start = Start(at_ms=1_800_000_000_000, devices=("a-0",), blockers=())
+    explanation = replace(EXPLANATION, limit=limit, start=start)
+    found = Why(job=WAITS, explanation=explanation, others=others)
+
+    assert re.search(
+        r"start  by \S+ \S+, when job 3 must have ended, there is room under the limit, for who goes first of",
+        story(found),
+    )
+    asks_more = replace(explanation, limit=replace(limit, measure=Measure.RUNNING_GPUS, asked=2))
+    assert "when job 3, job 4 must have ended" in story(replace(found, explanation=asks_more))
+    kept = replace(explanation, limit=replace(limit, kept_for=9))
+    never = replace(explanation, limit=replace(limit, asked=3))
+    for each in (kept, never):
+        assert "there is room under the limit" not in story(replace(found, explanation=each))
 
 
 def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:
