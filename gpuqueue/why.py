@@ -10,7 +10,7 @@ from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job
 
 if TYPE_CHECKING:
-    from gpuqueue.queue.explanation import Explanation
+    from gpuqueue.queue.explanation import Explanation, MakingPlace
     from gpuqueue.queue.lease import DeviceStatus
 
 
@@ -36,6 +36,8 @@ class Why:
 
     job: Job
     explanation: Explanation | None = None
+    #: Of one that does not wait: whether its run makes place for another.
+    making_place: MakingPlace | None = None
     devices: Mapping[str, DeviceStatus] = field(default_factory=dict)
     others: Mapping[int, Job] = field(default_factory=dict)
     usual: Mapping[int, Usual] = field(default_factory=dict)

@@ -22,6 +22,7 @@ from gpuqueue.client.looking import Looking
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.limits import Measure
+from gpuqueue.preemption import MOST
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached, Obstacle, Start
 from gpuqueue.units import format_duration
 from gpuqueue.waits import Condition
@@ -49,7 +50,7 @@ def story(found: Why, width: int | None = None) -> str:
     """Return in words why a job waits, for a terminal so *wide*; None: for a pipe, which gets every line whole."""
     job, explanation = found.job, found.explanation
     if explanation is None:
-        return _fitted([_asked(job), _no_wait(job.state, job.label, job.started_at)], width)
+        return _fitted([_asked(job), _no_wait(job.state, job.label, job.started_at), *_place(found)], width)
     starts = list(_not_yet(found)) or [*_start(found, explanation), *_limit_ends(found, explanation)]
     parts = (
         _fitted([_asked(job), *_stands(found, explanation)], width),
@@ -112,6 +113,17 @@ def _no_wait(state: JobState, job_id: str, started_at: datetime | None) -> str:
     if state.is_end:
         return f"it has ended: {state}. How: gpuqueue show {job_id}"
     return f"it does not wait: {state}" + (f" since {render.when(started_at)}" if started_at else "")
+
+
+def _place(found: Why) -> Iterator[str]:
+    """Yield for whom a run makes place and by when, and whether it may be asked to again."""
+    place = found.making_place
+    if place is None or not found.job.state.is_active:
+        return
+    if place.by is not None and place.deadline_ms is not None:
+        yield f"place  it makes place for job {place.by} by {clock(place.deadline_ms)}"
+    if place.times >= MOST:
+        yield f"place  it has made place {_count(place.times, 'time')}: it is not asked to again"
 
 
 #: What is counted, as people say it.

@@ -27,6 +27,13 @@ def why_to_plain(found: Why) -> dict[str, object]:
         "limit": None
         if explanation is None or explanation.limit is None
         else _limit_plain(found, explanation, explanation.limit),
+        "making_place": None
+        if found.making_place is None
+        else {
+            "for": found.making_place.by,
+            "by": _iso(found.making_place.deadline_ms),
+            "times": found.making_place.times,
+        },
         "kept_for_others": kept_to_plain(found),
         "devices": [] if explanation is None else [_verdict_plain(found, each) for each in explanation.devices],
         "start": None

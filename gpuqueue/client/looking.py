@@ -232,7 +232,8 @@ class Looking(Connection):
         if explanation is None and asked.member is not None and not asked.state.is_end:
             explanation = self.queue.why(asked.member.array_id)  # it waits as its array does
         if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
-            return whys.Why(job=asked)
+            making_place = explanation.making_place if explanation is not None else None
+            return whys.Why(job=asked, making_place=making_place)
         named = whys.named_by(explanation) | {each.job_id for each in asked.awaits}
         devices = {status.device.uuid: status for status in self.devices()}
         named |= {status.kept.job_id for status in devices.values() if status.kept is not None}

@@ -125,12 +125,22 @@ class LimitReached:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class MakingPlace:
+    """Of a job that does not wait: for which job its run makes place (None: for none), by when, how often it has."""
+
+    by: int | None
+    deadline_ms: int | None
+    times: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation:
     """Why a job does not run.
 
     Before it in the order are ``higher`` jobs of higher levels, ``theirs`` of ``users_before`` users with less usage on
     its own level, and ``own_before`` of its own user. ``level`` is the one that it counts as of now.
-    ``start`` is None where no device could ever have room as things stand, ``limit`` where none is in its way.
+    ``start`` is None where no device could ever have room as things stand, ``limit`` where none is in its way,
+    ``making_place`` where it waits.
     """
 
     job_id: int
@@ -143,3 +153,4 @@ class Explanation:
     start: Start | None
     devices: tuple[Verdict, ...]
     limit: LimitReached | None = None
+    making_place: MakingPlace | None = None

@@ -17,7 +17,7 @@ from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.later import later
 from gpuqueue.limits import Measure, Use
 from gpuqueue.queue.drains import drains
-from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, Start, Verdict
+from gpuqueue.queue.explanation import Explanation, LimitReached, MakingPlace, Obstacle, Occupant, Start, Verdict
 from gpuqueue.queue.lease import (
     Alive,
     BrokenClaim,
@@ -84,9 +84,12 @@ def with_owner(spec: str | None, member: Member | None) -> str | None:
 def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
     """Return what why.lua answered."""
     state, level, higher, users_before, theirs, own_before, first, limited, *devices = reply
+    stands = JobState(state)
+    making, devices = ([], devices) if stands in {JobState.QUEUED, JobState.HELD} else (devices, [])
     return Explanation(
         job_id=job_id,
-        state=JobState(state),
+        state=stands,
+        making_place=_making_place(*making[0]) if making else None,
         level=Level(int(level)),
         higher=int(higher),
         users_before=int(users_before),
@@ -116,6 +119,10 @@ def uses(reply: Sequence[Any]) -> dict[str, Use]:
         user: Use(running_jobs=int(jobs), running_gpus=int(gpus), running_mem=int(held), queued_jobs=int(queued))
         for user, jobs, gpus, held, queued in zip(*(reply[place::5] for place in range(5)), strict=True)
     }
+
+
+def _making_place(by: str, deadline_ms: str, times: str) -> MakingPlace:
+    return MakingPlace(by=int(by) if by else None, deadline_ms=int(deadline_ms or 0) or None, times=int(times))
 
 
 def _start(room_ms: str, devices: str, blockers: str, in_vain: str, rivals: str) -> Start:

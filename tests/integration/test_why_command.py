@@ -303,6 +303,13 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
     small = queue.submit(make_spec(mem_bytes=5 * GIB)).id
     assert {run.job_id: urgent} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=600)
+    asked = site.cli("why", str(run.job_id)).stdout
+    assert re.search(rf"^place  it makes place for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
+    told = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["making_place"]
+    assert (urgent, 1) == (told["for"], told["times"])
+    assert "asked to again" not in asked
+    connect(queue.url).hset(keys.job(run.job_id), "pn", 5)
+    assert "place  it has made place 5 times: it is not asked to again" in site.cli("why", str(run.job_id)).stdout
     gone = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
     queue.finish(run.job_id, run.token, duration_s=1.0, **gone)  # type: ignore[arg-type]
 

@@ -2,16 +2,22 @@
 -- ARGV: id
 -- returns {} if unknown | {state, level, jobs on higher levels, users with less usage, their jobs on this level,
 --   own jobs before it, {when there is room in ms (0: nobody can say), devices, blockers, those of them that were waited
---   for in vain, jobs that go before it and may take that room} | {}, {user or @ and group, measure, used, most, asked, the job that the room is kept for or '', ids of the
---   runs ...} | {}: the limit in its way, for each device: {...}}
+--   for in vain, jobs that go before it and may take that room} | {}, {user or @ and group, measure, used, most, asked,
+--   the job that the room is kept for or '', ids of the runs ...} | {}: the limit in its way, for each device: {...}}
+--   of one that does not wait {state, level, 0, 0, 0, 0, {}, {}, {the job that it makes place for or '', by when in ms or
+--   '', how often its runs have made place}}
 --   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
---   the job that it is kept for or '', 1 if others made place for that one (preempt.lua) or '', and for each run there: id, bytes, when it must have ended in ms (0: no limit)
+--   the job that it is kept for or '', 1 if others made place for that one (preempt.lua) or '', and for each run there:
+--   id, bytes, when it must have ended in ms (0: no limit)
 local wrong = expect {'id'}
 if wrong then return wrong end
 local id = ARGV[1]
 local job = read_job(id)
 if not job.st then return {} end
-if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then return {job.st, job.lv or '1', 0, 0, 0, 0, {}, {}} end
+if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then
+  local by, deadline, times = unpack(call('HMGET', job_key(id), 'pre', 'pd', 'pn'))
+  return {job.st, job.lv or '1', 0, 0, 0, 0, {}, {}, {by or '', deadline or '', times or '0'}}
+end
 local now = now_ms()
 local mem, limit_s, n, wanted_pool, wish, more = parse_shape(job.sh)
 local want = constraints(more)
