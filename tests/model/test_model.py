@@ -11,6 +11,9 @@ import pytest
 from model.checker import Explored, explore
 from model.site_model import RULES, Model, Rules, Site
 
+#: What the sites at which people do something have in common.
+ONE_CARD: dict[str, Any] = {"faults": (0, 0, 0), "devices": 1}
+
 #: What may happen to a site, and how many states that gives: so nobody makes the model smaller unseen. Of two jobs one
 #: takes a whole card and one half of one; each site has two claims to give.
 SITES: dict[str, tuple[dict[str, Any], int]] = {
@@ -22,12 +25,33 @@ SITES: dict[str, tuple[dict[str, Any], int]] = {
         {"faults": (1, 1, 0), "sizes": (2,), "one_host": True},
         24108,
     ),
+    "one job is cancelled, held and asks to run again, a worker dies": (
+        {**ONE_CARD, "faults": (1, 0, 0), "sizes": (2,), "acts": frozenset({"cancel", "hold", "requeue"})},
+        9379,
+    ),
+    "one job is cancelled or asks to run again, the store loses its data": (
+        {**ONE_CARD, "faults": (0, 0, 1), "sizes": (2,), "acts": frozenset({"cancel", "requeue"})},
+        11735,
+    ),
+    "one job is edited, the store loses its data": (
+        {**ONE_CARD, "faults": (0, 0, 1), "sizes": (1,), "acts": frozenset({"edit"})},
+        11335,
+    ),
+    "two jobs are edited and lifted": (
+        {**ONE_CARD, "claims": 1, "acts": frozenset({"edit", "age"})},
+        12117,
+    ),
+    "a card is kept for one of three": (
+        {**ONE_CARD, "claims": 1, "sizes": (2, 2, 1), "acts": frozenset({"reserve", "hold"})},
+        12373,
+    ),
+    "a run makes place for another job": ({**ONE_CARD, "acts": frozenset({"preempt"})}, 13304),
 }
 
 #: A rule that is taken out -> the site at which that shows, the promise that breaks, and a step without which it would
 #: not have.
 BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
-    "token": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 ends by a run that was taken back", "is told"),
+    "token": ({"faults": (0, 0, 0), "sizes": (2,)}, "attempts of job 0 do not grow", "is given back"),
     "fence": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 runs twice", "is taken back"),
     "promises are counted": ({"faults": (0, 0, 0)}, "device 0 holds 3 of 2", "device 0 claims job 1"),
     "grace after an absence": (
@@ -45,6 +69,38 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str]] = {
     "nothing newer": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 ends by a run that was taken back", "is told"),
     "what the book knows comes back": ({"faults": (0, 0, 1), "sizes": (2,)}, "job 0 is gone", "the store is rebuilt"),
     "ends are kept": ({"faults": (0, 0, 0), "sizes": (2,)}, "job 0 had ended", "is told"),
+    "attempts count on": ({**ONE_CARD, "sizes": (2,)}, "attempts of job 0 do not grow", "is taken back"),
+    "who is cancelled is not queued again": (
+        {**ONE_CARD, "sizes": (2,), "acts": frozenset({"cancel"})},
+        "job 0 was cancelled",
+        "is given back",
+    ),
+    "who waits no more leaves the line": (
+        {**ONE_CARD, "sizes": (2,), "acts": frozenset({"hold"})},
+        "job 0 is active and stands in 1 lines",
+        "claims job 0",
+    ),
+    "what waits no more is kept nothing": (
+        {**ONE_CARD, "acts": frozenset({"reserve"})},
+        "what is kept for job 1 is told in two ways",
+        "claims job 1",
+    ),
+    "what is kept is nobody else's": (
+        {**ONE_CARD, "acts": frozenset({"reserve"})},
+        "job 0 has what is kept for job 1",
+        "device 0 is kept for job 1",
+    ),
+    "one device is kept for one": (
+        {**ONE_CARD, "sizes": (2, 2, 1), "acts": frozenset({"reserve"})},
+        "what is kept for job 1 is told in two ways",
+        "device 0 is kept for job 2",
+    ),
+    "what asked for less is not taken back": (
+        {**ONE_CARD, "faults": (0, 0, 1), "sizes": (1,), "acts": frozenset({"edit"})},
+        "job 0 was promised less than it holds",
+        "the store is rebuilt",
+    ),
+    "only what waits is edited": ({**ONE_CARD, "acts": frozenset({"edit"})}, "device 0 holds 3 of 2", "is edited to 1"),
 }
 
 
