@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING
 
 from gpuqueue.frozen import dataclass
-from gpuqueue.job import Job
+from gpuqueue.job import Job, Level
 
 if TYPE_CHECKING:
     from gpuqueue.queue.explanation import Explanation, MakingPlace
@@ -48,6 +48,10 @@ class Why:
     reservations: int = 0
     #: A worker that was not heard for longer, in seconds, is called silent, as in ``gpus``; None: none is.
     silent_after_s: float | None = None
+    #: The levels whose place the job's level may take, from which age of a run on, and how long that has to go.
+    preempts: tuple[Level, ...] = ()
+    preempt_after_s: float = 0.0
+    preempt_grace_s: float = 0.0
 
     def silent_s(self, device: str) -> float | None:
         """Return for how long the worker of *device*, a UUID, has been silent; None where it is not."""

@@ -17,6 +17,7 @@ from gpuqueue.cli.why_drained import resume_words
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.cli.why_kept import kept_lines
 from gpuqueue.cli.why_limit import room_under_limit
+from gpuqueue.cli.why_preempts import place_lines
 from gpuqueue.cli.why_table import called, clock, label, named, table
 from gpuqueue.client.looking import Looking
 from gpuqueue.clock import SystemClock, from_epoch_ms
@@ -51,7 +52,11 @@ def story(found: Why, width: int | None = None) -> str:
     job, explanation = found.job, found.explanation
     if explanation is None:
         return _fitted([_asked(job), _no_wait(job.state, job.label, job.started_at), *_place(found)], width)
-    starts = list(_not_yet(found)) or [*_start(found, explanation), *_limit_ends(found, explanation)]
+    starts = list(_not_yet(found)) or [
+        *_start(found, explanation),
+        *_limit_ends(found, explanation),
+        *place_lines(found),
+    ]
     parts = (
         _fitted([_asked(job), *_stands(found, explanation)], width),
         table(found, explanation, width),

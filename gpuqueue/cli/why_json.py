@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuqueue.cli.why_kept import kept_to_plain
 from gpuqueue.cli.why_limit import room_under_limit
+from gpuqueue.cli.why_preempts import runs_below
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import job_to_plain
 from gpuqueue.queue.explanation import Explanation, LimitReached, Verdict
@@ -34,6 +35,9 @@ def why_to_plain(found: Why) -> dict[str, object]:
             "by": _iso(found.making_place.deadline_ms),
             "times": found.making_place.times,
         },
+        "may_preempt": [
+            {"job_id": job.id, "from": at.isoformat(timespec="milliseconds")} for job, at in runs_below(found)
+        ],
         "kept_for_others": kept_to_plain(found),
         "devices": [] if explanation is None else [_verdict_plain(found, each) for each in explanation.devices],
         "start": None

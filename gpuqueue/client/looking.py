@@ -17,8 +17,8 @@ from gpuqueue.later import later
 
 if TYPE_CHECKING:
     from gpuqueue import limits as limiting
+    from gpuqueue import preemption, standing
     from gpuqueue import run as runs
-    from gpuqueue import standing
     from gpuqueue import why as whys
     from gpuqueue.event import Event
     from gpuqueue.limits import LimitsInUse
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from gpuqueue.why import Usual, Why
 else:
     limiting = later("gpuqueue.limits")
+    preemption = later("gpuqueue.preemption")
     runs = later("gpuqueue.run")
     standing = later("gpuqueue.standing")
     lease = later("gpuqueue.queue.lease")
@@ -251,6 +252,9 @@ class Looking(Connection):
             reserve_after_s=self.settings.reserve_after_s,
             reservations=self.settings.reservations,
             silent_after_s=lease.SILENT_BEATS * self.settings.beat_s,
+            preempts=preemption.parse_preempt(self.settings.preempt).get(asked.spec.level, ()),
+            preempt_after_s=self.settings.preempt_after_s,
+            preempt_grace_s=self.settings.preempt_grace_s,
         )
 
     def _ends(self, job_ids: Sequence[int]) -> dict[int, bool]:

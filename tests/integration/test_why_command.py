@@ -354,3 +354,26 @@ def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
     assert "not before the pause after a rebuild of the store is over" in said
     assert site.cli("queue").stdout.splitlines()[-1].split()[-1] == "pause"
     store.close()
+
+
+def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
+    """It read that nobody can say, and was started ten seconds later: a run on a lower level had to go for it."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
+    run = must_claim(queue)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    assert "take the place" not in site.cli("why", str(urgent)).stdout
+    site.environ.update(GPUQUEUE_PREEMPT="urgent: low", GPUQUEUE_PREEMPT_AFTER="10m", GPUQUEUE_PREEMPT_GRACE="1m")
+
+    said = site.cli("why", str(urgent)).stdout
+
+    assert re.search(
+        rf"may take the place of job {run.job_id} .*from \S+ \S+ on; whoever must go has 1:00 for that", said
+    )
+    (may,) = json.loads(site.cli("why", str(urgent), "--json").stdout)["may_preempt"]
+    assert run.job_id == may["job_id"]
+    other = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert "take the place" not in site.cli("why", str(other)).stdout, "its level may not"
