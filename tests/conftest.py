@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings import Settings
+
+# Who starts all tests in the background of a script has them ignore Ctrl-C, and so would each program that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["book_fixtures", "one_shim", "own_home", "own_store", "private_store"]
 

@@ -11,11 +11,15 @@ from __future__ import annotations
 import os
 
 from hypothesis import HealthCheck, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 #: The name of the variable; of none that the tests wipe.
 VARIABLE = "STATEFUL_EXAMPLES"
 #: How many steps an example has at most, in each run and in a long one.
 STEPS, LONG_STEPS = 30, 60
+
+#: Where what failed is kept for the next search; also on a machine of CI, where Hypothesis by itself keeps nothing.
+KEPT = ".hypothesis/examples"
 
 _QUIET = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
 
@@ -41,6 +45,7 @@ def search(examples: int, asked: str | None = None) -> settings:
         stateful_step_count=LONG_STEPS,
         deadline=None,
         derandomize=False,
+        database=DirectoryBasedExampleDatabase(KEPT),
         print_blob=True,
         suppress_health_check=_QUIET,
     )

@@ -18,6 +18,7 @@ def test_every_run_tries_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_long_search_tries_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as were asked for; what failed is kept and tried first the next time."""
     monkeypatch.setenv(VARIABLE, "5000")
+    monkeypatch.setenv("CI", "true")
     found = search(30)
 
     assert (found.max_examples, found.derandomize, found.stateful_step_count) == (5000, False, LONG_STEPS)
