@@ -34,15 +34,15 @@ def trouble(site: Site) -> str:
     return device.trouble or ""
 
 
-def vouched_until(site: Site) -> float:
-    """Return until when the one run is vouched for."""
-    (beat,) = site.settings.runs_dir.glob("[0-9]*/*/beat")
+def vouched_until(site: Site, job_id: int) -> float:
+    """Return until when the job's one run is vouched for."""
+    (beat,) = site.settings.runs_dir.glob(f"{job_id}/*/beat")
     return float(beat.read_text())
 
 
-def outlive_the_grace(site: Site) -> None:
-    """Wait until the run would be over if nobody had vouched for it from now on."""
-    end = vouched_until(site)
+def outlive_the_grace(site: Site, job_id: int) -> None:
+    """Wait until the job's run would be over if nobody had vouched for it from now on."""
+    end = vouched_until(site, job_id)
     until(lambda: time.monotonic() > end + 0.5, what="the grace is over")
 
 
@@ -104,7 +104,7 @@ def test_a_full_disk_ends_no_healthy_job_and_keeps_nobody_from_cancelling_it(sit
         job_id, process, _ = waiting_job(site, tmp_path)
         fill(disk)
 
-        outlive_the_grace(site)
+        outlive_the_grace(site, job_id)
         assert process.alive()
 
         site.client.cancel(job_id)
@@ -165,7 +165,7 @@ def test_a_worker_without_descriptors_loses_no_run_and_recovers(site: Site, tmp_
     with no_descriptors(worker.pid):
         later = site.queue.submit(make_spec(mem_bytes=MIB))
         until(lambda: NO_DESCRIPTOR in trouble(site), what="the device says why")
-        outlive_the_grace(site)
+        outlive_the_grace(site, job_id)
         assert process.alive()
         assert JobState.RUNNING is site.client.get(job_id).state
         gate.touch()

@@ -47,7 +47,7 @@ def until_in_book(home: Home, held: int) -> None:
 
 def states(home: Home, what: str) -> list[tuple[int, str]]:
     """Return id and state of each job that ``gpuqueue queue`` or ``gpuqueue history`` tells of, by id."""
-    return sorted((row["id"], row["state"]) for row in json.loads(home(what, "--json")))
+    return sorted((row["id"], row["state"]) for row in json.loads(home.says(what, "--json")))
 
 
 def ended(home: Home, job_ids: list[int]) -> dict[int, dict[str, Any]]:
