@@ -157,6 +157,13 @@ class Limits:
             pools={name: _pool_from_text(text) for name, text in found.get("pool", {}).items()},
         )
 
+    def of_runs(self) -> Limits:
+        """Return what is limited of runs, all of which makes jobs wait: nothing is refused, and no pool says a word."""
+        users, groups = (
+            {name: _of_runs(figures) for name, figures in whose.items()} for whose in (self.users, self.groups)
+        )
+        return Limits(users=users, groups=groups, members=self.members)
+
     def of_pool(self, pool: str) -> PoolLimits:
         """Return the limits of the jobs that name *pool*, or none where that is empty."""
         return self.pools.get(pool) or self.pools.get(EVERYBODY) or PoolLimits()
@@ -201,6 +208,10 @@ class Limits:
     def _group(self, group: str, uses: Mapping[str, Use]) -> Iterator[Bound]:
         used = sum((uses.get(name, Use()) for name in self.members[group]), Use())
         yield from _bounds(f"@{group}", self.groups[group], used)
+
+
+def _of_runs(figures: Figures) -> Figures:
+    return {each: Limit(limit.most) for each, limit in figures.items() if each is not Measure.QUEUED_JOBS}
 
 
 def _bounds(whose: str, figures: Figures, used: Use) -> Iterator[Bound]:

@@ -20,7 +20,7 @@ from gpuqueue.errors import BadRequest
 from gpuqueue.settings import Settings
 from gpuqueue.shares import Shares
 from gpuqueue.simulator import made, trace
-from gpuqueue.simulator.comparison import OURS, Comparison, compare
+from gpuqueue.simulator.comparison import OURS, Comparison, LeftOut, compare
 from gpuqueue.simulator.figures import Outcome, Served, outcome_to_plain
 from gpuqueue.simulator.ours import Knobs
 from gpuqueue.simulator.site import Site
@@ -30,8 +30,8 @@ from gpuqueue.words import brief, short
 
 #: Most users with a line of their own.
 MOST_USERS = 20
-#: What stands before a fault of a setting: here an option gave it.
-_BLAMED = re.compile(r"^setting (\w+) \(environment \w+\):")
+#: How the fault of a setting names one that came from the environment: here an option gave it.
+_NAMED = re.compile(r"(\w+) \(environment \w+\)")
 
 
 @click.command()
@@ -44,6 +44,7 @@ _BLAMED = re.compile(r"^setting (\w+) \(environment \w+\):")
 @click.option("--age-after", metavar="TIME", help="Lift a job by a level after this wait, or none.")
 @click.option("--half-life", metavar="TIME", help="After this time usage counts half.")
 @click.option("--shares", metavar="LIST", help="Shares, such as ann=2,@vision=3.")
+@click.option("--limits", metavar="LIST", help='Limits, such as "*: running_gpus=2": what is beyond waits.')
 @click.option("--groups", metavar="LIST", help="Who is in which group. Default: the trace's column group.")
 @click.option("--seed", type=Count(0), default=0, show_default=True, help="Another run of chance.")
 @json_option
@@ -86,11 +87,11 @@ def simulate(
         raise BadRequest("--json and --plot exclude each other: choose one")
     if plot is not None:
         picture.check()
-    settings = _settings(knobs)
-    site = Site.parse(devices, slots=settings.slots, headroom_bytes=settings.headroom_bytes)
     jobs = _read(file)
+    settings = _settings(knobs, jobs.groups)
+    site = Site.parse(devices, slots=settings.slots, headroom_bytes=settings.headroom_bytes)
     signal.signal(signal.SIGTERM, _leave)
-    told = compare(jobs.requests, site, _knobs(settings, jobs), seed=seed)
+    told = compare(jobs.requests, site, _knobs(settings), seed=seed)
     for line in _left_out(jobs, told):
         click.echo(line, err=True)
     if plot is not None:
@@ -106,8 +107,10 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _settings(knobs: dict[str, str | None]) -> Settings:
+def _settings(knobs: dict[str, str | None], groups: str) -> Settings:
     """Return the settings of this account, with what the options say in their place.
+
+    *groups* are those of the trace: who is in which, where neither an option nor a setting says it.
 
     Raises:
         BadRequest: a value cannot be read.
@@ -116,17 +119,27 @@ def _settings(knobs: dict[str, str | None]) -> Settings:
     import os  # noqa: PLC0415 - the environment is read in one place, and this hands it there
 
     given = {f"GPUQUEUE_{name.upper()}": value for name, value in knobs.items() if value is not None}
-    Settings.load(os.environ)  # what is wrong there is not the options' fault
+    # What is wrong in the settings, or in the trace, is not the options' fault.
+    if not Settings.load(os.environ).groups and Shares.parse("", groups).members:
+        given.setdefault("GPUQUEUE_GROUPS", groups)
     try:
         return Settings.load({**os.environ, **given})
     except BadRequest as error:
-        raise BadRequest(_BLAMED.sub(lambda found: f"--{found[1].replace('_', '-')}:", str(error), count=1)) from None
+        raise BadRequest(_blaming(knobs, str(error))) from None
 
 
-def _knobs(settings: Settings, jobs: Trace) -> Knobs:
+def _blaming(knobs: dict[str, str | None], fault: str) -> str:
+    """Return the *fault* of settings with the options in their place that gave them."""
+    settings, colon, words = fault.partition(": ")
+    named = [name for name in _NAMED.findall(settings) if knobs.get(name) is not None]
+    return " and ".join(f"--{name.replace('_', '-')}" for name in named) + colon + words if named else fault
+
+
+def _knobs(settings: Settings) -> Knobs:
     return Knobs(
         half_life_s=settings.half_life_s,
-        shares=Shares.parse(settings.shares, settings.groups or jobs.groups).by_user(),
+        shares=Shares.parse(settings.shares, settings.groups).by_user(),
+        limits=settings.site_limits().of_runs(),
         reserve_after_s=settings.reserve_after_s,
         reservations=settings.reservations,
         age_after_s=settings.age_after_s,
@@ -149,16 +162,16 @@ def _left_out(jobs: Trace, told: Comparison) -> list[str]:
     said = (
         (jobs.never_ran, "never ran"),
         (jobs.on_cpu, "ran on a CPU"),
-        (told.too_large, f"fit no device of this site{_in_line(told)}"),
+        (told.too_large.count, f"fit no device of this site{_in_line(told.too_large)}"),
+        (told.over_limit.count, f"beyond a limit by what they ask for alone{_in_line(told.over_limit)}"),
     )
     return [f"{_counted(count, 'job')} left out: {why}" for count, why in said if count]
 
 
-def _in_line(told: Comparison) -> str:
-    line = told.too_large_line
-    if line is None:
+def _in_line(left: LeftOut) -> str:
+    if left.line is None:
         return ""
-    return f" (line {line})" if told.too_large == 1 else f" (the first in line {line})"
+    return f" (line {left.line})" if left.count == 1 else f" (the first in line {left.line})"
 
 
 def _counted(count: int, what: str) -> str:
@@ -173,7 +186,8 @@ def simulation_to_plain(told: Comparison, jobs: Trace) -> dict[str, Any]:
         "devices": len(told.site.cards),
         "never_ran": jobs.never_ran,
         "on_cpu": jobs.on_cpu,
-        "too_large": told.too_large,
+        "too_large": told.too_large.count,
+        "over_limit": told.over_limit.count,
         "jobs_per_s": told.outcomes[0].all.jobs / told.took_s,
         "policies": [outcome_to_plain(outcome) for outcome in told.outcomes],
     }

@@ -9,6 +9,7 @@ from dataclasses import field
 from gpuqueue.embedded.scratch import scratch_store
 from gpuqueue.errors import BadRequest
 from gpuqueue.frozen import dataclass
+from gpuqueue.limits import Limits, Use
 from gpuqueue.simulator.figures import Outcome
 from gpuqueue.simulator.ours import Knobs, Ours
 from gpuqueue.simulator.replay import Placement, Policy, replay
@@ -27,17 +28,30 @@ RIVALS: Mapping[str, Callable[[Site], Policy]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Comparison:
-    """What became of a trace under each policy. ``too_large`` jobs fit no device of the site and were left out.
+class LeftOut:
+    """How many jobs no policy was given, and in which line the first stands; None where there is none, or no file."""
 
-    The first of those stands in the line ``too_large_line``, None where there is none, or no file.
+    count: int
+    line: int | None
+
+    @classmethod
+    def of(cls, requests: Sequence[Request]) -> LeftOut:
+        """Return what is told of *requests*."""
+        return cls(count=len(requests), line=min((each.line for each in requests if each.line), default=None))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """What became of a trace under each policy.
+
+    ``too_large`` jobs fit no device of the site, ``over_limit`` ones would be beyond a limit with nobody beside them.
     """
 
     outcomes: tuple[Outcome, ...]
     placements: Mapping[str, Sequence[Placement]] = field(repr=False)
     site: Site = field(repr=False)
-    too_large: int
-    too_large_line: int | None = None
+    too_large: LeftOut
+    over_limit: LeftOut
     took_s: float
 
 
@@ -45,14 +59,18 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
     """Replay *requests* at *site* under each policy. ``took_s`` is the time that ours took.
 
     Raises:
-        BadRequest: none of them fits a device of the site.
+        BadRequest: none of them fits a device of the site, within the limits.
         GpuQueueError: there is no store to compute with.
 
     """
-    fitting = [request for request in requests if site.could_run(request)]
     too_large = [request for request in requests if not site.could_run(request)]
-    if not fitting:
+    over_limit = [request for request in requests if site.could_run(request) and _is_over(request, knobs.limits)]
+    if len(too_large) == len(requests):
         raise BadRequest(f"no job of the trace fits these devices{_such_as(too_large)}: give more or larger ones")
+    if len(too_large) + len(over_limit) == len(requests):
+        raise BadRequest(f"the limits let no job of the trace run{_such_as(over_limit)}: raise them")
+    left_out = {request.number for request in (*too_large, *over_limit)}
+    fitting = [request for request in requests if request.number not in left_out]
     with scratch_store() as url:
         ours = Ours(url, site, knobs, seed=seed)
         began_s = time.perf_counter()
@@ -69,15 +87,16 @@ def compare(requests: Sequence[Request], site: Site, knobs: Knobs, *, seed: int 
         ),
         placements=placements,
         site=site,
-        too_large=len(too_large),
-        too_large_line=_line(too_large),
+        too_large=LeftOut.of(too_large),
+        over_limit=LeftOut.of(over_limit),
         took_s=took_s,
     )
 
 
-def _line(requests: Sequence[Request]) -> int | None:
-    """Return the first line of a file in which one of *requests* stands."""
-    return min((request.line for request in requests if request.line), default=None)
+def _is_over(request: Request, limits: Limits) -> bool:
+    """Return whether it would wait for ever, however little runs beside it."""
+    asked = Use(running_jobs=1, running_gpus=request.gpus, running_mem=request.gpus * request.mem_bytes)
+    return limits.over(request.user, asked, {}) is not None
 
 
 def _such_as(requests: Sequence[Request]) -> str:

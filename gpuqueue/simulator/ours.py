@@ -19,6 +19,7 @@ from gpuqueue.device import Device, DeviceKind
 from gpuqueue.event import Act, Cursor
 from gpuqueue.frozen import dataclass
 from gpuqueue.job import Account, JobSpec, JobState
+from gpuqueue.limits import Limits
 from gpuqueue.queue.lease import Claim, Offer
 from gpuqueue.queue.simulated import SimulatedClock, SimulatedQueue
 from gpuqueue.run import Ending
@@ -40,10 +41,14 @@ FORGET_AFTER = 2000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """The settings by which the queue orders, as in :class:`gpuqueue.settings.Settings`; ``shares`` is by user."""
+    """The settings by which the queue orders, as in :class:`gpuqueue.settings.Settings`.
+
+    ``shares`` is by user; ``limits`` refuse nobody (:meth:`gpuqueue.limits.Limits.of_runs`).
+    """
 
     half_life_s: float = 7 * 86400.0
     shares: Mapping[str, float] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
     reserve_after_s: float | None = 600.0
     reservations: int = 1
     age_after_s: float | None = 86400.0
@@ -83,6 +88,7 @@ class Ours:
     def _open(self) -> None:
         self._queue.open(0)
         self._queue.set_policy(half_life_s=self._knobs.half_life_s, urgent=None, shares=self._knobs.shares)
+        self._queue.set_limits(self._knobs.limits)
         for offer in self._offers:
             self._queue.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="simulated")
         self._tick(0.0)

@@ -27,7 +27,7 @@ OURS = {
     **dict.fromkeys(("attach", "why", "tag", "note", "retry", "notify"), Bound(25, 60)),
     # One more since what reads the settings' values has a room of its own.
     **dict.fromkeys(("history", "estimate", "stats", "top"), Bound(30, 80)),
-    "simulate": Bound(50, 95),
+    "simulate": Bound(50, 96),
     # In doctor, which reads the book, three more since jobs are put together apart from SQLAlchemy, one since it
     # looks for the index of texts, and one since it breaks its lines for the terminal.
     **dict.fromkeys(("gpus", "up", "status", "down", "doctor", "db"), Bound(50, 115)),

@@ -401,6 +401,52 @@ def test_what_no_device_could_run_is_left_out_and_said() -> None:
     assert (told["too_large"], told["jobs"]) == (1, 1)
 
 
+def test_what_a_limit_never_lets_run_is_left_out_and_said() -> None:
+    """For all policies alike: it would wait for ever."""
+    given = "arrival_s,user,mem,duration,gpus\n0,ann,4G,10,1\n0,ann,4G,10,2\n"
+    words = ("-", "--devices", "2x24G", "--limits", "ann: running_gpus=1", "--json")
+
+    shown = command(*words, given=given)
+
+    assert shown.stderr == "1 job left out: beyond a limit by what they ask for alone (line 3)\n"
+    told = json.loads(shown.stdout)
+    assert (told["over_limit"], told["too_large"], told["jobs"]) == (1, 0, 1)
+    nothing = command(*words, given="arrival_s,user,mem,duration,gpus\n0,ann,4G,10,2\n")
+    assert str(nothing.exception) == "the limits let no job of the trace run, not even the 2x4G of line 2: raise them"
+
+
+@pytest.mark.parametrize(
+    ("limits", "longest_s"),
+    [
+        ("", 0),
+        ("ann: running_gpus=1", 1000),
+        ("*: running_mem=1G/refuse", 1000),  # here nobody is refused
+        ("bob: running_gpus=1", 0),
+        ("*: queued_jobs=0", 0),
+        ("@vision: running_jobs=1", 1000),
+    ],
+)
+def test_limits_make_jobs_wait(limits: str, longest_s: float) -> None:
+    """By the site's own scripts; groups may be the trace's."""
+    given = "arrival_s,user,mem,duration,group\n0,ann,1G,1000,vision\n0,ann,1G,1000,vision\n"
+
+    told = json.loads(command("-", "--devices", "2x24G", "--limits", limits, "--json", given=given).stdout)
+
+    assert longest_s == told["policies"][0]["wait_max_s"]
+
+
+def test_a_limit_keeps_nobody_else_waiting() -> None:
+    """Ann's second job waits for her first, and Bob's passes it."""
+    given = "arrival_s,user,mem,duration\n0,ann,20G,1000\n0,ann,20G,1000\n1,bob,20G,10\n"
+
+    told = json.loads(
+        command("-", "--devices", "2x24G", "--limits", "ann: running_jobs=1", "--json", given=given).stdout
+    )
+
+    users = told["policies"][0]["users"]
+    assert (1000, 0) == (users["ann"]["wait_max_s"], users["bob"]["wait_max_s"])
+
+
 def test_knobs_are_those_of_the_settings_unless_an_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """One slot makes two small jobs wait for each other."""
     given = "arrival_s,user,mem,duration\n0,ann,1G,1000\n0,ann,1G,1000\n"
@@ -453,6 +499,8 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
         (("-", "--devices", "24G", "--slots", "0"), "--slots: '0' is no whole number"),
         (("-", "--devices", "24G", "--half-life", "1s"), "too short"),
         (("-", "--devices", "24G", "--shares", "@x=1"), "name them in groups"),
+        (("-", "--devices", "24G", "--limits", "ann=2"), "--limits: 'ann=2' is no limit: write ann: running_gpus=4"),
+        (("-", "--devices", "24G", "--shares", "ann=0", "--groups", "a: ann"), "--shares and --groups: "),
         (("-", "--devices", "24G", "--json", "--plot", "x.png"), "exclude each other"),
         (("-", "--devices", "24G", "--plot", "x.pdf"), "--plot cannot write"),
         (("-", "--devices", "99999999x24G"), "'99999999x24G' has 99999999 devices or more: at most 1024 can be"),
