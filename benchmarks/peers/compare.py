@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks.measure.command import beside_click
+from benchmarks.measure.ended import patient
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.place import ROOT
 from benchmarks.measure.rounds import medians, timed, until
@@ -146,16 +147,12 @@ def _submit(peer: Peer, rounds: int) -> Figure | Absent:
 
 def _quiet(words: Sequence[str], peer: Peer) -> None:
     with tempfile.TemporaryFile() as said:  # no pipe: what is left in the background by a submit would hold it open
-        code = subprocess.run(
-            words,
-            env=dict(peer.environ),
-            cwd=ROOT,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=said,
-            timeout=PATIENCE_S,
-            check=False,
-        ).returncode
+        nobody = subprocess.DEVNULL
+        environ = dict(peer.environ)
+        with patient(
+            words, patience_s=PATIENCE_S, env=environ, cwd=ROOT, stdin=nobody, stdout=nobody, stderr=said
+        ) as process:
+            code = process.wait()
         said.seek(0)
         if code:
             raise RuntimeError(f"{words[0]} ended with {code}: {said.readline().decode(errors='replace').strip()}")

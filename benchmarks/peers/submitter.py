@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.measure.ended import patient
+
 Submit = Callable[[list[str]], object]
 Cancel = Callable[[str], object]
 #: How long a command of a peer may take, in seconds.
@@ -121,10 +123,12 @@ TO = {
 def _told(name: str, *words: str) -> str:
     """Return what a command of a peer says on its stdout."""
     program = shutil.which(name) or name
-    done = subprocess.run([program, *words], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr.strip()}")
-    return done.stdout.strip()
+    pipe = subprocess.PIPE
+    with patient([program, *words], patience_s=PATIENCE_S, stdout=pipe, stderr=pipe) as process:
+        said, complaint = process.communicate()
+    if process.returncode:
+        raise RuntimeError(f"{name} ended with {process.returncode}: {complaint.strip()}")
+    return said.strip()
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import psutil
 import pytest
 from bounded import until
 
+from benchmarks.measure.ended import patient
 from benchmarks.measure.figure import Absent
 from benchmarks.peers import compare, gflow, gpuqu, jobd, python_queues, slurm, task_spooler
 from benchmarks.peers.compare import _quiet, figures, within
@@ -146,3 +148,28 @@ def test_the_stand_in_for_cards_shows_one_for_each_slot(tmp_path: Path) -> None:
     said = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
 
     assert "0, Stand-in, 0, 24576\n1, Stand-in, 0, 24576\n" == said
+
+
+# ---- what is timed ---------------------------------------------------------------------------------------------------
+
+
+def test_the_end_of_a_process_is_not_looked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each command that took 40 ms took 64: ``subprocess`` with a timeout sleeps between two looks."""
+
+    def never(_seconds: float) -> None:
+        raise AssertionError("slept")
+
+    monkeypatch.setattr(time, "sleep", never)
+    with patient([sys.executable, "-c", "print('said')"], patience_s=60, stdout=subprocess.PIPE) as process:
+        assert process.communicate()[0] == "said\n"
+    assert process.returncode == 0
+
+
+def test_a_process_that_does_not_end_is_killed() -> None:
+    """And the benchmark goes on with the next."""
+    with (
+        pytest.raises(TimeoutError, match=r"sleep did not end within 0.1 s"),
+        patient(["sleep", "60"], patience_s=0.1) as process,
+    ):
+        process.wait()
+    assert process.returncode == -9
