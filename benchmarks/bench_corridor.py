@@ -1,6 +1,6 @@
 """How long the corridor takes a job, idle and under load, beside floors measured in the same rounds.
 
-python -m benchmarks.bench_corridor [--rounds 100] [--jobs 80] [--devices sim:1x8G]
+python -m benchmarks.bench_corridor [--rounds 100] [--jobs 200] [--devices sim:1x8G]
 
 A private machine: embedded store, recorder, one simulated device with 4 slots, a real Celery worker. Three moments are
 told of each job, from the call of submit on:
@@ -39,7 +39,7 @@ from gpuqueue.queue.connect import connect
 ROUNDS, QUICK_ROUNDS = 100, 15
 WAITING, QUICK_WAITING = 10_000, 500
 #: Trivial jobs of one round of many, and such rounds.
-JOBS, QUICK_JOBS = 80, 20
+JOBS, QUICK_JOBS = 200, 20
 JOB_ROUNDS = 5
 SLOTS = 4
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
@@ -112,6 +112,19 @@ def _recorded(machine: Machine, job_id: int) -> float:
         return time.time()
 
 
+def _all_recorded(machine: Machine, job_ids: Sequence[int]) -> None:
+    """Wait until the history's file has the end of each. A wait for each job took the processors from the jobs."""
+    path = machine.settings.database_url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path)) as book:
+        asked = "SELECT count(*) FROM jobs WHERE id BETWEEN ? AND ? AND ended_at IS NOT NULL"
+        between = (min(job_ids), max(job_ids))
+        until(
+            lambda: book.execute(asked, between).fetchone()[0] == len(job_ids),
+            f"the record of {len(job_ids)} jobs",
+            every_s=0.005,
+        )
+
+
 class Direct:
     """The floor: somebody who waits on the same store spawns the same command, then commits one row."""
 
@@ -162,10 +175,8 @@ def _throughput(machine: Machine, jobs: int) -> Figure:
 
     def ours() -> None:
         # In no repository, as above: what git takes in one is the submitter's, and as much as a fifth of all.
-        last = [machine.client.submit(["/bin/true"], mem="1M", cwd=machine.place).id for _ in range(jobs)]
-        for job_id in last:
-            machine.client.wait(job_id)
-        _recorded(machine, last[-1])
+        submitted = [machine.client.submit(["/bin/true"], mem="1M", cwd=machine.place).id for _ in range(jobs)]
+        _all_recorded(machine, submitted)
 
     def directly() -> None:
         for _ in range(jobs):
