@@ -40,9 +40,9 @@ def _claim(report: Report) -> Row:
         "million by the users' shapes that could fit. Among many jobs, to make their values and to reach them all over "
         "its memory is most of the time with the C library's allocator: "
         + (
-            "the better one that the store has loaded here takes a third to a half of it away"
+            "the better one that the store has loaded here takes a third of it away"
             if any(each.name.startswith("claim-libc.") for each in report.figures)
-            else "jemalloc takes a third to a half of it away, and this machine had none for the store to load"
+            else "jemalloc takes a third of it away, and this machine had none for the store to load"
         )
         + " ([the store's allocator](#the-stores-allocator)). What remains with it are those instructions, the misses "
         "of a cache that is smaller than the queue, and for `p99` the garbage that the server collects within every "
