@@ -327,6 +327,57 @@ def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> Non
     assert [early] == [job.id for job in queue.live()]
 
 
+def test_a_job_that_one_limit_can_never_let_run_is_refused_whatever_another_says(queue: JobQueue) -> None:
+    """Only the first limit in the way was looked at: while that one was full, what the second never lets run got in.
+
+    It waited for ever, and the room under the second was kept for it, from all others of its group.
+    """
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    limit(queue, "*: running_gpus=2; @lab: running_mem=10G")
+    queue.submit(make_spec(gpus=2))
+    run = must_claim(queue)
+    waiting = queue.submit(make_spec(mem_bytes=GIB)).id
+
+    with pytest.raises(Refused, match=r"@lab may have 10G of device memory running .* asks for 16G"):
+        queue.submit(make_spec(mem_bytes=8 * GIB, gpus=2))
+    with pytest.raises(Refused, match=r"@lab may have 10G .* asks for 16G"):
+        queue.edit(waiting, lambda spec: replace(spec, mem_bytes=8 * GIB, gpus=2))
+    finish(queue, run)
+    assert waiting == must_claim(queue).job_id
+
+
+def test_a_limit_that_refuses_does_so_whatever_another_says(queue: JobQueue) -> None:
+    """One that lets jobs wait is in the way first."""
+    serve(queue)
+    limit(queue, "*: running_jobs=1; @lab: running_mem=10G/refuse")
+    queue.submit(make_spec(mem_bytes=8 * GIB))
+    must_claim(queue)
+
+    with pytest.raises(Refused, match=r"@lab has 8G of 10G .* and what is beyond is refused"):
+        queue.submit(make_spec(mem_bytes=3 * GIB))
+    assert WaitReason.LIMIT is queue.submit(make_spec(mem_bytes=2 * GIB)).reason
+
+
+def test_nothing_is_kept_for_a_job_that_another_limit_never_lets_run(queue: JobQueue, store: redis.Redis) -> None:
+    """It was let in under other limits. The first in its way will have room, the second never; and that one is told."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec(gpus=2))
+    run = must_claim(queue)
+    in_vain = queue.submit(make_spec(mem_bytes=8 * GIB, gpus=2)).id
+    small = queue.submit(make_spec(mem_bytes=3 * GIB)).id
+    limit(queue, "*: running_gpus=2; @lab: running_mem=10G")
+    keep(queue)
+    found = queue.why(in_vain)
+
+    assert [str(small)] == [text.partition(":")[0] for text in store.hvals(keys.KEPT_ROOM)]
+    assert found is not None
+    assert found.limit is not None
+    assert (Measure.RUNNING_MEM, 16 * GIB) == (found.limit.measure, found.limit.asked)
+    finish(queue, run)
+    keep(queue)
+    assert small == must_claim(queue).job_id
+
+
 def test_whichever_the_limit_says_beyond_it_a_job_waits_or_is_refused(queue: JobQueue) -> None:
     """The same figure, said in two ways."""
     serve(queue)

@@ -187,32 +187,61 @@ function asked_for(shape, kind, charged)
     running_mem = n * (charged or (charge_of(shape)))}
 end
 
--- The first limit that leaves a user no room for a run of this shape: {whose, measure, used, most, asked, ids of the
--- runs, kept: the job for which the room is kept that there is}; nil if none does. `kind` and `charged` as above. With
--- `bare` nothing is kept for anybody.
-function limit_in_the_way(user, shape, kind, charged, bare)
-  if not limits_set() then return nil end
-  local asked = asked_for(shape, kind, charged)
+-- A limit that leaves no room for a run that holds so much, beside what is kept: {whose, measure, used, most, asked, ids
+-- of the runs, kept: the job for which the room is kept that there is}; nil if it does.
+local function beyond(bound, measure, asked, kept)
+  local limit = bound.figures[measure]
+  if not limit or asked <= 0 then return nil end
+  if not bound.held then bound.held, bound.ids = held_by(bound.users, false) end
+  local least = limit.most - asked - (kept and kept[measure] or 0)
+  if bound.held[measure] > least and not bound.sure then
+    bound.held, bound.ids = held_by(bound.users, true)
+    bound.sure = true
+  end
+  if bound.held[measure] <= least then return nil end
+  local is_there = bound.held[measure] + asked <= limit.most
+  return {whose = bound.whose, measure = measure, used = bound.held[measure], most = limit.most, asked = asked,
+    ids = bound.ids, kept = is_there and kept.id or nil}
+end
+
+-- A limit that a run of this user's passes alone, so that no other's end makes room for it; nil if there is none.
+local function passed_alone(user, asked)
   for _, bound in ipairs(bounds_of(user)) do
-    local kept = not bare and kept_from(user, shape, bound.whose)
     for _, measure in ipairs(RUNNING) do
       local limit = bound.figures[measure]
-      if limit and asked[measure] > 0 then
-        if not bound.held then bound.held, bound.ids = held_by(bound.users, false) end
-        local least = limit.most - asked[measure] - (kept and kept[measure] or 0)
-        if bound.held[measure] > least and not bound.sure then
-          bound.held, bound.ids = held_by(bound.users, true)
-          bound.sure = true
-        end
-        if bound.held[measure] > least then
-          local is_there = bound.held[measure] + asked[measure] <= limit.most
-          return {whose = bound.whose, measure = measure, used = bound.held[measure], most = limit.most,
-            asked = asked[measure], ids = bound.ids, refuses = limit.refuses, kept = is_there and kept.id or nil}
-        end
-      end
+      if limit and asked[measure] > limit.most then return beyond(bound, measure, asked[measure]) end
     end
   end
   return nil
+end
+
+-- The first limit that leaves a user no room for a run of this shape, as `beyond`; nil if none does. One that the run
+-- passes alone goes before all others. `kind` and `charged` as above. With `bare` nothing is kept for anybody.
+function limit_in_the_way(user, shape, kind, charged, bare)
+  if not limits_set() then return nil end
+  local asked = asked_for(shape, kind, charged)
+  local found = passed_alone(user, asked)
+  for _, bound in ipairs(found and {} or bounds_of(user)) do
+    local kept = not bare and kept_from(user, shape, bound.whose)
+    for _, measure in ipairs(RUNNING) do
+      found = found or beyond(bound, measure, asked[measure], kept)
+    end
+  end
+  return found
+end
+
+-- The first limit that refuses what it has no room for, or that a run of this shape passes alone: it would be waited for
+-- in vain, whatever else is in the way.
+local function refusing(user, shape)
+  local asked = asked_for(shape)
+  local found = passed_alone(user, asked)
+  for _, bound in ipairs(found and {} or bounds_of(user)) do
+    for _, measure in ipairs(RUNNING) do
+      local limit = bound.figures[measure]
+      if limit and limit.refuses then found = found or beyond(bound, measure, asked[measure]) end
+    end
+  end
+  return found
 end
 
 -- A job's time limit in ms, exactly; the shape's is rounded up (see claim.lua). nil where it has none.
@@ -241,8 +270,7 @@ local function refused_by_limit(user, shape, mem, time_ms, waits, members)
       return {whose = bound.whose, measure = 'queued_jobs', used = waiting, most = limit.most, asked = members}
     end
   end
-  local found = limit_in_the_way(user, shape, nil, nil, true)
-  return found and (found.refuses or found.asked > found.most) and found or nil
+  return refusing(user, shape)
 end
 
 -- The answer to a request that a limit refuses; nil where none does.
