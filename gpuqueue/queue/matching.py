@@ -91,6 +91,11 @@ def _too_large(spec: JobSpec, figure: int, where: str) -> str:
     one, several = _NOUNS[spec.device]
     size, largest = format_apart(spec.mem_bytes, figure)
     asked = f"{size} on each of {spec.gpus} {several}" if spec.gpus > 1 else size
+    if spec.gpus > 1 and spec.mem_bytes <= figure:
+        return (
+            f"{asked} asked for{_of(spec)}{where}, but no host has so many that can give it, though "
+            f"the largest can give {largest}: ask for less with --mem, or for fewer with --gpus"
+        )
     return (
         f"{asked} asked for, but the largest {one}{_of(spec)}{where} can give {largest} (its memory less the headroom)"
         ": ask for less with --mem"

@@ -227,6 +227,19 @@ def test_only_devices_of_the_kind_can_make_a_job_possible(queue: JobQueue) -> No
         assert JobState.QUEUED is queue.submit(make_spec(mem_bytes=80 * GIB, device=wish)).state
 
 
+def test_a_host_with_too_few_cards_that_are_large_enough_is_told_so(queue: JobQueue) -> None:
+    """One of three is: it said that the largest can give 16G to a job that asked for 12G on each of two."""
+    large = make_offer("GPU-2", device=make_device("GPU-2", total_bytes=16 * GIB))
+    small = (make_offer(uuid, device=make_device(uuid, total_bytes=8 * GIB)) for uuid in ("GPU-0", "GPU-1"))
+    serve(queue, large, *small)
+
+    with pytest.raises(
+        Impossible, match=r"12G on each of 2 devices asked for, but no host has so many .* the largest can give 16G"
+    ):
+        queue.submit(make_spec(gpus=2, mem_bytes=12 * GIB))
+    assert JobState.QUEUED is queue.submit(make_spec(gpus=2, mem_bytes=8 * GIB)).state
+
+
 def test_a_job_may_wait_for_a_kind_that_is_not_there(queue: JobQueue) -> None:
     """A GPU host that is down for an hour has withdrawn its devices: its users must not be sent away."""
     serve(queue, offer_of("cpu-nodeA", CPU))

@@ -136,8 +136,8 @@ def test_the_history_of_a_site_is_a_trace() -> None:
     records = [
         a_record(4, at=NOON + timedelta(minutes=3), took_s=5.0, uuid="cpu-h"),
         a_record(3, at=NOON + timedelta(minutes=2), took_s=None),
-        a_record(2, at=NOON + timedelta(minutes=1), took_s=60.5),
-        a_record(1, at=NOON, took_s=0.0),
+        a_record(2, at=NOON + timedelta(minutes=1), took_s=60.500012345678911),  # every digit that a clock has
+        a_record(1, at=NOON, took_s=1e-05),
     ]
 
     found = trace.read(_csv(records, CSV_COLUMNS).splitlines(keepends=True), "history")
