@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from gpuqueue.cli import render
 from gpuqueue.cli.why_table import named
 from gpuqueue.clock import SystemClock
 from gpuqueue.job import Job, JobState
-from gpuqueue.queue.explanation import NEVER_THERE
+from gpuqueue.preemption import MOST
+from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Occupant, Verdict
 from gpuqueue.units import format_duration
 from gpuqueue.why import Why
 
 #: Most runs that are named: the store chooses among them, by the work that would be lost.
 MOST_RUNS = 4
+#: Of a device that is wanted whole strangers may hold one part in so many: ``constraints.lua``.
+_STRANGERS_SHARE = 16
+#: Where no place is made for the job.
+_SHUT = NEVER_THERE | {Obstacle.DRAINED, Obstacle.SILENT}
 
 
 def place_lines(found: Why) -> Iterator[str]:
@@ -35,20 +40,56 @@ def _from(at: datetime) -> str:
 def runs_below(found: Why) -> list[tuple[Job, datetime]]:
     """Return the runs in the way that may be asked to go for this job, and from when on, the earliest first.
 
-    None where there is room, or it waits for something else. Which of them go the store decides, at its next tick.
+    None where there is room, or it waits for something else, or there would be no room even if all of them went. Which
+    of them go the store decides, at its next tick.
     """
     explanation = found.explanation
     if explanation is None or found.job.state is not JobState.QUEUED or explanation.limit is not None:
         return []
-    if explanation.start is not None and not explanation.start.blockers:
+    if found.job.lifted is not None or (explanation.start is not None and not explanation.start.blockers):
         return []
-    ids = {run.job_id for each in explanation.devices if each.obstacle not in NEVER_THERE for run in each.runs}
-    runs = [found.others[each] for each in sorted(ids) if each in found.others]
     after = timedelta(seconds=found.preempt_after_s)
-    may = [(job, job.started_at + after) for job in runs if job.started_at is not None and _may_go(found, job)]
+    ids = {run.job_id for each in _could_have(found, explanation) for run in each.runs if _may_go(found, run)}
+    runs = [found.others[each] for each in sorted(ids)]
+    may = [(job, job.started_at + after) for job in runs if job.started_at is not None]
     return sorted(may, key=lambda each: (each[1], each[0].id))
 
 
-def _may_go(found: Why, job: Job) -> bool:
-    level = job.spec.level if job.lifted is None else job.lifted
-    return job.state is JobState.RUNNING and job.spec.requeue and level in found.preempts
+def _could_have(found: Why, explanation: Explanation) -> list[Verdict]:
+    """Return the devices without room that the job could have with as many others of their host as it needs."""
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    for each in explanation.devices:
+        status = found.devices.get(each.device)
+        is_free = each.kept_for is None or each.kept_for == explanation.job_id
+        if (
+            status is not None
+            and is_free
+            and each.obstacle not in _SHUT
+            and _fits(found, each, _stay(found, each.runs))
+        ):
+            groups.setdefault((each.host, str(status.device.kind)), []).append(each)
+    enough = [each for group in groups.values() if len(group) >= found.job.spec.gpus for each in group]
+    return [each for each in enough if not _fits(found, each, [run for run in each.runs if not run.going])]
+
+
+def _stay(found: Why, runs: Sequence[Occupant]) -> list[Occupant]:
+    return [run for run in runs if not run.going and not _may_go(found, run)]
+
+
+def _fits(found: Why, device: Verdict, stay: Sequence[Occupant]) -> bool:
+    """Return whether the job has room on a *device* where no more runs than these *stay*, as ``preempt.lua`` judges."""
+    spec, status = found.job.spec, found.devices[device.device]
+    if spec.placement.exclusive and stay:
+        return False
+    if spec.placement.whole and (status.foreign_bytes or 0) * _STRANGERS_SHARE > device.total_bytes:
+        return False  # strangers do not go
+    free_bytes = device.capacity_bytes - sum(run.held_bytes for run in stay)
+    return free_bytes >= spec.mem_bytes and len(stay) < status.slots
+
+
+def _may_go(found: Why, run: Occupant) -> bool:
+    job = found.others.get(run.job_id)
+    if job is None or job.state is not JobState.RUNNING or job.started_at is None or run.going:
+        return False
+    level = job.spec.level if run.level is None else run.level
+    return job.spec.requeue and level in found.preempts and run.made_place < MOST

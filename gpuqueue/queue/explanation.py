@@ -64,11 +64,18 @@ NEVER_THERE = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Occupant:
-    """A run on a device: the bytes that it counts for, and when it must have ended (None: it has no time limit)."""
+    """A run on a device: the bytes that it counts for, and when it must have ended (None: it has no time limit).
+
+    ``made_place`` times its job made place for others; ``going``: it ends in any case, as it was cancelled or makes
+    place now. ``level`` is the one that it counts as, which waiting may have lifted; None where that is not known.
+    """
 
     job_id: int
     held_bytes: int
     ends_ms: int | None
+    made_place: int = 0
+    going: bool = False
+    level: Level | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

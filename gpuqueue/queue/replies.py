@@ -151,10 +151,18 @@ def _verdict(row: Sequence[str]) -> Verdict:
         total_bytes=int(total),
         kept_for=int(kept_for) if kept_for else None,
         place_made=bool(place_made),
-        runs=tuple(
-            Occupant(job_id=int(each), held_bytes=int(held), ends_ms=int(ends) or None)
-            for each, held, ends in zip(runs[::3], runs[1::3], runs[2::3], strict=True)
-        ),
+        runs=tuple(_occupant(*each) for each in zip(*(runs[place::6] for place in range(6)), strict=True)),
+    )
+
+
+def _occupant(job_id: str, held: str, ends: str, made_place: str, going: str, level: str) -> Occupant:
+    return Occupant(
+        job_id=int(job_id),
+        held_bytes=int(held),
+        ends_ms=int(ends) or None,
+        made_place=int(made_place),
+        going=bool(going),
+        level=Level(int(level)) if level else None,
     )
 
 

@@ -377,3 +377,54 @@ def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
     assert run.job_id == may["job_id"]
     other = queue.submit(make_spec(mem_bytes=20 * GIB)).id
     assert "take the place" not in site.cli("why", str(other)).stdout, "its level may not"
+
+
+def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
+    """Let a job of the lowest level run on a device, and return its id."""
+    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW, **changes))
+    run = must_claim(queue, uuid)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    return run.job_id
+
+
+def may_preempt(site: Site, job_id: int) -> list[int]:
+    """Return whose place a job may take, which its words tell as well."""
+    told = [each["job_id"] for each in json.loads(site.cli("why", str(job_id), "--json").stdout)["may_preempt"]]
+    said = site.cli("why", str(job_id)).stdout
+    assert bool(told) == ("take the place" in said)
+    assert all(f"job {each} " in said.partition("take the place")[2] for each in told)
+    return told
+
+
+def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
+    """One that had made place five times, or ran on a drained device, was offered all the same."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
+    serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
+    first, second = low_run(queue), low_run(queue, "GPU-1")
+    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    assert [first, second] == may_preempt(site, urgent)
+
+    connect(queue.url).hset(keys.job(first), "pn", 5)
+    assert [second] == may_preempt(site, urgent)
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    assert [] == may_preempt(site, urgent)
+    assert {} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
+
+
+def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> None:
+    """A job on two devices was offered the run on one of them, while that on the other may not be asked to go."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
+    serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
+    goes, stays = low_run(queue), low_run(queue, "GPU-1", requeue=False)
+    both = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2, level=Level.URGENT)).id
+    one = queue.submit(make_spec(mem_bytes=21 * GIB, level=Level.URGENT)).id
+
+    assert [] == may_preempt(site, both)
+    assert [goes] == may_preempt(site, one)
+    queue.cancel(stays)
+    assert [goes] == may_preempt(site, both), "the other one ends in any case"
+    assert {goes: both} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)

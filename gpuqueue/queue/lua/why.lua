@@ -8,7 +8,8 @@
 --   '', how often its runs have made place}}
 --   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
 --   the job that it is kept for or '', 1 if others made place for that one (preempt.lua) or '', and for each run there:
---   id, bytes, when it must have ended in ms (0: no limit)
+--   id, bytes, when it must have ended in ms (0: no limit), how often it made place for others, 1 if it ends in any case
+--   or '', its level or ''
 local wrong = expect {'id'}
 if wrong then return wrong end
 local id = ARGV[1]
@@ -70,7 +71,12 @@ for _, host in ipairs(names) do
       local row = {device, host, why, text(available), text(capacity), text(total), holder or '',
         holder and call('HGET', job_key(holder), 'pb') or ''}
       for _, run in ipairs(running) do
-        for _, value in ipairs({run.id, text(run.bytes), text(run.ends)}) do row[#row + 1] = value end
+        local st, pre, times, lv = unpack(call('HMGET', job_key(run.id), 'st', 'pre', 'pn', 'lv')) -- as in preempt.lua
+        local going = (st == 'cancelling' or pre) and '1' or ''
+        local level = string.match(lv or '', '^[0-3]$') or ''
+        for _, value in ipairs({run.id, text(run.bytes), text(run.ends), text(counted(times)), going, level}) do
+          row[#row + 1] = value
+        end
       end
       devices[#devices + 1] = row
       if why == 'fits' then
