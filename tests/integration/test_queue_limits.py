@@ -127,6 +127,27 @@ def test_why_names_the_limit_whose_it_is_and_which_runs_use_it(queue: JobQueue) 
     assert queue.why(waiting).limit is None  # type: ignore[union-attr]
 
 
+def test_why_names_no_run_on_a_cpu_as_a_user_of_gpus(queue: JobQueue) -> None:
+    """It said that 2 of 2 GPUs were in use by three jobs, two of which had none, and that these had to end, too."""
+    serve(queue, make_offer("GPU-0"), make_offer("cpu-a", device=make_device("cpu-a", kind=DeviceKind.CPU)))
+    limit(queue, "ada: running_gpus=1")
+    for _ in range(2):
+        queue.submit(make_spec(device=DeviceWish.CPU))
+        assert queue.claim(
+            make_offer("cpu-a", device=make_device("cpu-a", kind=DeviceKind.CPU)),
+            worker="w",
+            lease_s=300,
+            nonce=new_nonce(),
+        )
+    user = queue.submit(make_spec()).id
+    must_claim(queue)
+
+    found = queue.why(queue.submit(make_spec()).id)
+
+    assert found is not None
+    assert LimitReached(whose="ada", measure=Measure.RUNNING_GPUS, used=1, most=1, asked=1, runs=(user,)) == found.limit
+
+
 def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
     """It would keep a device empty for nobody; what was kept before the limit came is given up at the next claim."""
     serve(queue, make_offer(slots=2))

@@ -184,9 +184,25 @@ if plans and not (job.st == 'queued' and (job.why or '') ~= '') then
     text(rivals(plans.devices))}
 end
 
+-- The runs that use some of a limit's measure, the first hundred: one on a CPU has no GPU in use.
+local function users_of(limit)
+  if limit.measure ~= 'running_gpus' then return limit.ids end
+  local ids = {}
+  for _, bound in ipairs(bounds_of(job.u)) do
+    for _, user in ipairs(bound.whose == limit.whose and bound.users or {}) do
+      local runs = call('HGETALL', key2('run', user))
+      for i = 1, #runs, 2 do
+        local gpus = tonumber(string.match(runs[i + 1], '^(%d+):%d+$') or '') or 0
+        if #ids < 100 and gpus > 0 and call('ZSCORE', P .. 'leases', runs[i]) then ids[#ids + 1] = runs[i] end
+      end
+    end
+  end
+  return ids
+end
+
 local found, limited = limit_in_the_way(job.u, job.sh) or beyond_there, {}
 if found then
   limited = {found.whose, found.measure, text(found.used), text(found.most), text(found.asked), found.kept or '',
-    unpack(found.ids)}
+    unpack(users_of(found))}
 end
 return {job.st, job.lv, higher, users_before, theirs, own_before, first, limited, unpack(devices)}
