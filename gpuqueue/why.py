@@ -64,8 +64,8 @@ class Why:
 def named_by(explanation: Explanation) -> set[int]:
     """Return the ids of the other jobs that *explanation* names."""
     runs = {run.job_id for device in explanation.devices for run in device.runs}
-    if explanation.limit is not None:
-        runs |= {*explanation.limit.runs, *filter(None, [explanation.limit.kept_for])}
+    for limit in explanation.limits:
+        runs |= {*limit.runs, *filter(None, [limit.kept_for])}
     return runs | {device.kept_for for device in explanation.devices if device.kept_for is not None}
 
 

@@ -82,8 +82,8 @@ def _stands(found: Why, explanation: Explanation) -> Iterator[str]:
         yield f"{str(job.reason or 'held').replace('_', ' ')}: it waits for a person: gpuqueue release {job.label}"
     if job.reason is WaitReason.ARRAY_LIMIT:
         yield "array limit: as many of its members are at it as were asked to be at once; the next begins when one ends"
-    if explanation.limit is not None:
-        yield f"limit  {_limit(found, explanation.limit)}"
+    for limit in explanation.limits:
+        yield f"limit  {_limit(found, limit)}"
     yield from kept_lines(found)
     yield f"order  {_order(explanation, job.spec.account.name, front=job.front is not None)}"
 
@@ -207,14 +207,15 @@ def _no_start(found: Why, explanation: Explanation) -> str:
 
 
 def _limit_ends(found: Why, explanation: Explanation) -> Iterator[str]:
-    """Yield by when there is room under the limit that is in the job's way, where that can be told."""
+    """Yield by when there is room under the limits that are in the job's way, where that can be told."""
     room = room_under_limit(found, explanation)
     if room is not None:
         at_ms, runs = room
         before = explanation.higher + explanation.theirs + explanation.own_before
         whose = ", for who goes first of those that wait for it" if before else ""
         ended = ", ".join(called(found, each) for each in runs)
-        yield f"by {clock(at_ms)}, when {ended} must have ended, there is room under the limit{whose}"
+        limits = "its limits" if explanation.more_limits else "the limit"
+        yield f"by {clock(at_ms)}, when {ended} must have ended, there is room under {limits}{whose}"
 
 
 def _once_there_is_room(found: Why, explanation: Explanation, start: Start) -> str:

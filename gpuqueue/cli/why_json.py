@@ -28,6 +28,9 @@ def why_to_plain(found: Why) -> dict[str, object]:
         "limit": None
         if explanation is None or explanation.limit is None
         else _limit_plain(found, explanation, explanation.limit),
+        "more_limits": []
+        if explanation is None
+        else [_limit_plain(found, explanation, each) for each in explanation.more_limits],
         "making_place": None
         if found.making_place is None
         else {

@@ -1,21 +1,28 @@
-"""Of ``why``: when there must be room under the limit that is in a job's way. Pure."""
+"""Of ``why``: when there must be room under the limits that are in a job's way. Pure."""
 
 from __future__ import annotations
 
 from gpuqueue.job import Job
 from gpuqueue.limits import Measure
-from gpuqueue.queue.explanation import Explanation
+from gpuqueue.queue.explanation import Explanation, LimitReached
 from gpuqueue.why import Why
 
 
 def room_under_limit(found: Why, explanation: Explanation) -> tuple[int, tuple[int, ...]] | None:
-    """Return when there must be room under the job's limit, in ms of the store's clock, and whose ends make it.
+    """Return when there must be room under the job's limits, in ms of the store's clock, and whose ends make it.
 
-    By the time limits of the runs that use it, in the order in which they end. None where those do not make enough, or
-    the room is kept for another job, or nothing is known of a run.
+    By the time limits of the runs that use them, in the order in which they end. None where those do not make enough,
+    or the room is kept for another job, or nothing is known of a run, be it under one of several limits only.
     """
-    limit = explanation.limit
-    if limit is None or limit.kept_for is not None:
+    rooms = [_room_under(found, explanation, limit) for limit in explanation.limits]
+    known = [each for each in rooms if each is not None]
+    if not known or len(known) < len(rooms):
+        return None
+    return max(at_ms for at_ms, _ in known), tuple(dict.fromkeys(run for _, runs in known for run in runs))
+
+
+def _room_under(found: Why, explanation: Explanation, limit: LimitReached) -> tuple[int, tuple[int, ...]] | None:
+    if limit.kept_for is not None:
         return None
     ends = _ends(explanation)
     limited = sorted((at_ms, job_id) for job_id in limit.runs if (at_ms := ends.get(job_id)) is not None)

@@ -147,7 +147,7 @@ class Explanation:
     Before it in the order are ``higher`` jobs of higher levels, ``theirs`` of ``users_before`` users with less usage on
     its own level, and ``own_before`` of its own user. ``level`` is the one that it counts as of now.
     ``start`` is None where no device could ever have room as things stand, ``limit`` where none is in its way,
-    ``making_place`` where it waits.
+    ``making_place`` where it waits. ``more_limits`` are in its way as well as ``limit``.
     """
 
     job_id: int
@@ -160,4 +160,10 @@ class Explanation:
     start: Start | None
     devices: tuple[Verdict, ...]
     limit: LimitReached | None = None
+    more_limits: tuple[LimitReached, ...] = ()
     making_place: MakingPlace | None = None
+
+    @property
+    def limits(self) -> tuple[LimitReached, ...]:
+        """All limits in its way."""
+        return () if self.limit is None else (self.limit, *self.more_limits)

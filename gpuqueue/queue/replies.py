@@ -83,8 +83,9 @@ def with_owner(spec: str | None, member: Member | None) -> str | None:
 
 def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
     """Return what why.lua answered."""
-    state, level, higher, users_before, theirs, own_before, first, limited, *devices = reply
+    state, level, higher, users_before, theirs, own_before, first, limits, *devices = reply
     stands = JobState(state)
+    limit, *more_limits = (_limit(*each) for each in limits) if limits else (None,)
     making, devices = ([], devices) if stands in {JobState.QUEUED, JobState.HELD} else (devices, [])
     return Explanation(
         job_id=job_id,
@@ -97,7 +98,8 @@ def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
         own_before=int(own_before),
         start=_start(*first) if first else None,
         devices=tuple(map(_verdict, devices)),
-        limit=_limit(*limited) if limited else None,
+        limit=limit,
+        more_limits=tuple(filter(None, more_limits)),
     )
 
 

@@ -148,6 +148,21 @@ def test_why_names_no_run_on_a_cpu_as_a_user_of_gpus(queue: JobQueue) -> None:
     assert LimitReached(whose="ada", measure=Measure.RUNNING_GPUS, used=1, most=1, asked=1, runs=(user,)) == found.limit
 
 
+def test_why_names_every_limit_in_the_way(queue: JobQueue) -> None:
+    """It named the first; when there was room under that the job waited on, for one that nobody had told."""
+    serve(queue)
+    limit(queue, "ada: running_jobs=2 running_mem=8G; @lab: running_mem=12G")
+    ada, bob = (queue.submit(make_spec(account=who, mem_bytes=5 * GIB)).id for who in (ADA, BOB))
+    must_claim(queue), must_claim(queue)
+
+    found = queue.why(queue.submit(make_spec(mem_bytes=4 * GIB)).id)
+
+    assert found is not None
+    own, labs = found.limits
+    assert ("ada", Measure.RUNNING_MEM, 5 * GIB, (ada,)) == (own.whose, own.measure, own.used, own.runs)
+    assert ("@lab", Measure.RUNNING_MEM, 10 * GIB, (ada, bob)) == (labs.whose, labs.measure, labs.used, labs.runs)
+
+
 def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
     """It would keep a device empty for nobody; what was kept before the limit came is given up at the next claim."""
     serve(queue, make_offer(slots=2))

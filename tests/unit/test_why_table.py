@@ -10,7 +10,7 @@ import pytest
 from factories import BOB, make_device, make_spec
 
 from gpuqueue.cli.why import story
-from gpuqueue.cli.why_table import table
+from gpuqueue.cli.why_table import clock, table
 from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.limits import Measure
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, Start, Verdict
@@ -172,6 +172,24 @@ def test_who_is_at_a_limit_reads_when_there_is_room_under_it() -> None:
     never = replace(explanation, limit=replace(limit, asked=3))
     for each in (kept, never):
         assert "there is room under the limit" not in story(replace(found, explanation=each))
+
+
+def test_room_under_one_of_two_limits_is_no_room() -> None:
+    """It read by when there is room under the first of them; the other one left none until an hour later."""
+    others = {each: replace(job, devices=("GPU-0",)) for each, job in OTHERS.items()}
+    first = LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=2, most=2, asked=1, runs=(3,))
+    second = replace(first, whose="@lab", runs=(4,))
+    ends = (Occupant(job_id=3, held_bytes=GIB, ends_ms=1), Occupant(job_id=4, held_bytes=GIB, ends_ms=3_600_000))
+    there = replace(verdict("a", 0, Obstacle.MEMORY), runs=ends)
+    explanation = replace(EXPLANATION, limit=first, more_limits=(second,), devices=(there,))
+    found = Why(job=WAITS, explanation=explanation, others=others)
+
+    said = story(found)
+
+    assert 2 == len(re.findall(r"^limit  (?:ada|@lab) has 2 of 2 jobs running", said, re.MULTILINE))
+    assert f"by {clock(3_600_000)}, when job 3, job 4 must have ended, there is room under its limits" in said
+    endless = replace(there, runs=(ends[0], replace(ends[1], ends_ms=None)))
+    assert "there is room under" not in story(replace(found, explanation=replace(explanation, devices=(endless,))))
 
 
 def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:

@@ -2,8 +2,8 @@
 -- ARGV: id
 -- returns {} if unknown | {state, level, jobs on higher levels, users with less usage, their jobs on this level,
 --   own jobs before it, {when there is room in ms (0: nobody can say), devices, blockers, those of them that were waited
---   for in vain, jobs that go before it and may take that room} | {}, {user or @ and group, measure, used, most, asked,
---   the job that the room is kept for or '', ids of the runs ...} | {}: the limit in its way, for each device: {...}}
+--   for in vain, jobs that go before it and may take that room} | {}, {{user or @ and group, measure, used, most, asked,
+--   the job that the room is kept for or '', ids of the runs ...}, ...}: the limits in its way, for each device: {...}}
 --   of one that does not wait {state, level, 0, 0, 0, 0, {}, {}, {the job that it makes place for or '', by when in ms or
 --   '', how often its runs have made place}}
 --   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
@@ -200,9 +200,29 @@ local function users_of(limit)
   return ids
 end
 
-local found, limited = limit_in_the_way(job.u, job.sh) or beyond_there, {}
-if found then
-  limited = {found.whose, found.measure, text(found.used), text(found.most), text(found.asked), found.kept or '',
-    unpack(users_of(found))}
+-- What else is in its way than the first limit: when there is room under that, one of these may still leave none.
+local function beside(first)
+  local asked, others = asked_for(job.sh), {}
+  asked[first.measure] = first.asked
+  for _, bound in ipairs(bounds_of(job.u)) do
+    local held, ids = held_by(bound.users, true)
+    local kept = rooms_kept()[bound.whose]
+    if kept and kept.user == job.u and kept.shape == job.sh then kept = nil end
+    for _, measure in ipairs({'running_jobs', 'running_gpus', 'running_mem'}) do
+      local limit, is_first = bound.figures[measure], bound.whose == first.whose and measure == first.measure
+      local least = limit and asked[measure] > 0 and not is_first and limit.most - asked[measure]
+      if least and held[measure] + (kept and kept[measure] or 0) > least then
+        others[#others + 1] = {whose = bound.whose, measure = measure, used = held[measure], most = limit.most,
+          asked = asked[measure], ids = ids, kept = held[measure] <= least and kept.id or nil}
+      end
+    end
+  end
+  return others
 end
-return {job.st, job.lv, higher, users_before, theirs, own_before, first, limited, unpack(devices)}
+
+local first_limit, limits = limit_in_the_way(job.u, job.sh) or beyond_there, {}
+for _, each in ipairs(first_limit and {first_limit, unpack(beside(first_limit))} or {}) do
+  limits[#limits + 1] = {each.whose, each.measure, text(each.used), text(each.most), text(each.asked), each.kept or '',
+    unpack(users_of(each))}
+end
+return {job.st, job.lv, higher, users_before, theirs, own_before, first, limits, unpack(devices)}
