@@ -51,7 +51,7 @@ def story(found: Why, width: int | None = None) -> str:
     """Return in words why a job waits, for a terminal so *wide*; None: for a pipe, which gets every line whole."""
     job, explanation = found.job, found.explanation
     if explanation is None:
-        return _fitted([_asked(job), _no_wait(job.state, job.label, job.started_at), *_place(found)], width)
+        return _fitted([_asked(job), _no_wait(job), *_place(found)], width)
     starts = list(_not_yet(found)) or [
         *_start(found, explanation),
         *_limit_ends(found, explanation),
@@ -79,7 +79,7 @@ def _stands(found: Why, explanation: Explanation) -> Iterator[str]:
     """Yield what keeps the job wherever it might run, and who goes before it."""
     job = found.job
     if job.state is JobState.HELD:
-        yield f"{str(job.reason or 'held').replace('_', ' ')}: it waits for a person: gpuqueue release {job.label}"
+        yield _held(job)
     if job.reason is WaitReason.ARRAY_LIMIT:
         yield "array limit: as many of its members are at it as were asked to be at once; the next begins when one ends"
     for limit in explanation.limits:
@@ -114,10 +114,20 @@ def _soon(at_ms: int) -> str:
     return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
 
 
-def _no_wait(state: JobState, job_id: str, started_at: datetime | None) -> str:
-    if state.is_end:
-        return f"it has ended: {state}. How: gpuqueue show {job_id}"
-    return f"it does not wait: {state}" + (f" since {render.when(started_at)}" if started_at else "")
+def _held(job: Job) -> str:
+    return f"{str(job.reason or 'held').replace('_', ' ')}: it waits for a person: gpuqueue release {job.label}"
+
+
+def _no_wait(job: Job) -> str:
+    """Return how a job stands of which the store explains no wait: of an array that has begun its members wait."""
+    if job.state.is_end:
+        return f"it has ended: {job.state}. How: gpuqueue show {job.label}"
+    if job.state is JobState.HELD:
+        return _held(job)
+    if job.state is JobState.QUEUED and job.tally is not None:
+        return f"its members wait to be run again: gpuqueue why {job.label}_N tells of each"
+    since = f" since {render.when(job.started_at)}" if job.started_at else ""
+    return f"it does not wait: {job.state}{since}"
 
 
 def _place(found: Why) -> Iterator[str]:

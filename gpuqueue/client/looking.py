@@ -101,12 +101,18 @@ class Looking(Connection):
 
     def _known(self, job_id: int) -> Record | None:
         job = self.queue.get(job_id)
-        if job is not None and job.tally is not None and job.state is JobState.RUNNING:
-            job = standing.standing(job, self.queue.members(job_id))
+        if job is not None:
+            job = self._by_its_members(job)
         record = self._written(job_id)
         if job is not None:
             return self._with_current_run(replace(record or runs.Record(job=job), job=job))
         return record
+
+    def _by_its_members(self, job: Job) -> Job:
+        """Return an array that has begun as its members stand; any other job as it is."""
+        if job.tally is None or job.state is not JobState.RUNNING:
+            return job
+        return standing.standing(job, self.queue.members(job.id))
 
     def _member(self, member: Member) -> Record:
         """Return a member of an array. Until a device takes it, nothing but its array tells of it.
@@ -228,7 +234,7 @@ class Looking(Connection):
             JobNotFound: nobody knows it.
 
         """
-        asked = self.get(job)
+        asked = self._by_its_members(self.get(job))
         explanation = self.queue.why(asked.id)
         if explanation is None and asked.member is not None and not asked.state.is_end:
             explanation = self.queue.why(asked.member.array_id)  # it waits as its array does

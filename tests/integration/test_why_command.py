@@ -197,6 +197,26 @@ def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
         assert "it starts there" not in told
 
 
+def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site) -> None:
+    """It read that it does not wait: held; and of an array with nobody at it any more that it runs since then."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    array = site.cli("submit", "--mem", "1G", "--array", "0-1", "--", "true").stdout.strip()
+    run = must_claim(site.queue)
+    site.queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    site.client.hold(f"{array}_1")
+
+    assert f"held: it waits for a person: gpuqueue release {array}_1\n" in site.cli("why", f"{array}_1").stdout
+    assert "it does not wait: running since" in site.cli("why", array).stdout
+    again = {"state": JobState.FAILED, "ending": Ending.from_status(75), "devices": ()}
+    site.queue.finish(run.job_id, run.token, duration_s=1.0, **again)  # type: ignore[arg-type]
+    assert f"its members wait to be run again: gpuqueue why {array}_N tells" in site.cli("why", array).stdout
+    site.client.hold(f"{array}_0")
+    said = site.cli("why", array).stdout
+    assert f"held: it waits for a person: gpuqueue release {array}\n" in said
+    assert "does not wait" not in said
+
+
 def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> None:
     """Its reason is another one by then."""
     serve(site.queue)
