@@ -24,7 +24,7 @@ from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.limits import Measure
 from gpuqueue.preemption import MOST
-from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached, Obstacle, Start
+from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached, Obstacle, Start, Verdict
 from gpuqueue.units import format_duration
 from gpuqueue.waits import Condition
 from gpuqueue.why import Why
@@ -141,6 +141,8 @@ def _place(found: Why) -> Iterator[str]:
         yield f"place  it has made place {_count(place.times, 'time')}: it is not asked to again"
 
 
+#: What is in the way on a device that has room, but for what is kept of it.
+_WITH_ROOM = {Obstacle.KEPT, Obstacle.ALONE, Obstacle.LIMIT, Obstacle.NOT_YET, Obstacle.FITS}
 #: What is counted, as people say it.
 _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in use", Measure.RUNNING_MEM: "in use"}
 
@@ -203,7 +205,7 @@ def _by_its_last_run(job: Job) -> str:
 def _no_start(found: Why, explanation: Explanation) -> str:
     """Return why nobody can say when the job starts, of the devices that could ever be the job's."""
     possible = [each for each in explanation.devices if each.obstacle not in NEVER_THERE]
-    kept_for = {each.kept_for for each in possible if each.kept_for is not None} - {found.job.id}
+    kept_for = _kept_from(found, possible)
     if kept_for:
         first = ", ".join(named(found, each) for each in sorted(kept_for))
         return f"cannot say: there is room once {first}, for which devices are kept, has started or gone"
@@ -214,6 +216,17 @@ def _no_start(found: Why, explanation: Explanation) -> str:
         resume_words(found, possible)
         or "cannot say: as things stand, no device that serves now will ever have the room"
     )
+
+
+def _kept_from(found: Why, possible: Sequence[Verdict]) -> set[int]:
+    """Return for which jobs devices are kept without which this one would have room now."""
+    groups: dict[tuple[str, str], list[Verdict]] = {}
+    for each in possible:
+        status = found.devices.get(each.device)
+        if each.obstacle in _WITH_ROOM:
+            groups.setdefault((each.host, str(status.device.kind) if status else ""), []).append(each)
+    enough = [each for group in groups.values() if len(group) >= found.job.spec.gpus for each in group]
+    return {each.kept_for for each in enough if each.obstacle is Obstacle.KEPT and each.kept_for is not None}
 
 
 def _limit_ends(found: Why, explanation: Explanation) -> Iterator[str]:

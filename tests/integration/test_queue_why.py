@@ -166,6 +166,67 @@ def test_a_device_that_is_kept_says_for_whom(queue: JobQueue) -> None:
     assert why(queue, large).start is not None
 
 
+@pytest.mark.parametrize(
+    ("size", "count", "rivals"),
+    [(7 * GIB, 1, 0), (13 * GIB, 1, 1), (7 * GIB, 2, 1)],
+)
+def test_a_run_in_the_way_is_told_though_the_device_is_kept(
+    queue: JobQueue, size: int, count: int, rivals: int
+) -> None:
+    """Once its one device was kept for the job before it, nobody could say when it starts; its run's end was known.
+
+    The one that it is kept for goes before it there, be it after it in the order: what it takes may not be there.
+    """
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for uuid, limit_s in (("GPU-0", None), ("GPU-1", 3600.0)):
+        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
+        must_claim(queue, uuid)
+    kept = queue.submit(make_spec(mem_bytes=13 * GIB)).id
+    others = [queue.submit(make_spec(mem_bytes=size, placement=Placement(devices=("GPU-1",)))).id for _ in range(count)]
+    before = why(queue, others[0]).start
+
+    assert [(kept, ("GPU-1",))] == [(each.job_id, each.devices) for each in queue.reserve(after_s=0, most=1)]
+    start = why(queue, others[-1]).start
+
+    assert before is not None
+    assert start is not None
+    assert ((2,), ("GPU-1",)) == (start.blockers, start.devices)
+    assert start.room_ms == before.room_ms
+    assert bool(rivals) == bool(start.rivals) == (start.at_ms is None)
+
+
+def test_who_comes_later_and_passes_is_a_rival_where_a_device_is_kept_for_it(queue: JobQueue) -> None:
+    """Nobody was before the job in the order, and yet the device is not for it first."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    must_claim(queue)
+    kept = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW)).id
+    assert [kept] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+
+    found = why(queue, queue.submit(make_spec(mem_bytes=10 * GIB, level=Level.HIGH)).id)
+
+    assert (0, 0, 0) == (found.higher, found.theirs, found.own_before)
+    assert found.start is not None
+    assert (None, 1, (1,)) == (found.start.at_ms, found.start.rivals, found.start.blockers)
+
+
+def test_where_only_what_is_kept_is_in_the_way_no_start_is_told(queue: JobQueue) -> None:
+    """The room is there: no run's end makes it."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=8 * GIB))
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB))
+    queue.reserve(after_s=0, most=1)
+    beside, beyond = (queue.submit(make_spec(mem_bytes=size * GIB)).id for size in (4, 5))
+
+    assert why(queue, beyond).start is None
+    assert {"GPU-0": Obstacle.KEPT} == verdicts(queue, beyond)
+    start = why(queue, beside).start
+    assert start is not None
+    assert () == start.blockers, "it fits beside what is kept"
+    assert beside == must_claim(queue).job_id
+
+
 def test_a_gang_with_room_on_too_few_devices(queue: JobQueue) -> None:
     """The one that has room is no help alone."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))

@@ -282,7 +282,7 @@ def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -
     serve(site.queue)
     running = site.queue.submit(make_spec(mem_bytes=8 * GIB)).id
     must_claim(site.queue)
-    large, small = (site.queue.submit(make_spec(mem_bytes=size * GIB)).id for size in (20, 4))
+    large, small = (site.queue.submit(make_spec(mem_bytes=size * GIB)).id for size in (20, 5))
     store = connect(site.queue.url)
     store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:{running}")
     store.hset(keys.job(large), "rv", "GPU-0")

@@ -174,6 +174,22 @@ def test_who_is_at_a_limit_reads_when_there_is_room_under_it() -> None:
         assert "there is room under the limit" not in story(replace(found, explanation=each))
 
 
+def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> None:
+    """A job that lacked memory besides was told to wait for another, which had started and ended long before it."""
+    kept = [replace(verdict("a", index, Obstacle.KEPT), kept_for=3) for index in range(2)]
+    lacks = [replace(each, obstacle=Obstacle.MEMORY) for each in kept]
+    both = replace(WAITS, spec=make_spec(gpus=2))
+
+    def said(job: Job, *devices: Verdict) -> str:
+        return story(Why(job=job, explanation=replace(EXPLANATION, start=None, devices=devices), others=OTHERS))
+
+    once = "there is room once job 3 (bob), for which devices are kept, has started or gone"
+    assert once in said(WAITS, kept[0], lacks[1])
+    assert once in said(both, *kept)
+    assert once not in said(WAITS, *lacks)
+    assert once not in said(both, kept[0], lacks[1])
+
+
 def test_room_under_one_of_two_limits_is_no_room() -> None:
     """It read by when there is room under the first of them; the other one left none until an hour later."""
     others = {each: replace(job, devices=("GPU-0",)) for each, job in OTHERS.items()}

@@ -53,11 +53,30 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
   return beyond and 'limit' or 'fits'
 end
 
-local devices, plans, beyond_plans, lasting, drawn = {}, nil, nil, {}, {}
+-- Where will it have room first if what is kept for others does not keep it from there? Only asked where there is
+-- nothing else. nil also where all that it lacks is what is kept: who has it then is told of each device.
+local function plan_behind(pictures)
+  local found = plan(pictures, job.sh, now, job.u) or plan(pictures, job.sh, now)
+  if not found then return nil end
+  local waits, kept = false, false
+  for _, device in ipairs(found.devices) do waits = waits or device.blockers ~= '' end
+  for _, device in ipairs(found.devices) do
+    local other = nil
+    for _, each in ipairs(pictures) do other = other or (each.name == device.name and each.other) end
+    kept = kept or (other and other.is_all)
+    if waits and other and not other.leaves then -- not before the job that it is kept for has come to its turn
+      found.start = (found.start == 0 or other.start == 0) and 0 or math.max(found.start, other.start)
+    end
+  end
+  if kept and not waits then return nil end
+  return found
+end
+
+local devices, plans, beyond_plans, behind_plans, lasting, drawn = {}, nil, nil, nil, {}, {}
 local names = call('SMEMBERS', P .. 'hosts')
 table.sort(names)
 for _, host in ipairs(names) do
-  local records, fitting, planned = call('HGETALL', key2('dev', host)), {}, {}
+  local records, fitting, planned, all = call('HGETALL', key2('dev', host)), {}, {}, {}
   for i = 1, #records, 2 do
     local device = records[i]
     local available, pool, seen, slots, total, all_slots, kind, capacity, foreign = promise(host, device)
@@ -83,11 +102,17 @@ for _, host in ipairs(names) do
         fitting[kind] = fitting[kind] or {}
         table.insert(fitting[kind], row)
       end
-      if not holder or holder == id then
-        local pictured = picture(host, device, records[i + 1], now)
-        planned[#planned + 1] = pictured
-        if pictured then drawn[device], pictured.kept = pictured, holder == id end
-        for _, run in ipairs(pictured and pictured.runs or {}) do lasting[run.id] = run.lasts end
+      local pictured = picture(host, device, records[i + 1], now)
+      if pictured then
+        all[#all + 1], drawn[device] = pictured, pictured
+        for _, run in ipairs(pictured.runs) do lasting[run.id] = run.lasts end
+        if not holder or holder == id then
+          planned[#planned + 1], pictured.kept = pictured, holder == id
+        else
+          local bytes, places = left_beside(device, capacity, all_slots, need, blockers)
+          pictured.other = {id = holder, start = start, is_all = why == 'kept',
+            leaves = n == 1 and not want.alone and mem <= bytes and places >= 1}
+        end
       end
     end
   end
@@ -102,8 +127,10 @@ for _, host in ipairs(names) do
   if found and (not plans or sooner(found.start, plans.start)) then plans = found end
   local other = not found and plan(planned, job.sh, now) -- where it could be, did its limits let it
   if other and (not beyond_plans or sooner(other.start, beyond_plans.start)) then beyond_plans = other end
+  local behind = not found and not other and plan_behind(all)
+  if behind and (not behind_plans or sooner(behind.start, behind_plans.start)) then behind_plans = behind end
 end
-plans = plans or beyond_plans
+plans = plans or beyond_plans or behind_plans
 
 local ahead = {} -- of all that go before it, by their shapes: {shape, line, bound, how many}
 local function waiting(lv, user, below) -- a user's jobs on a level, at places below a bound
@@ -128,10 +155,29 @@ for _, user in ipairs(call('ZRANGE', key2('ul', job.lv), 0, -1)) do
 end
 local own_before = waiting(job.lv, job.u, '(' .. place_of(id))
 
+-- Those for which devices of the plan are kept go before it there, whatever their place in the order.
+local function is_ahead(line, place)
+  for _, each in ipairs(ahead) do
+    local below = tonumber((string.gsub(each.below, '^%(', ''))) or math.huge
+    if each.line == line and tonumber(place) <= below then return true end
+  end
+  return false
+end
+for _, device in ipairs(plans and plans.devices or {}) do
+  local other = drawn[device.name].other
+  local its = other and read_job(other.id)
+  if its and its.st == 'queued' and queueable(its) then
+    local line, place = queue_key(its.lv, its.u, its.sh), place_of(other.id)
+    if not is_ahead(line, place) then
+      ahead[#ahead + 1] = {shape = its.sh, line = line, from = place, below = place, count = 1}
+    end
+  end
+end
+
 local MOST_LOOKED_AT = 32 -- jobs of one shape: more of them than that fill any device
 local function has_arrays(each) -- each of these counts as one job, and takes the room of many
   if each.count > MOST_LOOKED_AT then return true end
-  for _, other in ipairs(call('ZRANGE', each.line, '-inf', each.below, 'BYSCORE')) do
+  for _, other in ipairs(call('ZRANGE', each.line, each.from or '-inf', each.below, 'BYSCORE')) do
     if call('HEXISTS', job_key(other), 'rm') == 1 then return true end
   end
   return false
