@@ -24,7 +24,7 @@ class Known:
     value: float
 
 
-_Valued = TypeVar("_Valued", Figure, Known)
+_Valued = TypeVar("_Valued", bound=Figure | Known)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,23 +46,28 @@ class Others:
         return "<br>".join([*told, *([f"{NOT_OF_THIS_RUN}: {known}"] if known else [])]) or "none is known"
 
     def beside(self, report: Report) -> tuple[str, bool]:
-        """Return how we stand to the best of them, and whether that one is ahead."""
+        """Return how we stand to the best of them, and whether that one is ahead.
+
+        The best is that of all: of those that the run has measured, and of those it has not, by what is known of them.
+        """
         here = self._of_run(report)
-        mine = report.get(f"peers.gpuqueue.{self.measured}") if here else None
-        ours = mine or report.get(self.ours)
-        if ours is None or not (here or self.known):
+        names = [_peer(each) for each in here]
+        known = [each for each in self.known if each.name not in names]
+        same_part = report.get(f"peers.gpuqueue.{self.measured}") if here else None
+        ours = [each for each in (same_part, report.get(self.ours)) if each is not None]
+        if not ours or not (here or known):
             return "", False
-        if here:
-            name, value = _peer(here[0]), here[0].value
-            whose = f"{name}, {amount(value, ours.unit)} beside our {amount(ours.value, ours.unit)} in this run"
-        else:
-            best = _best_first(self.known, ours.unit)[0]
-            name, value = best.name, best.value
-            whose = f"{name}, {amount(value, ours.unit)}: {NOT_OF_THIS_RUN}"
-        behind = value / ours.value if ours.unit in RATES else ours.value / value
-        if behind <= 1:
-            return f", ahead of the best ({whose})", False
-        return f", {behind:.1f} times behind the best ({whose})", True
+        unit = ours[0].unit
+        everyone: list[Figure | Known] = [*here, *known]
+        if here and _best_first(everyone, unit)[0] is here[0]:
+            mine, best = ours[0], here[0]
+            whose = f"{_peer(best)}, {amount(best.value, unit)} beside our {amount(mine.value, unit)} in this run"
+            return _standing(_behind(mine.value, best.value, unit), whose)
+        # What is said of the best is then true of those as well that were measured beside the less good of ours.
+        mine, least = _best_first(ours, unit)[-1], _best_first(known, unit)[0]
+        beside = f", beside our {amount(mine.value, unit)} in the table of others" if mine.name != self.ours else ""
+        whose = f"{least.name}, {amount(least.value, unit)}: {NOT_OF_THIS_RUN}{beside}"
+        return _standing(_behind(mine.value, least.value, unit), whose)
 
     def _of_run(self, report: Report) -> list[Figure]:
         """Return what the run has measured of others, the best first."""
@@ -72,6 +77,26 @@ class Others:
             if self.measured and each.name.startswith("peers.") and each.name.endswith(f".{self.measured}")
         ]
         return _best_first([each for each in found if _peer(each) != "gpuqueue"], found[0].unit if found else "")
+
+
+def _standing(behind: float, whose: str) -> tuple[str, bool]:
+    """Return in words how often we are *behind* who is the best, and whether we are."""
+    if behind <= 1:
+        return f", ahead of the best ({whose})", False
+    if behind == float("inf"):
+        return f", behind the best ({whose})", True
+    return f", {factor(behind)} times behind the best ({whose})", True
+
+
+def factor(value: float) -> str:
+    """Return a factor above 1 in words: "1.0 times" would be no difference."""
+    return f"{value:.2f}" if value < 1.1 else f"{value:.1f}"  # noqa: PLR2004
+
+
+def _behind(ours: float, theirs: float, unit: str) -> float:
+    """Return how many times *theirs* is better than *ours*; infinity where a time of theirs or a rate of ours is 0."""
+    more, less = (theirs, ours) if unit in RATES else (ours, theirs)
+    return more / less if less else float("inf") if more else 1.0
 
 
 def _peer(figure: Figure) -> str:

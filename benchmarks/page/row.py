@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.measure.figure import RATES, Figure, Report
 from benchmarks.measure.table import amount, times
-from benchmarks.page.others import Others
+from benchmarks.page.others import Others, factor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +84,5 @@ def _verdict(missed: Sequence[float], *, measured: bool, whole: bool) -> str:
         return "not measured"
     if missed:
         worst = max(missed)
-        digits = 2 if worst < 1.1 else 1  # noqa: PLR2004 - "1.0 times" would be no miss
-        return f"missed, {worst:.{digits}f} times" if worst != float("inf") else "missed"
+        return f"missed, {factor(worst)} times" if worst != float("inf") else "missed"
     return "held" if whole else "held, as far as it was measured"

@@ -1,7 +1,7 @@
 """What we hold ourselves to: each row with the best of others, the aim, and the figures that decide.
 
-Others are compared by what the same run has measured of them, for the same thing; the constants here stand in where it
-has measured nobody, and the row says so: whoever took them did so elsewhere, at another time. A row that misses its aim
+Others are compared by what the same run has measured of them, for the same thing; the constants here stand in for those
+it has not measured, and the row says so: whoever took them did so elsewhere, at another time. A row that misses its aim
 or is behind needs a sentence: ``--write`` refuses one that has none.
 """
 

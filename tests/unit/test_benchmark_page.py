@@ -119,6 +119,65 @@ def test_others_are_compared_by_what_the_same_run_measured_of_them() -> None:
     assert not fine
 
 
+def test_one_measured_peer_does_not_silence_what_is_known_of_others() -> None:
+    """A run that had measured one slow peer was "ahead of the best", with a known one at half its time."""
+    peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.slow.start", 900.0))
+    aims = (Aim(figure="a", bound=30.0),)
+
+    line, fine = row(aims=aims, others=starts()).line(report(ms("a", 25.6), *peers))
+
+    assert "| held, 1.6 times behind the best (Known, 16 ms: known, not of this run) |" in line
+    assert not fine
+    assert "ahead of the best (Known, 16 ms" in row(aims=aims, others=starts()).line(report(ms("a", 12.0)))[0]
+
+
+def test_a_known_best_stands_beside_the_less_good_of_our_own_figures() -> None:
+    """Else one could be told ahead of the best, and be behind somebody whom the run has measured."""
+    peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.near.start", 17.0))
+
+    line, fine = row(aims=(Aim(figure="a", bound=30.0),), others=starts()).line(report(ms("a", 10.0), *peers))
+
+    assert "1.5 times behind the best (Known, 16 ms: known, not of this run, beside our 24 ms in the table" in line
+    assert not fine
+
+
+def test_who_was_measured_is_not_known_as_well() -> None:
+    """What it once did elsewhere is no best of this run."""
+    others = starts()
+    peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.Known.start", 30.0))
+
+    assert others.beside(report(ms("a", 20.0), *peers)) == (
+        ", ahead of the best (Known, 30 ms beside our 24 ms in this run)",
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        (3.0, 0.0, ", behind the best ("),
+        (0.0, 3.0, ", ahead of the best ("),
+        (0.0, 0.0, ", ahead of the best ("),
+    ],
+)
+def test_a_time_of_nothing_divides_nobody(ours: float, theirs: float, said: str) -> None:
+    """It was a ZeroDivisionError, and no page."""
+    told, behind = starts().beside(report(ms("peers.gpuqueue.start", ours), ms("peers.one.start", theirs)))
+
+    assert told.startswith(said)
+    assert behind == (", behind the best (" == said)
+
+
+def test_a_rate_of_nothing_divides_nobody() -> None:
+    """Ours of a run in which no job came through."""
+    others = Others(ours="r", known=(Known(name="one", said="5", value=5.0),))
+
+    assert others.beside(report(Figure(name="r", value=0.0, unit="jobs/s"))) == (
+        ", behind the best (one, 5 jobs/s: known, not of this run)",
+        True,
+    )
+
+
 def test_of_others_rates_the_highest_is_the_best() -> None:
     """And a peer that is known as well is told once, by its figure of this run."""
     known = (Known(name="one", said="500", value=500.0), Known(name="two", said="700", value=700.0))
@@ -130,8 +189,8 @@ def test_of_others_rates_the_highest_is_the_best() -> None:
 
     assert others.told(report(*rates)) == "one 50 jobs/s<br>three 40 jobs/s<br>known, not of this run: two 700"
     assert others.beside(report(*rates)) == (
-        ", ahead of the best (one, 50 jobs/s beside our 100 jobs/s in this run)",
-        False,
+        ", 7.0 times behind the best (two, 700 jobs/s: known, not of this run)",
+        True,
     )
 
 
