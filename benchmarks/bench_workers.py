@@ -1,10 +1,12 @@
-"""What the workers of a machine take, idle and busy: resident memory and a share of one core.
+"""What the workers of a machine take, idle and busy: memory and a share of one core.
 
 python -m benchmarks.bench_workers [--seconds 20]
 
-Each process of ``gpuqueue up`` is watched: the worker (Celery's), the recorder and the host process together, the
-store. *busy* is with a job that runs in each of 4 slots, *stream* with trivial jobs submitted one after the other. The
-floor of the memory is a Python that has imported celery, of the time one that wakes up ten times a second.
+The worker is Celery's with what it keeps beside it while idle, the process that forks its shims; *others* are recorder,
+host process and store together. *busy* is with a job that runs in each of 4 slots, which with its shim is not counted,
+*stream* with trivial jobs submitted one after the other. Memory is PSS: a page that several processes have counts once
+over all of them. Where that cannot be read it is RSS, which counts it for each; the floor's name says which. The floor
+of the memory is a Python that has imported celery, of the time one that wakes up ten times a second.
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ import argparse
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 import psutil
 
@@ -22,12 +25,13 @@ from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import duration_s
 from benchmarks.measure.place import Machine, private_machine
 from benchmarks.measure.rounds import until
-from benchmarks.measure.spent import belongs, resident_mib, share_of_core, workers
+from benchmarks.measure.spent import PSS, RSS, belongs, can_share, memory_mib, share_of_core, with_children, workers
 from benchmarks.measure.table import tell
 from gpuqueue.job import JobState
 
 SECONDS, QUICK_SECONDS = 20.0, 4.0
 SLOTS = 4
+IMPORTED_CELERY = "Python with celery imported"
 IMPORTED = "import celery, celery.bin.worker, kombu.transport.redis, sys; print(flush=True); sys.stdin.read()"
 TICKS = "import time\nprint(flush=True)\nwhile True: time.sleep(0.1)"
 
@@ -36,30 +40,44 @@ def figures(*, quick: bool = False, seconds: float | None = None) -> Measured:
     """Yield memory and processor time."""
     seconds = seconds or (QUICK_SECONDS if quick else SECONDS)
     with private_machine(SLOTS=str(SLOTS)) as machine, _python(IMPORTED) as imported, _python(TICKS) as ticking:
-        memory = Floor(name="Python with celery imported", value=resident_mib(imported))
-        (worker,) = workers(str(machine.place))
+        (main_process,) = workers(str(machine.place))
         # The first run loads what every later one needs: an idle worker has had one.
         machine.client.wait(machine.client.submit(["true"], mem="1M").id)
         floor = share_of_core([ticking], seconds)
         ticks = Floor(name="Python that wakes 10 times a second", value=floor) if floor else None
-        others = [each for each in _ours(machine) if each.pid != worker.pid]
-        yield Figure(name="worker.idle.memory", value=resident_mib(worker), unit="MiB", floor=memory)
-        yield _share("worker.idle.cpu", [worker], seconds, ticks)
+        worker = with_children(main_process)  # that run's shim is gone by now
+        others = [each for each in _ours(machine) if each not in worker]
+        memory = _memory([imported], worker, others)
+        yield memory("worker.idle.memory", worker)
+        yield _share("worker.idle.cpu", worker, seconds, ticks)
         yield _share("others.idle.cpu", others, seconds, ticks)
-        yield Figure(name="others.idle.memory", value=sum(map(resident_mib, others)), unit="MiB")
+        yield replace(memory("others.idle.memory", others), floor=None)
         jobs = [machine.client.submit(["sleep", "3600"], mem="1M").id for _ in range(SLOTS)]
         until(lambda: all(machine.client.get(each).state is JobState.RUNNING for each in jobs), "four runs")
-        yield Figure(name="worker.busy.memory", value=resident_mib(worker), unit="MiB", floor=memory)
-        yield _share("worker.busy.cpu", [worker], seconds, ticks)
+        yield memory("worker.busy.memory", worker)
+        yield _share("worker.busy.cpu", worker, seconds, ticks)
         for each in jobs:
             machine.client.cancel(each)
             machine.client.wait(each)
         with _stream(machine):
-            yield _share("worker.stream.cpu", [worker], seconds, None)
-        yield Figure(name="worker.stream.memory", value=resident_mib(worker), unit="MiB", floor=memory)
+            yield _share("worker.stream.cpu", worker, seconds, None)
+        yield memory("worker.stream.memory", worker)
 
 
-def _share(name: str, processes: list[psutil.Process], seconds: float, floor: Floor | None) -> Figure:
+def _memory(
+    floor: Sequence[psutil.Process], *watched: Sequence[psutil.Process]
+) -> Callable[[str, Sequence[psutil.Process]], Figure]:
+    """Return what measures memory, in one and the same way for all that is compared with *floor*."""
+    shared = can_share([*floor, *(each for some in watched for each in some)])
+    least = Floor(name=f"{IMPORTED_CELERY}, {PSS if shared else RSS}", value=memory_mib(floor, shared=shared))
+
+    def measured(name: str, processes: Sequence[psutil.Process]) -> Figure:
+        return Figure(name=name, value=memory_mib(processes, shared=shared), unit="MiB", floor=least)
+
+    return measured
+
+
+def _share(name: str, processes: Sequence[psutil.Process], seconds: float, floor: Floor | None) -> Figure:
     return Figure(name=name, value=share_of_core(processes, seconds), unit="%", floor=floor)
 
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 
 import psutil
 
+#: How memory was counted: the end of the name of its floor. Earlier reports have neither.
+PSS, RSS = "by PSS", "by RSS"
+
 
 def belongs(process: psutil.Process, state_dir: str) -> bool:
     """Return whether a process works for the machine whose state is in *state_dir*."""
@@ -24,9 +27,29 @@ def workers(state_dir: str) -> list[psutil.Process]:
     return [each for each in found if each.ppid() not in pids]
 
 
-def resident_mib(process: psutil.Process) -> float:
-    """Return the resident memory of a process in MiB, what it shares with others included."""
-    return float(process.memory_info().rss) / 2**20
+def with_children(process: psutil.Process) -> list[psutil.Process]:
+    """Return a process and all that it has beside it now: an idle worker has the process that forks its shims."""
+    return [process, *process.children(recursive=True)]
+
+
+def can_share(processes: Sequence[psutil.Process]) -> bool:
+    """Return whether it can be read of each of *processes* which part of its shared pages is its own (PSS).
+
+    Only Linux tells, and only of processes that are ours to look into.
+    """
+    try:
+        return all(each.memory_full_info().pss > 0 for each in processes)
+    except (AttributeError, psutil.AccessDenied):
+        return False
+
+
+def memory_mib(processes: Sequence[psutil.Process], *, shared: bool) -> float:
+    """Return the memory of *processes* in MiB: their PSS, in which a page of several counts once over all of them.
+
+    Where not *shared* it is their RSS, in which each counts it whole.
+    """
+    found = [each.memory_full_info().pss if shared else each.memory_info().rss for each in processes]
+    return float(sum(found)) / 2**20
 
 
 def share_of_core(processes: Sequence[psutil.Process], seconds: float) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from benchmarks.measure.figure import Figure, Report
 from benchmarks.measure.table import amount, times
+from benchmarks.page.memory import TOLD, how_counted
 from gpuqueue.cli.main import COMMANDS
 
 NOTHING = "Not measured in this run."
@@ -62,7 +63,8 @@ def _command_lines(report: Report) -> Iterator[Sequence[str]]:
 
 def shares(report: Report) -> str:
     """Return what workers and samplers take of memory and of a core."""
-    return table(("", "resident memory", "of one core"), _share_lines(report))
+    told_all = table(("", "memory", "of one core"), _share_lines(report))
+    return told_all if told_all == NOTHING else f"{told_all}\n\n{TOLD[how_counted(report)]}"
 
 
 def _share_lines(report: Report) -> Iterator[Sequence[str]]:

@@ -323,6 +323,26 @@ def test_why_a_claim_misses_is_true_with_either_allocator(*, also: bool, said: s
     assert also == ("500 us: typical p50, the C library's allocator" in claim.line(made)[0])
 
 
+@pytest.mark.parametrize(
+    ("floor", "row_says", "page_says"),
+    [
+        ("Python, by PSS", "idle worker with the process that forks its shims: memory (PSS), share", "Memory is PSS"),
+        ("Python, by RSS", "its shims: memory (RSS, pages of both counted twice), share", "as PSS could not be read"),
+        ("Python", "idle worker, its main process alone: memory (RSS), share", "without the one that forks its shims"),
+    ],
+)
+def test_how_memory_was_counted_is_told_as_it_was(floor: str, row_says: str, page_says: str, tmp_path: Path) -> None:
+    """A worker was held to 70 MiB without the 12 of its fork server, and the page did not say so."""
+    page = tmp_path / "page.md"
+    page.write_text(REGIONS)
+    memory = Figure(name="worker.idle.memory", value=60.0, unit="MiB", floor=Floor(name=floor, value=40.0))
+
+    write(report(memory), page)
+
+    assert row_says in page.read_text()
+    assert page_says in page.read_text()
+
+
 def test_every_row_that_can_be_behind_has_a_sentence() -> None:
     """All but the one where a miss is no matter of speed: nothing may be lost, and no sentence excuses it."""
     assert ["workers killed (SIGKILL): lost, doubled, orphaned"] == [

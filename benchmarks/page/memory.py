@@ -1,0 +1,30 @@
+"""How a report has counted memory, in words: earlier ones did it otherwise, and their pages must not say ours."""
+
+from __future__ import annotations
+
+from benchmarks.measure.figure import Report
+from benchmarks.measure.spent import PSS, RSS
+
+#: As earlier reports did it: the worker's main process alone, by RSS.
+MAIN_PROCESS = "the main process, by RSS"
+IDLE = {
+    PSS: "idle worker with the process that forks its shims: memory (PSS)",
+    RSS: "idle worker with the process that forks its shims: memory (RSS, pages of both counted twice)",
+    MAIN_PROCESS: "idle worker, its main process alone: memory (RSS)",
+}
+_WITH = "A worker is counted with the process that forks its shims, which it always has; jobs and their shims are not."
+TOLD = {
+    PSS: f"{_WITH} Memory is PSS: a page that several processes have counts once over all of them.",
+    RSS: f"{_WITH} Memory is RSS, as PSS could not be read: a page that several processes have counts for each.",
+    MAIN_PROCESS: "Of a worker only its main process is counted, without the one that forks its shims. Memory is RSS: "
+    "a page that several processes have counts for each.",
+}
+
+
+def how_counted(report: Report) -> str:
+    """Return how the memory of *report* was counted; without any, how it would be."""
+    figure = report.get("worker.idle.memory")
+    if figure is None:
+        return PSS
+    ends = figure.floor.name if figure.floor else ""
+    return next((each for each in (PSS, RSS) if ends.endswith(f", {each}")), MAIN_PROCESS)
