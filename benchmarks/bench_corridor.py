@@ -5,7 +5,8 @@ python -m benchmarks.bench_corridor [--rounds 100] [--jobs 200] [--devices sim:1
 A private machine: embedded store, recorder, one simulated device with 4 slots, a real Celery worker. Three moments are
 told of each job, from the call of submit on:
 
-granted   the worker may start it: queue and claim, without a process
+granted   the worker knows that it may start it: queue and claim, without a process. Seen from outside, by the first
+          file that the worker writes once it has the store's answer (:mod:`benchmarks.measure.run_watch`)
 start     its first instruction: a shim's Python is started before
 recorded  counted from its start: it has ended and the history's file says so
 
@@ -33,6 +34,7 @@ from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import devices, how_many
 from benchmarks.measure.place import Machine, private_machine
 from benchmarks.measure.rounds import alternate_timed, medians, quantile, until
+from benchmarks.measure.run_watch import GRANTED, RunWatch
 from benchmarks.measure.table import tell
 from gpuqueue.queue.connect import connect
 
@@ -45,7 +47,7 @@ SLOTS = 4
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 BURN = "while True: pass"
 FLOORS = {
-    "granted": "durable LPUSH, BLPOP",
+    "granted": GRANTED,
     "start": "durable LPUSH, BLPOP, spawn",
     "recorded": "the process, one SQLite commit",
 }
@@ -93,14 +95,15 @@ def stamping(stamp: Path) -> list[str]:
 
 def _through_the_queue(machine: Machine) -> dict[str, float]:
     stamp, client = machine.place / "stamp", machine.client
-    began = time.time()
-    job = client.submit(stamping(stamp), mem="1M", cwd=machine.place)
+    machine.settings.runs_dir.mkdir(mode=0o700, exist_ok=True)  # the first run would make it
+    with closing(RunWatch(machine.settings.runs_dir)) as watch:
+        began = time.time()
+        job = client.submit(stamping(stamp), mem="1M", cwd=machine.place)
+        granted = watch.may_start()
     recorded = _recorded(machine, job.id)
-    started, granted = float(stamp.read_text()), client.get(job.id).started_at
+    started = float(stamp.read_text())
     stamp.unlink()
-    if granted is None:
-        raise RuntimeError(f"job {job.id} ended without a start")
-    return {"granted": granted.timestamp() - began, "start": started - began, "recorded": recorded - started}
+    return {"granted": granted - began, "start": started - began, "recorded": recorded - started}
 
 
 def _recorded(machine: Machine, job_id: int) -> float:

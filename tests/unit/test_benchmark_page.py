@@ -324,6 +324,20 @@ def test_why_a_claim_misses_is_true_with_either_allocator(*, also: bool, said: s
 
 
 @pytest.mark.parametrize(
+    ("floor", "said"),
+    [
+        ("durable LPUSH, a BLPOP has it (p50)", "submit → the worker knows that it may start it"),
+        ("durable LPUSH, BLPOP (p50)", "submit → the store has stamped the start (a write to the disk before the"),
+    ],
+)
+def test_where_the_grant_was_stamped_is_told_as_it_was(floor: str, said: str) -> None:
+    """Ours was stamped before the disk's wait and the answer, the floor's after both; the row was one and the same."""
+    granted = Figure(name="latency.idle.granted.p50", value=6.0, unit="ms", floor=Floor(name=floor, value=0.4))
+
+    assert any(each.what.startswith(said) for each in rows(report(granted)))
+
+
+@pytest.mark.parametrize(
     ("floor", "row_says", "page_says"),
     [
         ("Python, by PSS", "idle worker with the process that forks its shims: memory (PSS), share", "Memory is PSS"),
