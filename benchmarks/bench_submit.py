@@ -3,11 +3,12 @@
 python -m benchmarks.bench_submit [--jobs 2000]
 
 On a store that has each write on the disk before it replies, as ``gpuqueue up`` starts it. ``submit.client`` is what a
-Python program calls, ``Client.submit``; ``submit.queue`` is the part of it that speaks with the store, and
-``submit.pipelined`` the same from many at once. Their floors write the same bytes to the same store with SET, in the
-same way. An array is told as the whole process that a person starts, beside that of a single job and ``import click``,
-and as the call within a process, whose floor is the call for one job. ``cycles`` are claim, started and finish by one
-client, without a process; their floor are three scripts with one SET each.
+Python program calls, ``Client.submit``, outside of any git repository; ``submit.client.repository`` is the same within
+one, where it asks git what is checked out and whether that was changed. ``submit.queue`` is the part of it that speaks
+with the store, and ``submit.pipelined`` the same from many at once. Their floors write the same bytes to the same store
+with SET, in the same way. An array is told as the whole process that a person starts, beside that of a single job and
+``import click``, and as the call within a process, whose floor is the call for one job. ``cycles`` are claim, started
+and finish by one client, without a process; their floor are three scripts with one SET each.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from typing import Any
 import redis
 
 from benchmarks.measure.command import CLICK, IMPORT_CLICK
-from benchmarks.measure.figure import Figure, Floor, Measured
+from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
+from benchmarks.measure.repository import small_repository
 from benchmarks.measure.rounds import alternate_timed, medians, timed
 from benchmarks.measure.table import tell
 from gpuqueue.array import Array
@@ -45,6 +47,8 @@ MEMBERS = 10_000
 SINGLE_ROUNDS, PIPED_ROUNDS = 5, 3
 PROCESS_ROUNDS, QUICK_PROCESS_ROUNDS = 15, 3
 PIPE = 500
+#: ``Client.submit`` where it takes a commit along.
+IN_REPOSITORY = "client.repository"
 SPEC = JobSpec(
     argv=("python", "train.py", "--seed", "{index}"),
     cwd="/home",
@@ -128,18 +132,24 @@ def _set_pipelined(client: redis.Redis, count: int) -> None:
         pipe.execute()
 
 
-def _singles(store: Store, jobs: int) -> Iterator[Figure]:
+def _singles(store: Store, jobs: int) -> Measured:
     """Yield the rates over all rounds, not of the median submit: what a disk takes now and then is in them."""
+    repository = store.settings.state_dir / "repository"
+    without = small_repository(repository)
+    if without is not None:
+        yield Absent(name=f"submit.{IN_REPOSITORY}", why=without)
     with Client(store.settings) as client:
-        # In no repository: what git takes in one is the submitter's.
-        submit = partial(client.submit, SPEC.argv, mem=SPEC.mem_bytes, cwd=store.settings.state_dir, env=SPEC.env)
-        spec = submit().spec
+        submit = partial(client.submit, SPEC.argv, mem=SPEC.mem_bytes, env=SPEC.env)
+        outside = partial(submit, cwd=store.settings.state_dir)  # the run's home sees to it that this is in no other
+        spec = outside().spec
         text = encode_spec(spec)
         acts: dict[str, Callable[[], object]] = {
-            "client": submit,
+            "client": outside,
             "queue": lambda: store.queue.submit(spec),
             "floor": lambda: store.client.set("bench:0", text),
         }
+        if without is None:
+            acts[IN_REPOSITORY] = partial(submit, cwd=repository)
         found = alternate_timed(SINGLE_ROUNDS, {name: partial(_times, jobs, act) for name, act in acts.items()})
     rate = {name: SINGLE_ROUNDS * jobs / sum(took_s) for name, took_s in found.items()}
     floor = Floor(name="SET of the spec, durable", value=rate.pop("floor"))

@@ -128,6 +128,7 @@ def _home() -> Iterator[str]:
             stack.callback(os.close, _own(Path(home)))  # last of all: whose lock is free is dead
             stack.callback(_clear, home)
             Path(home).chmod(0o711)  # PostgreSQL is another account where we are root
+            in_no_repository(Path(home))
         yield home
 
 
@@ -135,6 +136,15 @@ def _clear(home: str) -> None:
     with not_now():
         end_all(home)
         shutil.rmtree(home, ignore_errors=True)
+
+
+def in_no_repository(home: Path) -> None:
+    """Let whoever looks upwards from below *home* for a repository find one without a commit, and look no further.
+
+    The directory for temporary files may lie in somebody's repository, and a submit would ask git about that.
+    """
+    (home / ".git").mkdir()
+    (home / ".git" / "HEAD").write_text("ref: refs/heads/none\n", encoding="ascii")
 
 
 def _own(home: Path) -> int:

@@ -250,6 +250,11 @@ _AROUND = (
         aim="≤ 3 times a durable SET; pipelined ≤ 5 times",
         aims=(
             Aim(figure="submit.client", bound=3, of_ratio=True, called="`Client.submit`"),
+            Aim(
+                figure="submit.client.repository",
+                bound=None,
+                called="the same in a git repository, where it takes its revision along",
+            ),
             Aim(figure="submit.queue", bound=3, of_ratio=True, called="of that `JobQueue.submit`, with a ready spec"),
             Aim(figure="submit.pipelined", bound=5, of_ratio=True, called="its script, pipelined"),
         ),

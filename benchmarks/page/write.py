@@ -83,6 +83,7 @@ def _is_told(row: Row, report: Report) -> bool:
     return all(
         report.get(aim.figure) is not None or any(_excuses(each, aim.figure) for each in report.absent)
         for aim in row.aims
+        if aim.bound is not None  # what is only told is not missed: an earlier report may not have it
     )
 
 

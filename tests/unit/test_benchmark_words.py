@@ -15,6 +15,7 @@ from benchmarks import __main__ as whole
 from benchmarks.catalogue import BENCHMARKS
 from benchmarks.measure.figure import Absent, Figure, Floor, Report
 from benchmarks.measure.report_json import read
+from benchmarks.page.rows import rows
 from benchmarks.page.runs import merged, origin
 from benchmarks.page.write import REGIONS, lacking
 
@@ -78,6 +79,19 @@ def test_what_a_machine_cannot_measure_lacks_nothing() -> None:
     assert warm not in lacking(report(Absent(name="warm", why="no torch here")))
     assert warm in lacking(report(Absent(name="warm", why="it broke off: OSError()")))
     assert "others, side by side" not in lacking(report(Absent(name="peers.rq", why="not installed")))
+
+
+def test_what_is_only_told_may_be_missing() -> None:
+    """A page is filled from an earlier report too: a line that was added since is not shown, and nothing is refused."""
+    submits = "submits a second, one after the other: `Client.submit`, what a Python program calls"
+    bound = [figure(f"submit.{each}") for each in ("client", "queue", "pipelined")]
+
+    assert submits in lacking(report(*bound[:2]))
+    assert submits not in lacking(report(*bound))
+    (row,) = (each for each in rows(report()) if each.what == submits)
+    told = "3 ms: the same in a git repository, where it takes its revision along"
+    assert told not in row.line(report(*bound))[0]
+    assert told in row.line(report(*bound, figure("submit.client.repository")))[0]
 
 
 def test_where_nothing_can_be_written_is_told_before_an_hour_is_gone(
