@@ -31,6 +31,7 @@ from benchmarks.measure.place import private_store
 from benchmarks.measure.report_json import read
 from benchmarks.measure.stop import heed, not_now
 from benchmarks.measure.table import closing, head, line, load
+from benchmarks.measure.whole_file import check_writable, put_whole
 from benchmarks.page.runs import merged
 from benchmarks.page.write import PageError, check, lacking, write
 
@@ -68,6 +69,11 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
         parser.error(f"--json: there is no directory {options.json.absolute().parent}")
     if options.json and options.json.is_dir():
         parser.error(f"--json: {options.json} is a directory; name a file")
+    if options.json:
+        try:
+            check_writable(options.json)
+        except OSError as error:
+            parser.error(f"--json: {options.json} cannot be written: {error.strerror}")
     if options.write and options.only and set(options.only) != set(BENCHMARKS):
         parser.error(f"--write: some of the rows would be empty; {WHOLE}")
     if options.write:
@@ -97,12 +103,25 @@ def _read(paths: Sequence[Path]) -> Report:
 
 def _measured(options: argparse.Namespace) -> Report:
     """Measure what was asked for, and keep what was done if that is stopped."""
-    with to_the_end(kept=f"; what was measured until then is in {options.json}" if options.json else ""):
-        return _measure(options)
+    kept: list[Report] = []
+    was_there = bool(options.json and options.json.exists())
+
+    def told() -> str:
+        if not options.json:
+            return ""
+        if kept:
+            return f"; what was measured until then is in {options.json}"
+        return f"; nothing was measured until then, {options.json} is {'as it was' if was_there else 'not written'}"
+
+    with to_the_end(told):
+        return _measure(options, kept)
 
 
-def _measure(options: argparse.Namespace) -> Report:
-    """Measure part by part. After each all is kept: who breaks off an hour's run has what is done."""
+def _measure(options: argparse.Namespace, kept: list[Report]) -> Report:
+    """Measure part by part. After each all is *kept*: who breaks off an hour's run has what is done.
+
+    Nothing is kept before there is a figure: the file may hold those of an earlier run.
+    """
     report = Report(machine=_machine(), quick=options.quick, took_s=0.0, figures=())
     began_s = time.monotonic()
     print(head())
@@ -117,7 +136,9 @@ def _measure(options: argparse.Namespace) -> Report:
         finally:
             report = replace(report, took_s=time.monotonic() - began_s)
             with not_now():
-                _keep(report, options.json)
+                if report.figures:
+                    _keep(report, options.json)
+                    kept.append(report)
         print(f"{name}: {time.monotonic() - part_s:.0f} s", file=sys.stderr)
     print(f"{load()}; {report.took_s:.0f} s")
     return report
@@ -131,7 +152,7 @@ def _with(report: Report, each: Figure | Absent) -> Report:
 
 def _keep(report: Report, path: Path | None) -> None:
     if path is not None:
-        path.write_text(report.to_json() + "\n", encoding="utf-8")
+        put_whole(path, report.to_json() + "\n")
 
 
 def _with_reason(name: str, measured: Measured) -> Measured:

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -51,13 +51,13 @@ def whole_run() -> Iterator[None]:
 
 
 @contextmanager
-def to_the_end(kept: str = "") -> Iterator[None]:
-    """Measure within a :func:`whole_run`; end the process with one line, and *kept* in it, if that is stopped."""
+def to_the_end(kept: Callable[[], str] = str) -> Iterator[None]:
+    """Measure within a :func:`whole_run`; if that is stopped end the process with one line, and what *kept* returns."""
     try:
         with whole_run():
             yield
     except Stopped as stopped:
-        print(f"benchmarks: {stopped}{kept}", file=sys.stderr, flush=True)
+        print(f"benchmarks: {stopped}{kept()}", file=sys.stderr, flush=True)
         sys.exit(stopped.exit_code)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.measure.figure import Absent, Figure, Report
+from benchmarks.measure.whole_file import check_writable, put_whole
 from benchmarks.page import more
 from benchmarks.page.more import NOTHING, cells, told
 from benchmarks.page.row import Row
@@ -38,7 +39,9 @@ def write(report: Report, page: Path) -> list[str]:
     """Fill the marked regions of *page*; return a line for each row that misses its aim.
 
     Raises:
-        PageError: the page has no such region, or a row misses its aim without a sentence that says why.
+        OSError: it cannot be written; it is as it was.
+        PageError: the page has no such region, or a row misses its aim without a sentence that says why, or the report
+            has text that no file can have.
 
     """
     table, missed = _table(report)
@@ -53,7 +56,10 @@ def write(report: Report, page: Path) -> list[str]:
     }
     for name, body in regions.items():
         text = _filled(text, name, body, page)
-    page.write_text(text, encoding="utf-8")
+    try:
+        put_whole(page, text)
+    except UnicodeEncodeError as error:
+        raise PageError(f"{page} is not written: the report has characters that are none ({error.reason})") from error
     return missed
 
 
@@ -67,9 +73,9 @@ def check(page: Path) -> None:
 
     """
     text = page.read_text(encoding="utf-8")
-    with page.open("a"):
-        for name in REGIONS:
-            _region(text, name, page)
+    check_writable(page)
+    for name in REGIONS:
+        _region(text, name, page)
 
 
 def lacking(report: Report) -> list[str]:

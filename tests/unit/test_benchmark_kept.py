@@ -1,0 +1,160 @@
+"""Files of an earlier run outlive what goes wrong in this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+
+from benchmarks import __main__ as whole
+from benchmarks.catalogue import BENCHMARKS
+from benchmarks.measure import whole_file
+from benchmarks.measure.figure import Absent, Figure, Measured, Report
+from benchmarks.measure.whole_file import check_writable, put_whole
+from benchmarks.page import write as page_write
+
+PAGE = "".join(f"<!-- {name}: x -->\n<!-- end of {name} -->\n" for name in page_write.REGIONS)
+MACHINE = {
+    "cores": 2,
+    "memory_bytes": 2**33,
+    "kernel": "6.1",
+    "python": "3.11",
+    "store": "valkey 9",
+    "load_before": [0.1],
+}
+
+
+def report(*absent: Absent) -> Report:
+    """Return the report of an earlier run, of one figure."""
+    figures = (Figure(name="a", value=20.0, unit="ms"),)
+    return Report(machine=MACHINE, quick=False, took_s=60.0, figures=figures, absent=absent)
+
+
+@pytest.fixture
+def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give the file of an earlier run; the threads that a stopped run leaves are put back."""
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
+    monkeypatch.setattr(whole, "_machine", dict)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    path = tmp_path / "run.json"
+    path.write_text(report().to_json())
+    return path
+
+
+def test_a_run_that_is_stopped_before_its_first_figure_leaves_the_file_of_an_earlier_one(
+    old: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was overwritten with a report of nothing, and "what was measured until then" was said to be in it."""
+
+    def stopped(*, quick: bool) -> Measured:
+        yield Absent(name="one", why=f"{quick}")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(whole, "BENCHMARKS", {"one": stopped})
+    before = old.read_bytes()
+
+    with pytest.raises(SystemExit) as ended:
+        whole.main(["--json", str(old)])
+
+    assert 130 == ended.value.code
+    assert before == old.read_bytes()
+    said = capsys.readouterr().err
+    assert f"benchmarks: stopped by SIGINT; nothing was measured until then, {old} is as it was\n" == said
+
+
+def test_a_run_that_could_measure_nothing_is_kept_at_its_end(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reasons are what there is to know."""
+
+    def absent(*, quick: bool) -> Measured:
+        yield Absent(name="one", why=f"{quick}")
+
+    monkeypatch.setattr(whole, "BENCHMARKS", {"one": absent})
+
+    assert 0 == whole.main(["--json", str(old)])
+    assert [{"name": "one", "why": "False"}] == json.loads(old.read_text())["absent"]
+
+
+def test_what_no_file_can_have_leaves_the_page_and_is_told(
+    old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Half a character in a damaged report left an empty page, and a traceback's last line."""
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+    old.write_text(report(Absent(name="peers.rq", why="\udc80")).to_json())
+    monkeypatch.setattr(whole, "lacking", lambda _report: [])
+
+    assert 1 == whole.main(["--from", str(old), "--write", str(page)])
+
+    told = f"benchmarks: {page} is not written: the report has characters that are none (surrogates not allowed)\n"
+    assert told == capsys.readouterr().err
+    assert PAGE == page.read_text()
+    assert {page, old} == set(tmp_path.iterdir())
+
+
+def test_a_page_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full left half of it."""
+    page = tmp_path / "page.md"
+    page.write_text(PAGE)
+
+    def full(_number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(whole_file.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        page_write.write(report(), page)
+
+    assert PAGE == page.read_text()
+    assert [page] == list(tmp_path.iterdir())
+
+
+def test_what_is_replaced_stays_what_it_was(tmp_path: Path) -> None:
+    """Its mode, and a link to it; a pipe or a device is not replaced by a file."""
+    page, link = tmp_path / "page.md", tmp_path / "link.md"
+    page.write_text("old")
+    page.chmod(0o640)
+    link.symlink_to(page)
+
+    put_whole(link, "new")
+    put_whole(tmp_path / "made", "made")
+    put_whole(Path(os.devnull), "gone")
+
+    assert ("new", 0o640, True) == (page.read_text(), stat.S_IMODE(page.stat().st_mode), link.is_symlink())
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert 0o666 & ~umask == stat.S_IMODE((tmp_path / "made").stat().st_mode)
+    assert not Path(os.devnull).is_file()
+
+
+@pytest.mark.parametrize("place", ["/dev/full", "/sys/x.json"])
+def test_where_no_report_can_be_written_is_told_before_an_hour_is_gone(
+    place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was told after the first part, and of the whole run nothing was kept."""
+    if not Path(place).parent.is_dir():
+        pytest.skip(f"no {Path(place).parent} here")
+    monkeypatch.setattr(whole, "BENCHMARKS", dict.fromkeys(BENCHMARKS))
+
+    with pytest.raises(SystemExit) as ended:
+        whole.main(["--json", place])
+
+    assert 2 == ended.value.code
+    assert f"error: --json: {place} cannot be written: " in capsys.readouterr().err
+
+
+def test_who_only_looks_writes_nothing(tmp_path: Path) -> None:
+    """Neither a new file, nor a byte into one that is there; a pipe is not waited for."""
+    there, pipe = tmp_path / "there", tmp_path / "pipe"
+    there.write_text("old")
+    os.mkfifo(pipe)
+
+    for each in (there, tmp_path / "new", pipe):
+        check_writable(each)
+
+    assert {there, pipe} == set(tmp_path.iterdir())
+    assert "old" == there.read_text()
