@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class Aim:
     def missed_by(self, figure: Figure) -> float | None:
         """Return by which factor *figure* misses this aim, None if it holds."""
         found = self.of(figure)
-        if found is None or self.bound is None:
+        if found is None or self.bound is None or math.isclose(found, self.bound):  # a sum of clock ticks is not exact
             return None
         more_is_better = figure.unit in RATES and not self.of_ratio
         if found >= self.bound if more_is_better else found <= self.bound:

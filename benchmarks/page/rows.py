@@ -250,13 +250,13 @@ _AROUND = (
         aim="≤ 3 times a durable SET; pipelined ≤ 5 times",
         aims=(
             Aim(figure="submit.client", bound=3, of_ratio=True, called="`Client.submit`"),
+            Aim(figure="submit.queue", bound=3, of_ratio=True, called="of that `JobQueue.submit`, with a ready spec"),
+            Aim(figure="submit.pipelined", bound=5, of_ratio=True, called="its script, pipelined"),
             Aim(
                 figure="submit.client.repository",
                 bound=None,
-                called="the same in a git repository, where it takes its revision along",
+                called="`Client.submit` in a git repository, where it takes its revision along",
             ),
-            Aim(figure="submit.queue", bound=3, of_ratio=True, called="of that `JobQueue.submit`, with a ready spec"),
-            Aim(figure="submit.pipelined", bound=5, of_ratio=True, called="its script, pipelined"),
         ),
         why_not="A submit checks what is asked for, takes the environment along, judges the job against every limit "
         "and device and queues it in several orders, where the floor writes one text; and each one waits for the disk. "

@@ -258,6 +258,11 @@ def test_a_miss_by_little_is_no_miss_by_nothing() -> None:
     assert "| missed, 1.02 times |" in row(aims=(Aim(figure="a", bound=100.0),)).line(report(ms("a", 102.0)))[0]
 
 
+def test_what_a_float_adds_is_no_miss() -> None:
+    """Two ticks of the clock in four seconds were "missed, 1.00 times" where half a percent is the bound."""
+    assert "| held |" in row(aims=(Aim(figure="a", bound=0.5),)).line(report(ms("a", 0.5 + 1e-12)))[0]
+
+
 def test_a_bound_of_nothing_is_missed_by_anything() -> None:
     """Nothing may be lost: there is no factor by which it was."""
     lost = Figure(name="kills.lost", value=1.0, unit="jobs")

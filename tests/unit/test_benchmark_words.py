@@ -89,7 +89,7 @@ def test_what_is_only_told_may_be_missing() -> None:
     assert submits in lacking(report(*bound[:2]))
     assert submits not in lacking(report(*bound))
     (row,) = (each for each in rows(report()) if each.what == submits)
-    told = "3 ms: the same in a git repository, where it takes its revision along"
+    told = "3 ms: `Client.submit` in a git repository, where it takes its revision along"
     assert told not in row.line(report(*bound))[0]
     assert told in row.line(report(*bound, figure("submit.client.repository")))[0]
 
