@@ -252,7 +252,10 @@ def _once_there_is_room(found: Why, explanation: Explanation, start: Start) -> s
 
 
 def _start(found: Why, explanation: Explanation) -> Iterator[str]:
-    start = explanation.start
+    start, limit = explanation.start, explanation.limit
+    if limit is not None and limit.asked > limit.most:  # it came after the job, or was lowered
+        yield "never under this limit: it alone asks for more. Edit the job, or have the limit raised"
+        return
     if start is None:
         yield _no_start(found, explanation)
         return

@@ -172,6 +172,7 @@ def test_who_is_at_a_limit_reads_when_there_is_room_under_it() -> None:
     never = replace(explanation, limit=replace(limit, asked=3))
     for each in (kept, never):
         assert "there is room under the limit" not in story(replace(found, explanation=each))
+    assert "start  never under this limit: it alone asks for more" in story(replace(found, explanation=never))
 
 
 def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> None:
