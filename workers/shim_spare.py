@@ -60,7 +60,8 @@ def hold(worker: socket.socket) -> tuple[str, int, Spare] | None:
     if not plan:
         return None
     to, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    spare = Spare(start(json.loads(plan), theirs.fileno()), to)
+    wanted = json.loads(plan)
+    spare = Spare(start(wanted, theirs.fileno()), to)
     theirs.close()
     while True:
         poll = select.poll()
@@ -71,11 +72,25 @@ def hold(worker: socket.socket) -> tuple[str, int, Spare] | None:
             message, fds = order(worker)
             return (os.fsdecode(message), fds[0], spare) if message and fds else None
         said = to.recv(MOST_BYTES)
+        if said == b"ready" and not runs(spare.pid, os.path.join(wanted["cwd"], wanted["program"])):
+            said = os.fsencode("unfit: {} is a wrapper: which Python it starts only it knows".format(wanted["program"]))
         if said != b"ready":  # it cannot do what it should, or is gone
             with contextlib.suppress(OSError):
                 worker.send(said or b"unfit: it ended by itself")
             return None
         worker.send(said)
+
+
+def runs(pid: int, program: str) -> bool:
+    """Return whether the process *pid* runs *program* itself.
+
+    Else that is a script, or another program, that has chosen a Python for itself: by a variable, by the working
+    directory, by a file there (pyenv). For the next job it may choose another.
+    """
+    try:
+        return os.path.samefile(f"/proc/{pid}/exe", program)
+    except OSError:
+        return False
 
 
 def order(worker: socket.socket) -> tuple[bytes, list[int]]:

@@ -85,6 +85,35 @@ def test_modules_that_are_not_there_are_told_of(make: Callable[..., WarmRuns]) -
     assert [] == runs.spares._spares
 
 
+@pytest.mark.parametrize("last", ['exec {} "$@"', '{} "$@"'], ids=["replaced", "beside it"])
+def test_a_python_that_is_a_wrapper_is_no_interpreter(make: Callable[..., WarmRuns], last: str) -> None:
+    """It chooses by a variable or a file beside the script: the spare would run what it chose for another job."""
+    runs = make()
+    wrapper = runs.place / "python"
+    wrapper.write_text("#!/bin/sh\nexport CHOSEN=$(cat .python-version)\n" + last.format(sys.executable) + "\n")
+    wrapper.chmod(0o755)
+    (runs.place / ".python-version").write_text("3.x\n")
+    spec = runs.spec("import os\nprint('ran in', os.environ['CHOSEN'])\n")
+    spec = replace(spec, argv=(str(wrapper), "train.py"))
+    runs.refusal(spec)
+    until(lambda: runs.spares.tidy() or runs.spares._unfit, what="it has said so")
+
+    assert f"{wrapper} is a wrapper: which Python it starts only it knows" == runs.refusal(spec)
+    assert [] == runs.spares._spares
+    cold = runs.cold(spec)
+    assert ("ran in 3.x\n", "exit 0") == (cold.log, cold.ending)
+
+
+def test_an_interpreter_behind_links_is_no_wrapper(make: Callable[..., WarmRuns]) -> None:
+    """That of an environment is a link to a link."""
+    runs = make()
+    (runs.place / "python").symlink_to(runs.place / "python3")
+    (runs.place / "python3").symlink_to(sys.executable)
+    spec = replace(runs.spec(SCRIPT), argv=(str(runs.place / "python"), "train.py"))
+
+    assert "warm" == runs.warm(spec).start
+
+
 def test_a_site_may_keep_none(make: Callable[..., WarmRuns]) -> None:
     """Or have no memory for one."""
     assert "this site keeps no spares" == make(GPUQUEUE_WARM_SPARES="0").refusal(make().spec(SCRIPT))
