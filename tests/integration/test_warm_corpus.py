@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,33 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmRuns]:
 def test_a_script_does_the_same_cold_and_warm(runs: WarmRuns, name: str) -> None:
     """Its output, in order, and its ending."""
     spec = runs.spec(text_of(CORPUS[name]), "--lr", "1e-3")
+
+    cold, warm = runs.cold(spec), runs.warm(spec)
+
+    assert "warm" == warm.start
+    assert (cold.log, cold.ending) == (warm.log, warm.ending)
+
+
+@pytest.mark.parametrize(
+    "named", ["./train.py", "./sub/../train.py", "sub//../././train.py", "../{}/train.py", "{}/train.py"]
+)
+def test_a_script_has_the_name_that_was_typed(runs: WarmRuns, named: str) -> None:
+    """Python joins it to the working directory, and makes nothing of it simpler."""
+    (runs.place / "sub").mkdir(exist_ok=True)
+    named = named.format(runs.place.name if named.startswith("..") else runs.place)
+    spec = runs.spec("import sys; print(__file__, sys.argv, sys.path[0]); 1 / 0")
+    spec = replace(spec, argv=(spec.argv[0], named))
+
+    cold, warm = runs.cold(spec), runs.warm(spec)
+
+    assert "warm" == warm.start
+    assert (cold.log, cold.ending) == (warm.log, warm.ending)
+
+
+def test_a_working_directory_behind_a_link_has_its_own_name(runs: WarmRuns, tmp_path: Path) -> None:
+    """The kernel tells where a process is without links, and Python takes the script's path from there."""
+    (tmp_path / "link").symlink_to(runs.place)
+    spec = runs.spec("import os; print(__file__, os.getcwd(), os.environ.get('PWD'))", cwd=str(tmp_path / "link"))
 
     cold, warm = runs.cold(spec), runs.warm(spec)
 

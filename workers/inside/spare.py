@@ -108,7 +108,7 @@ def check_script(argv: "List[str]", cwd: str) -> "Tuple[str, str]":
 
     """
     named = argv[1]
-    path = os.path.join(cwd, named[2:] if named.startswith("./") else named)
+    path = named if os.path.isabs(named) else cwd + os.sep + named  # as Python does it: a ./ in it stays
     if not os.path.isfile(path) or not os.access(path, os.R_OK):
         raise Cold(f"{named} is no file that can be read")  # the cold start says it as Python does
     directory = os.path.dirname(os.path.realpath(path))
@@ -283,7 +283,8 @@ def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", uncha
         spec = json.load(file)
     check_unchanged(unchanged)
     enter(spec)
-    path, directory = check_script(spec["argv"], spec["cwd"])
+    cwd = os.getcwd()  # where the job's own goes through a link, another name of it
+    path, directory = check_script(spec["argv"], cwd)
     take_environment(spec["env"], before)
     if "TZ" in spec["env"]:
         time.tzset()
@@ -291,7 +292,7 @@ def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", uncha
     hook = sys.modules.pop("_gpuqueue_hook", None)
     if hook is not None:
         hook.take_over()
-    take_names(spec["argv"], path, directory, spec["cwd"])
+    take_names(spec["argv"], path, directory, cwd)
     take_output(log)
 
 
@@ -339,7 +340,7 @@ def leave(told: int, words: str) -> None:
 def run(path: str) -> int:
     """Run a script as Python runs the one that it is started with; return 0, or -1 after an exception.
 
-    The frame of this call lies below those of the script: the one thing that it could see.
+    The frame of this call, and that of the module, lie below those of the script, which can see them.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.fopen.restype = ctypes.c_void_p
