@@ -16,11 +16,14 @@ NAMES = frozenset(
         "HOME",  # the user's own packages lie there
         "LANG",
         "LANGUAGE",
+        "MATPLOTLIBRC",
         "MPLBACKEND",
         "MPLCONFIGDIR",
         "TMPDIR",
         "TZ",
         "VIRTUAL_ENV",
+        "XDG_CACHE_HOME",
+        "XDG_CONFIG_HOME",
     }
 )
 BEGINNINGS = (

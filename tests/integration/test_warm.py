@@ -174,6 +174,89 @@ def test_what_was_changed_since_is_imported_anew(make: Callable[..., WarmRuns], 
     assert ("22\n", f"cold: {changed} has changed since") == (warm.log, warm.start)
 
 
+def test_a_file_of_a_package_that_was_edited_where_it_is_installed_is_imported_anew(
+    make: Callable[..., WarmRuns], tmp_path: Path
+) -> None:
+    """Written in place, it changes no directory."""
+    library = tmp_path / "site-packages"
+    library.mkdir()
+    (library / "model.py").write_text("version = 1\n")
+    runs = make("model")
+    spec = runs.spec("import model\nprint(model.version)\n")
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(library)})
+    runs.spare_for(spec)
+
+    (library / "model.py").write_text("version = 22\n")
+    warm = runs.warm(spec)
+
+    assert ("22\n", f"cold: {library / 'model.py'} has changed since") == (warm.log, warm.start)
+
+
+def test_packages_of_a_user_that_come_later_are_found(make: Callable[..., WarmRuns]) -> None:
+    """Their directory is on no path before it is there: ``pip install --user`` makes it."""
+    runs = make()
+    spec = runs.spec("import newlib\nprint(newlib.version)\n")
+    python = str(Path(sys.executable).resolve())  # of no environment: those have no packages of a user
+    spec = replace(spec, argv=(python, "train.py"))
+    runs.spare_for(spec)
+
+    packages = runs.place / ".local/lib/python{}.{}/site-packages".format(*sys.version_info)
+    packages.mkdir(parents=True)
+    (packages / "newlib.py").write_text("version = 1\n")
+    warm = runs.warm(spec)
+
+    assert ("1\n", f"cold: {packages} has changed since") == (warm.log, warm.start)
+
+
+def test_a_module_that_comes_later_in_a_directory_of_the_path_is_found(
+    make: Callable[..., WarmRuns], tmp_path: Path
+) -> None:
+    """It would be imported in place of what is loaded. Results that are written there change nothing."""
+    library = tmp_path / "lib"
+    library.mkdir()
+    runs = make("colorsys")
+    spec = runs.spec("import colorsys\nprint(colorsys.__file__)\n")
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(library)})
+    runs.spare_for(spec)
+    (library / "results").mkdir()
+    (library / "results.csv").touch()
+
+    assert "warm" == runs.warm(spec).start
+
+    runs.spare_for(spec)
+    (library / "colorsys.py").touch()
+    warm = runs.warm(spec)
+    assert (f"{library}/colorsys.py\n", f"cold: {library}/colorsys.py has changed since") == (warm.log, warm.start)
+
+
+def test_a_directory_of_the_path_that_comes_later_is_looked_in(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
+    """It may hold anything."""
+    runs = make()
+    spec = runs.spec(SCRIPT)
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib")})
+    runs.spare_for(spec)
+
+    (tmp_path / "lib").mkdir()
+
+    assert f"cold: {tmp_path}/lib has changed since" == runs.warm(spec).start
+
+
+def test_settings_of_a_library_beside_the_job_are_read(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
+    """The library looks for them where it is imported, which is elsewhere in a spare."""
+    (tmp_path / "matplotlib.py").write_text(
+        "import os\ndpi = open('matplotlibrc').read() if os.path.exists('matplotlibrc') else 'none'\n"
+    )
+    runs = make("matplotlib")
+    (runs.place / "matplotlibrc").write_text("dpi: 321")
+    spec = runs.spec("import matplotlib\nprint(matplotlib.dpi)\n")
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path)})
+
+    warm = runs.warm(spec)
+
+    why = "cold: matplotlibrc in the working directory is read when its module is loaded"
+    assert ("dpi: 321\n", why) == (warm.log, warm.start)
+
+
 def test_a_script_that_is_not_there_is_missed_by_python_itself(make: Callable[..., WarmRuns]) -> None:
     """In its own words, with its own exit code."""
     runs = make()

@@ -22,6 +22,7 @@ ENV = {"PATH": "/usr/bin", "LANG": "C.UTF-8", "HOME": "/home/ada"}
         *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH", "LD_PRELOAD"),
         *("TORCH_LOGS", "TORCHINDUCTOR_MAX_AUTOTUNE", "CUDA_HOME", "CUDA_MODULE_LOADING", "MALLOC_ARENA_MAX", "LC_ALL"),
         *("TMPDIR", "TZ", "HF_HOME", "PYTORCH_NVML_BASED_CUDA_CHECK", "MPLBACKEND", "VIRTUAL_ENV", "HOME"),
+        *("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "MATPLOTLIBRC"),
     ],
 )
 def test_what_is_read_once_must_agree(name: str) -> None:

@@ -77,30 +77,20 @@ def preload(names: "List[str]") -> None:
             continue
 
 
-def watched() -> "Dict[str, int]":
-    """Return what must not change while we wait, with the time of its last change.
-
-    The directories in which packages are installed; and each imported file that lies elsewhere: somebody works on it.
-    """
-    installed = [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")]
-    fixed = (*installed, sys.base_prefix + os.sep, os.path.dirname(os.path.abspath(__file__)))
-    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-    loose = [name for name in files if isinstance(name, str) and not name.startswith(fixed)]
-    return {path: changed_at(path) for path in installed + loose}
-
-
-def changed_at(path: str) -> int:
-    """Return when *path* was last changed; 0 if it is not there."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
+def beside(name: str) -> "Any":
+    """Return the module *name* beside this one, which no script finds among those that are loaded."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
+    module = types.ModuleType("_gpuqueue_" + name)
+    module.__file__ = path
+    with open(path, "rb") as file:
+        exec(compile(file.read(), path, "exec"), vars(module))  # noqa: S102 - ours
+    return module
 
 
 # ---- becoming a job --------------------------------------------------------------------------------------------------
 
 
-def check_script(argv: "List[str]", cwd: str) -> "Tuple[str, str]":
+def check_script(watch: "Any", argv: "List[str]", cwd: str) -> "Tuple[str, str]":
     """Return the script's path as Python would name it, and the directory that comes first on its path.
 
     Raises:
@@ -113,29 +103,34 @@ def check_script(argv: "List[str]", cwd: str) -> "Tuple[str, str]":
         raise Cold(f"{named} is no file that can be read")  # the cold start says it as Python does
     directory = os.path.dirname(os.path.realpath(path))
     if not getattr(sys.flags, "safe_path", False):
-        check_shadows(directory)
+        entry = watch.shadow(directory)
+        if entry is not None:
+            raise Cold(f"{entry} beside the script has the name of a module that is loaded already")
     return path, directory
 
 
-def check_shadows(directory: str) -> None:
-    """Look whether a module beside the script has the name of one that is loaded from elsewhere."""
-    loaded = {name for name in list(sys.modules) if "." not in name}
-    for entry in os.listdir(directory):
-        name, _, suffix = entry.partition(".")
-        if name not in loaded or name in sys.builtin_module_names or name == "__main__":
-            continue
-        is_package = not suffix and any(
-            os.path.exists(os.path.join(directory, entry, "__init__" + end)) for end in (".py", ".pyc")
-        )
-        if is_package or suffix in ("py", "pyc", "so") or suffix.endswith(".so"):
-            raise Cold(f"{entry} beside the script has the name of a module that is loaded already")
+def check_unchanged(watch: "Any", before: "Any") -> None:
+    """Look whether what was seen *before* is as it was.
+
+    Raises:
+        Cold: it is not.
+
+    """
+    path = watch.changed(before)
+    if path is not None:
+        raise Cold(f"{path} has changed since")
 
 
-def check_unchanged(before: "Dict[str, int]") -> None:
-    """Look whether anything of :func:`watched` was changed since."""
-    for path, at in before.items():
-        if changed_at(path) != at:
-            raise Cold(f"{path} has changed since")
+def check_beside(watch: "Any") -> None:
+    """Look whether a module would have been another one if it had been loaded in the working directory.
+
+    Raises:
+        Cold: it would.
+
+    """
+    file = watch.read_when_loaded()
+    if file is not None:
+        raise Cold(f"{file} in the working directory is read when its module is loaded")
 
 
 def enter(spec: "Dict[str, Any]") -> None:
@@ -271,7 +266,7 @@ def take_names(argv: "List[str]", path: str, directory: str, cwd: str) -> None:
 kept = {}  # type: Dict[str, Any]
 
 
-def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", unchanged: "Dict[str, int]") -> None:
+def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", watch: "Any", seen: "Any") -> None:
     """Become the job of the run directory that *order* names.
 
     Raises:
@@ -281,10 +276,11 @@ def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", uncha
     """
     with open(os.path.join(order["run_dir"], "spec"), encoding="utf-8") as file:
         spec = json.load(file)
-    check_unchanged(unchanged)
+    check_unchanged(watch, seen)
     enter(spec)
     cwd = os.getcwd()  # where the job's own goes through a link, another name of it
-    path, directory = check_script(spec["argv"], cwd)
+    path, directory = check_script(watch, spec["argv"], cwd)
+    check_beside(watch)
     take_environment(spec["env"], before)
     if "TZ" in spec["env"]:
         time.tzset()
@@ -304,12 +300,13 @@ def wait_for_a_job() -> None:
     before = dict(os.environ)
     shim = socket.socket(fileno=int(ARGUMENTS[1]))
     shim.set_inheritable(False)
+    watch = beside("watch")
     try:
         preload(ARGUMENTS[2].split(","))
     except Cold as cold:
         shim.send((f"unfit: {cold}").encode(errors="replace")[:MOST_BYTES])
         os._exit(0)
-    unchanged = watched()
+    seen = watch.seen()
     shim.send(b"ready")
     # As socket.recv_fds, which Python has since 3.9.
     message, ancillary, _, _ = shim.recvmsg(MOST_BYTES, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
@@ -317,7 +314,7 @@ def wait_for_a_job() -> None:
         os._exit(0)
     log, told = (int.from_bytes(ancillary[0][2][at : at + 4], sys.byteorder) for at in (0, 4))
     try:
-        take_over(json.loads(message.decode()), log, before, unchanged)
+        take_over(json.loads(message.decode()), log, before, watch, seen)
         os.write(told, b"ok")
     except Unstartable as error:
         leave(told, f"{error.number} {error}")
