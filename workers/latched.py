@@ -3,6 +3,8 @@
 Those of the loader, of Python and of the C library are read before any line of the program; those of the numeric
 libraries when they are imported. Whatever else is in the environment is read when it is wanted, so that a spare may be
 given another value. Measured by setting each after the import and looking at what it did.
+
+Read by the worker, and in the spare itself, in whatever Python that is (3.8 and later): standard library only.
 """
 
 from __future__ import annotations
@@ -71,11 +73,12 @@ OWN = ("GPUQUEUE_",)
 
 def latched(env: Mapping[str, str]) -> dict[str, str]:
     """Return the part of *env* that must be the same."""
-    return {
-        name: value
-        for name, value in env.items()
-        if name not in LIVE and (name in NAMES or name.startswith(BEGINNINGS)) and not name.startswith(OWN)
-    }
+    return {name: value for name, value in env.items() if is_latched(name)}
+
+
+def is_latched(name: str) -> bool:
+    """Return whether a variable of this name is read once."""
+    return name not in LIVE and (name in NAMES or name.startswith(BEGINNINGS)) and not name.startswith(OWN)
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:

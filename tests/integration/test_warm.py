@@ -257,6 +257,32 @@ def test_settings_of_a_library_beside_the_job_are_read(make: Callable[..., WarmR
     assert ("dpi: 321\n", why) == (warm.log, warm.start)
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("for name in ['OMP_NUM_THREADS']: os.environ[name] = '1'", "OMP_NUM_THREADS"),
+        ("sys.path.insert(0, os.environ['LIB'])", "sys.path"),
+    ],
+)
+def test_a_script_that_sets_what_was_read_already_starts_cold(
+    make: Callable[..., WarmRuns], tmp_path: Path, line: str, name: str
+) -> None:
+    """Its import comes after that line, as everybody writes it; that of a spare has been before."""
+    for place, version in (("old", "old"), ("new", "new")):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "numeric.py").write_text(
+            f"import os\nsaw = '{version}', os.environ.get('OMP_NUM_THREADS')\n"
+        )
+    runs = make("numeric")
+    spec = runs.spec(f"import os, sys\n{line}\nimport numeric\nprint(*numeric.saw, '\\d')\n")
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "old"), "LIB": str(tmp_path / "new")})
+
+    cold, warm = runs.cold(spec), runs.warm(spec)
+
+    assert ("old 1" if name != "sys.path" else "new None") in cold.log
+    assert (cold.log, f"cold: the script changes {name}") == (warm.log, warm.start)
+
+
 def test_a_script_that_is_not_there_is_missed_by_python_itself(make: Callable[..., WarmRuns]) -> None:
     """In its own words, with its own exit code."""
     runs = make()

@@ -77,10 +77,19 @@ def preload(names: "List[str]") -> None:
             continue
 
 
+class Helpers:
+    """What looks whether a job may begin here; loaded while there is none."""
+
+    def __init__(self) -> None:
+        self.watch = beside("watch")
+        self.script = beside("script")
+        self.latched = beside(os.path.join(os.pardir, "latched"))
+
+
 def beside(name: str) -> "Any":
     """Return the module *name* beside this one, which no script finds among those that are loaded."""
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name + ".py")
-    module = types.ModuleType("_gpuqueue_" + name)
+    module = types.ModuleType("_gpuqueue_" + os.path.basename(name))
     module.__file__ = path
     with open(path, "rb") as file:
         exec(compile(file.read(), path, "exec"), vars(module))  # noqa: S102 - ours
@@ -107,6 +116,18 @@ def check_script(watch: "Any", argv: "List[str]", cwd: str) -> "Tuple[str, str]"
         if entry is not None:
             raise Cold(f"{entry} beside the script has the name of a module that is loaded already")
     return path, directory
+
+
+def check_text(helpers: "Helpers", path: str) -> None:
+    """Look whether the script changes what was read already.
+
+    Raises:
+        Cold: it does, or seems to.
+
+    """
+    name = helpers.script.changes(path, helpers.latched.is_latched)
+    if name is not None:
+        raise Cold(f"the script changes {name}")
 
 
 def check_unchanged(watch: "Any", before: "Any") -> None:
@@ -266,7 +287,7 @@ def take_names(argv: "List[str]", path: str, directory: str, cwd: str) -> None:
 kept = {}  # type: Dict[str, Any]
 
 
-def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", watch: "Any", seen: "Any") -> None:
+def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", helpers: "Helpers", seen: "Any") -> None:
     """Become the job of the run directory that *order* names.
 
     Raises:
@@ -276,11 +297,12 @@ def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", watch
     """
     with open(os.path.join(order["run_dir"], "spec"), encoding="utf-8") as file:
         spec = json.load(file)
-    check_unchanged(watch, seen)
+    check_unchanged(helpers.watch, seen)
     enter(spec)
     cwd = os.getcwd()  # where the job's own goes through a link, another name of it
-    path, directory = check_script(watch, spec["argv"], cwd)
-    check_beside(watch)
+    path, directory = check_script(helpers.watch, spec["argv"], cwd)
+    check_text(helpers, path)
+    check_beside(helpers.watch)
     take_environment(spec["env"], before)
     if "TZ" in spec["env"]:
         time.tzset()
@@ -300,13 +322,13 @@ def wait_for_a_job() -> None:
     before = dict(os.environ)
     shim = socket.socket(fileno=int(ARGUMENTS[1]))
     shim.set_inheritable(False)
-    watch = beside("watch")
+    helpers = Helpers()
     try:
         preload(ARGUMENTS[2].split(","))
     except Cold as cold:
         shim.send((f"unfit: {cold}").encode(errors="replace")[:MOST_BYTES])
         os._exit(0)
-    seen = watch.seen()
+    seen = helpers.watch.seen()
     shim.send(b"ready")
     # As socket.recv_fds, which Python has since 3.9.
     message, ancillary, _, _ = shim.recvmsg(MOST_BYTES, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
@@ -314,7 +336,7 @@ def wait_for_a_job() -> None:
         os._exit(0)
     log, told = (int.from_bytes(ancillary[0][2][at : at + 4], sys.byteorder) for at in (0, 4))
     try:
-        take_over(json.loads(message.decode()), log, before, watch, seen)
+        take_over(json.loads(message.decode()), log, before, helpers, seen)
         os.write(told, b"ok")
     except Unstartable as error:
         leave(told, f"{error.number} {error}")
