@@ -128,6 +128,7 @@ class Beats:
             run.directory.ask_end(EndingKind.PREEMPTED)
 
     def _tell_notes(self, run: LiveRun) -> None:
+        run.hear_start()
         for text in run.taken_notes():
             try:
                 self._queue.note(run.held.job_id, run.held.token, text)

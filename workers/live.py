@@ -40,6 +40,8 @@ class LiveRun:
     at_once_bytes: int | None = None
     #: What its owner should know, to be told with the next beat.
     notes: deque[str] = field(default_factory=deque)
+    #: Whether a spare was asked to become it, and its shim has not said yet what came of that.
+    spare_asked: bool = False
     neighbours: Neighbours = field(init=False)
     _shim: ProcessIdentity | None = None
     #: The sampler, the claimer and the beats all look, each in a thread of its own.
@@ -97,6 +99,14 @@ class LiveRun:
         known = [each for each in held if each is not None]
         if known and len(known) == len(self.held.devices):
             self.at_once_bytes = max(self.at_once_bytes or 0, sum(known))
+
+    def hear_start(self) -> None:
+        """Take note of whether a spare became the run, once its shim has said so."""
+        with self._noting:
+            start = self.directory.start() if self.spare_asked else None
+            if start is not None:
+                self.spare_asked = False
+                self.notes.append(f"started {start}")
 
     def taken_notes(self) -> Iterator[str]:
         """Yield what is still to be told of the run, each once."""

@@ -30,7 +30,6 @@ from workers.live import LiveRun, LiveRuns
 from workers.run_values import Exit, ShimSpec
 from workers.sampler import Sampler
 from workers.shim import CANNOT_WRITE
-from workers.shim_spare import WARM
 from workers.shims import Shim, Shims, Unanswered
 from workers.spares import TIDY_S, Spares
 from workers.steady import SteadyEvent
@@ -244,7 +243,9 @@ class Runner:
         if not spec.warm:
             return None
         shim, why = self._spares.start(spec, env, run.directory.path, lock_fd)
-        run.notes.append("started warm" if shim is not None else f"started cold: {why}")
+        run.spare_asked = shim is not None  # which may refuse: the shim says what came of it
+        if shim is None:
+            run.notes.append(f"started cold: {why}")
         return shim
 
     # ---- follow --------------------------------------------------------------------------------------------------
@@ -325,9 +326,7 @@ class Runner:
         again = Again(reason=WaitReason.RETRY) if ending.kind is EndingKind.PREEMPTED else None
         state = state_after(ending) if again is None else JobState.QUEUED
         evidence = self._witness.ended(run, ending, end.duration_s, log_tail)
-        start = run.directory.start()
-        if start is not None and start != WARM:
-            run.notes.append(f"started {start}")
+        run.hear_start()
         for text in run.taken_notes():
             self._answered(partial(self._queue.note, held.job_id, held.token, text))
         tell = partial(

@@ -463,6 +463,38 @@ def test_jobs_of_a_sweep_start_warm_and_show_says_so(site: Site, tmp_path: Path)
     assert JobState.SUCCEEDED is site.client.get(other).state
 
 
+def test_a_job_that_its_spare_refused_is_never_called_warm(site: Site, tmp_path: Path) -> None:
+    """The worker sent the order; what came of it only the shim knows. Told while it runs, and once."""
+    site.environ.update(GPUQUEUE_WARM_MODULES="json")
+    site.start_recorder()
+    site.start_worker()
+    gate, script = tmp_path / "gate", tmp_path / "train.py"
+    script.write_text("print('quick')\n")
+    submitted(site, script)
+    until(lambda: "started warm" in site.cli("show", str(submitted(site, script))).stdout, what="a warm start")
+    script.write_text(
+        f"import os, sys, time\nsys.path.append('x')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.02)\n"
+    )
+
+    def refused() -> Any:
+        """Return the notes of a job that found a spare, while it runs."""
+        job = int(site.cli("submit", "--warm", "--mem", "10M", str(script)).stdout)
+        shown = until(lambda: [note for note in _notes(site, job) if "started" in note], what="it says how it started")
+        gate.touch()
+        site.until_recorded(job)
+        gate.unlink()
+        return None if "no spare is ready yet" in shown[0] else (shown, _notes(site, job))
+
+    why = ["started cold: the script changes sys.path"]
+    assert (why, why) == until(refused, what="a job that finds a spare")
+
+
+def _notes(site: Site, job: int) -> list[str]:
+    """Return what is told of how a job was started."""
+    lines = site.cli("show", str(job)).stdout.splitlines()
+    return [line[line.index("started ") :] for line in lines if "note" in line and "started " in line]
+
+
 def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_path: Path) -> None:
     """Kill -9 of the worker: the next one adopts the job, which has started once; the spare is gone."""
     site.environ.update(GPUQUEUE_WARM_MODULES="json")
