@@ -33,8 +33,11 @@ SHIM_OPENS, SHIM_STARTS = Bound(34, 80), 2
 #: How often a shim and its job ask for or set what a signal does. Python itself asks for each of 64 at its start, and a
 #: shim set each of them once more. Measured: 69, of 126 before.
 SHIM_SIGNALS = Bound(35, 76)
-#: Files that ``gpuqueue submit`` opens beyond ``python -c "import click"``: modules and directories. Measured: 141.
-SUBMIT_OPENS = Bound(75, 172)
+#: Files that ``gpuqueue submit`` opens beyond ``python -c "import click"``: modules and directories, as many each time.
+#: Measured on each version of Python; SPARE is for another place where Python looks for modules, which is opened as
+#: well. A module more is a file more. Of a version that is not among them only MANY is known.
+SUBMIT_OPENS = {(3, 10): 117, (3, 11): 118, (3, 12): 120, (3, 13): 125}
+SPARE, MANY = 4, 172
 
 
 def strace(out: Path, calls: str, *words: str) -> list[str]:
@@ -154,4 +157,6 @@ def test_a_submit_opens_no_more_files_than_agreed(own_store: OwnStore, tmp_path:
             assert 0 == done.returncode, done.stderr
         found[name] = succeeded(out).total()
 
-    SUBMIT_OPENS.hold(found["submit"] - found["click"], "files opened by gpuqueue submit beyond click's")
+    usual = SUBMIT_OPENS.get(sys.version_info[:2], MANY - SPARE)
+    opened = found["submit"] - found["click"]
+    Bound(usual // 2, usual + SPARE).hold(opened, "files opened by gpuqueue submit beyond click's")
