@@ -28,17 +28,21 @@ pytestmark = [
     pytest.mark.skipif(VALGRIND is None, reason="no valgrind here to count instructions: apt install valgrind"),
     pytest.mark.timeout(400),
 ]
-#: Of a whole process, in those of ``python -c "import click"``; the aim is two. Measured on Python 3.11:
-#: 1.69, 1.81, 1.55, 1.71, 1.74, 1.76. Values' classes, patterns and modules are what they go into:
-#: ``python -X importtime`` names them. LIVE is a job that waits, ENDED one that only the book still knows.
+#: Of a whole process, in those of ``python -c "import click"``, measured on each of PYTHONS; the aim is two. Values'
+#: classes, patterns and modules are what they go into: ``python -X importtime`` names them. LIVE is a job that waits,
+#: ENDED one that only the book still knows.
 RATIOS = {
-    ("submit", "--mem", "1M", "--", "true"): Bound(1.2, 1.86),
-    ("queue",): Bound(1.2, 1.98),
-    ("cancel", "LIVE"): Bound(1.2, 1.7),
-    ("logs", "ENDED"): Bound(1.2, 1.88),
-    ("wait", "ENDED"): Bound(1.2, 1.91),
-    ("show", "ENDED"): Bound(1.2, 1.94),
+    ("submit", "--mem", "1M", "--", "true"): (1.67, 1.71, 1.70, 1.69),
+    ("queue",): (1.77, 1.82, 1.79, 1.80),
+    ("cancel", "LIVE"): (1.53, 1.58, 1.56, 1.56),
+    ("logs", "ENDED"): (1.68, 1.73, 1.71, 1.71),
+    ("wait", "ENDED"): (1.71, 1.76, 1.73, 1.73),
+    ("show", "ENDED"): (1.72, 1.78, 1.75, 1.75),
 }
+PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
+#: What is left above: six small modules of the standard library take 0.07. It was a tenth, and six larger ones went
+#: unnoticed. Of a Python that was not measured more is left.
+LEAST, SPARE, MORE = 1.2, 0.04, 0.2
 GPUQUEUE = "from gpuqueue.cli.main import main; main()"
 COUNT = (str(VALGRIND), "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null")
 
@@ -94,5 +98,7 @@ def test_a_command_takes_as_many_instructions_as_agreed(
         return int(found[1].replace(",", ""))
 
     floor = instructions("import click")
-    for words, ratio in RATIOS.items():
-        ratio.hold(instructions(GPUQUEUE, words) / floor, f"instructions of {' '.join(words)}")
+    for words, ratios in RATIOS.items():
+        measured = sys.version_info[:2] in PYTHONS
+        most = ratios[PYTHONS.index(sys.version_info[:2])] + SPARE if measured else max(ratios) + MORE
+        Bound(LEAST, most).hold(instructions(GPUQUEUE, words) / floor, f"instructions of {' '.join(words)}")
