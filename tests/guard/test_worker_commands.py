@@ -32,7 +32,7 @@ JOBS = 40
 #: be heard, those of the last may not. Measured: 3.2 to 3.8 for each job.
 LOOKS = Bound(2 * JOBS - 1, 4 * JOBS + 2)
 #: What Celery tells its watchers of each job: received, started, succeeded. Those of one moment are told at once.
-EVENTS = Bound(JOBS // 2, 3 * JOBS + 3)
+EVENTS = Bound(1, 3 * JOBS + 3)
 #: What Celery does for itself, by its clock: its beats and the queues by which it is told things. A transaction of ours
 #: would show by what is in it.
 CELERYS = ("celery's worker", "celery's script", "script", "multi", "exec", "brpop")
