@@ -196,7 +196,7 @@ def test_packages_of_a_user_that_come_later_are_found(make: Callable[..., WarmRu
     """Their directory is on no path before it is there: ``pip install --user`` makes it."""
     runs = make()
     spec = runs.spec("import newlib\nprint(newlib.version)\n")
-    python = str(Path(sys.executable).resolve())  # of no environment: those have no packages of a user
+    python = str(Path(sys.base_prefix, "bin", "python3").resolve())  # of no environment: those have no such packages
     spec = replace(spec, argv=(python, "train.py"))
     runs.spare_for(spec)
 
