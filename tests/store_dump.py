@@ -206,6 +206,8 @@ def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:
         key.removeprefix(keys.PREFIX) for key in store if re.match(re.escape(keys.PREFIX) + "(q|us|ul|sh|su):", key)
     }
     found = _compare("queues", there, set(places))
+    lines = {key.removeprefix(keys.PREFIX + "ub:") for key in store if key.startswith(keys.PREFIX + "ub:")}
+    found += [f"ub:{line} is left behind" for line in lines if f"us:{line}" not in places]
     for name, wanted in places.items():
         found += _compare(name, set(_members(store, name)), wanted)
     for name in there & set(places):
@@ -215,9 +217,24 @@ def _queue_faults(store: Dump, waiting: dict[str, dict[str, str]]) -> list[str]:
                 shape: min(_place(each, waiting) for each in places[f"q:{lv}:{user}:{shape}"]) for shape in places[name]
             }
             found += _compare(f"heads of {name}", set(store[keys.PREFIX + name]), set(heads.items()))
+            found += _passed_too_early(store.get(f"{keys.PREFIX}ub:{lv}:{user}", {}), heads)
         if name.startswith("q:"):
             wanted_places = {(each, _place(each, waiting)) for each in places[name]}
             found += _compare(f"places in {name}", set(store[keys.PREFIX + name]), wanted_places)
+    return found
+
+
+def _passed_too_early(noted: dict[str, str], heads: dict[str, int]) -> list[str]:
+    """Return what a claim would not look at though it may be small enough; *heads* are shapes with their places."""
+    found = []
+    for device, note in noted.items():
+        bound, _, begin = note.partition(":")
+        first = int(begin.lstrip("(")) + begin.startswith("(")
+        found += [
+            f"{shape} at {place} is passed over on {device}: {note}"
+            for shape, place in heads.items()
+            if place < first and int(shape.split(":")[0]) <= int(bound)
+        ]
     return found
 
 

@@ -162,14 +162,15 @@ local function kind_of(shape)
 end
 
 local only_this, gangs = {device}, {} -- gangs: shape -> the devices for it | false
-local function mem_of(shape) return tonumber(string.match(shape, '^%d+')) end
+local function mem_of(shape) return tonumber(string.match(shape, '^%d+') or '') or math.huge end -- a damaged one fits nowhere
 -- `small`: its memory is known to fit. -> the devices for it | false
 local function fits(shape, small)
+  local mem = not small and mem_of(shape)
+  if mem and mem > available then return false end
   local asks = kind_of(shape)
   if not asks then return false end
   if small and asks.n == 1 and not r_job then return only_this end
-  local mem = mem_of(shape)
-  if mem > available then return false end
+  mem = mem or mem_of(shape)
   if r_job and not (asks.n == 1 and ((mem <= beside_bytes and beside_slots >= 1 and not asks.want.alone)
     or ends_before(asks.limit_s, r_start, now))) then return false end -- neither beside it nor gone before it starts
   if asks.n == 1 then return only_this end
@@ -257,18 +258,22 @@ if r_job then -- the job that this device is reserved for comes before all other
   end
 end
 
-local here = {} -- shape -> might it ever run on this device?
+local here = {} -- shape -> what is known of it
+local function might_run(shape) -- ever, on this device
+  if here[shape] == nil then
+    local mem, _, _, wanted_pool, wish, more = parse_shape(shape)
+    here[shape] = mem and mem <= total and belongs(wanted_pool, wish, constraints(more), device, pool, kind) or false
+  end
+  return here[shape]
+end
+
 local FEW = 4 -- what is looked for is mostly among the first: many need not be asked for
 local function any_belongs(shapes_key, most)
   local from, to = 0, math.min(most, FEW)
   repeat
     local shapes = call('ZRANGE', shapes_key, from, to - 1)
-    for _, shape in ipairs(shapes) do
-      if here[shape] == nil then
-        local mem, _, _, wanted_pool, wish, more = parse_shape(shape)
-        here[shape] = mem and mem <= total and belongs(wanted_pool, wish, constraints(more), device, pool, kind) or false
-      end
-      if here[shape] then return true end
+    for i = 1, #shapes do
+      if might_run(shapes[i]) then return true end
     end
     from, to = to, most
   until from == most or #shapes < FEW
@@ -307,28 +312,71 @@ local function leave_elsewhere(id, shape) -- to a device that should rather have
   return better ~= nil and leave_to(better, id, now)
 end
 
-local left_lines = {} -- the lines whose first job was left: lv:user:shape
-local function is_left(lv, user, shape) return left_lines[queue_key(lv, user, shape)] end
-local function take_head(lv, user, shape, head, rank, place)
+local left_lines -- the lines whose first job was left: lv:user:shape
+local function is_left(lv, user, shape) return left_lines and left_lines[queue_key(lv, user, shape)] end
+local function take_head(lv, user, shape, head, rank, place, how)
   local id = first_at(head, lv, user, shape)
   if leave_elsewhere(id, shape) then
+    left_lines = left_lines or {}
     left_lines[queue_key(lv, user, shape)] = true
     return nil
   end
-  return take(id, lv, user, shape, fits(shape), how_it_came(lv, user, shape, rank, place))
+  return take(id, lv, user, shape, fits(shape), how or how_it_came(lv, user, shape, rank, place))
 end
 
--- The user's job that came first, if it is among the first few of their shapes: where most shapes fit, it mostly is.
--- -> the claim | nil, whether all of the user's shapes were looked at
-local function take_among_first(lv, user)
-  local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
-  for i = 1, #heads, 2 do
+-- Of some of the first user's shapes, each with its place, in this order: the job that came first. `from` is the first
+-- that is looked at, and `ranked` whether these are the user's very first.
+-- -> the claim | nil, whether it was looked for in vain
+local function take_one_of(lv, user, heads, from, ranked, how)
+  for i = from, #heads, 2 do
     if fits(heads[i]) and not is_left(lv, user, heads[i]) and not over_a_limit(user, heads[i]) then
-      local taken = take_head(lv, user, heads[i], heads[i + 1], 0, (i - 1) / 2)
+      local taken = take_head(lv, user, heads[i], heads[i + 1], 0, ranked and (i - 1) / 2, how)
       if taken or not is_left(lv, user, heads[i]) then return taken, true end
     end
   end
-  return nil, #heads < 2 * FEW
+end
+
+local function first_small(heads)
+  for i = 1, #heads, 2 do
+    if mem_of(heads[i]) <= available then return i end
+  end
+end
+
+-- What is too large for a device stays, and gathers before what fits: so a claim writes down from where on it need look
+-- next time, until an earlier job comes into the user's line (see enqueue in lib.lua). `before` are the first shapes.
+-- -> the claim | nil, whether all of the user's shapes were looked at
+local NEXT, MOST = 12, 124
+local function take_beyond(lv, user, before)
+  local shapes, noted = key3('us', lv, user), key3('ub', lv, user)
+  local bytes, from = string.match(call('HGET', noted, device) or '', '^(%d+):(%(?%-?%d+)$')
+  local known, most = bytes and tonumber(bytes) >= available, NEXT
+  if not known then from, most = '(' .. before[#before], MOST end
+  local heads = call('ZRANGEBYSCORE', shapes, from, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+  local i = first_small(heads)
+  if not i and most == NEXT and #heads == 2 * NEXT then
+    most = MOST
+    heads = call('ZRANGEBYSCORE', shapes, '(' .. heads[#heads], '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+    i = first_small(heads)
+    known = false
+  end
+  local all = #heads < 2 * most
+  if heads[1] and not (known and i and i <= NEXT) then -- within the first half of what was asked for is near enough
+    call('HSET', noted, device, string.format('%.0f:%s', available, i and heads[i + 1] or '(' .. heads[#heads]))
+  end
+  if not i then return nil, all end
+  local taken, in_vain = take_one_of(lv, user, heads, i, false, might_run(before[1]) and 'backfill' or nil)
+  return taken, in_vain or all
+end
+
+-- The user's job that came first. It mostly is among the first few of their shapes, or those are all too large; `many`
+-- shapes of all users are not, and where they are few, these are asked for (search).
+-- -> the claim | nil, whether all of the user's shapes were looked at
+local function take_in_order(lv, user, many)
+  local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
+  local taken, in_vain = take_one_of(lv, user, heads, 1, true)
+  if taken or in_vain or #heads < 2 * FEW then return taken, true end
+  if many < NEXT or first_small(heads) then return nil, false end
+  return take_beyond(lv, user, heads)
 end
 
 -- The user's job that came first, of those whose shapes fit.
@@ -395,7 +443,7 @@ for i = first_level, #levels do
     local passed = 0 -- so many of the first users have nothing that fits
     if not choosy then
       for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, 0)) do
-        local taken, looked_at_all = take_among_first(lv, user)
+        local taken, looked_at_all = take_in_order(lv, user, many)
         if taken then return taken end
         if looked_at_all then passed = 1 end
       end

@@ -9,5 +9,6 @@ function move_to(id, job, front)
   if not call('ZSCORE', queue, id) then return end -- it stands aside, and will come in at its place
   call('ZADD', queue, place_of(id), id)
   call('ZADD', key3('us', job.lv, job.u), call('ZRANGE', queue, 0, 0, 'WITHSCORES')[2], job.sh)
+  call('DEL', key3('ub', job.lv, job.u))
 end
 end

@@ -176,7 +176,9 @@ local function enqueue(id, lv, user, shape)
   if call('SADD', key3('su', lv, shape), user) == 1 then
     call('ZADD', key2('sh', lv), (parse_shape(shape)), shape)
   end
-  if not call('ZSCORE', key2('ul', lv), user) then
+  if call('ZSCORE', key2('ul', lv), user) then
+    call('DEL', key3('ub', lv, user)) -- it may stand among what claims have passed over
+  else
     call('ZADD', key2('ul', lv), call('ZSCORE', P .. 'fair', user) or 0, user)
   end
 end
@@ -203,7 +205,11 @@ local function leave_line(id, lv, user, shape)
   call('ZREM', shapes, shape)
   call('SREM', key3('su', lv, shape), user)
   if call('EXISTS', key3('su', lv, shape)) == 0 then call('ZREM', key2('sh', lv), shape) end
-  if call('EXISTS', shapes) == 0 then call('ZREM', key2('ul', lv), user) end
+  local waits, noted = there(shapes, key3('ub', lv, user))
+  if not waits then
+    call('ZREM', key2('ul', lv), user)
+    if noted then call('DEL', key3('ub', lv, user)) end
+  end
 end
 
 

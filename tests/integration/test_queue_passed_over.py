@@ -1,0 +1,176 @@
+"""A device's claim remembers what was too large for it, and still gives each user's jobs in their order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from factories import ADA, claim, make_spec, must_claim, serve
+from store_dump import dump, faults
+
+from gpuqueue.job import JobState
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.run import Ending
+from gpuqueue.units import GIB, MIB
+
+#: Of so many shapes some are small enough for any free memory, and the first few seldom are.
+SIZES = [step * 384 * MIB for step in range(1, 64)]
+#: What strangers take: the device has 24 GiB.
+TAKEN = [step * GIB for step in range(24)]
+
+
+def passed_over(queue: JobQueue, large: int = 8, small: int = 16) -> list[int]:
+    """Submit jobs of so many shapes that are too large for 8 GiB, then of some that fit; return their ids."""
+    serve(queue)
+    sizes = [9 * GIB + step * MIB for step in range(large)] + [GIB + step * MIB for step in range(small)]
+    return [queue.submit(make_spec(mem_bytes=size)).id for size in sizes]
+
+
+def note(store_url: str) -> dict[str, str]:
+    """Return from where on claims look at ada's jobs."""
+    client = connect(store_url)
+    found: dict[str, str] = client.hgetall(f"{keys.PREFIX}ub:1:{ADA.name}")
+    client.close()
+    return found
+
+
+def test_what_is_too_large_is_looked_at_once(queue: JobQueue, store_url: str) -> None:
+    """The next claim begins behind it, and takes the next in order."""
+    jobs = passed_over(queue)
+
+    assert jobs[8] == must_claim(queue, foreign_bytes=16 * GIB).job_id
+    assert {"GPU-0": f"{8 * GIB}:{jobs[8]}"} == note(store_url)
+    assert jobs[9] == must_claim(queue, foreign_bytes=15 * GIB).job_id
+
+
+def test_with_more_room_what_was_too_large_comes_first(queue: JobQueue) -> None:
+    """The note is about 8 GiB: with more it is none."""
+    jobs = passed_over(queue)
+    must_claim(queue, foreign_bytes=16 * GIB)
+
+    assert jobs[0] == must_claim(queue).job_id
+
+
+@pytest.mark.parametrize("way", ["released", "moved", "given back"])
+def test_an_earlier_job_that_comes_into_the_line_comes_first(queue: JobQueue, store_url: str, way: str) -> None:
+    """It is small, and stands among what was passed over."""
+    serve(queue)
+    for step in range(6):
+        queue.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
+    first = queue.submit(make_spec(mem_bytes=GIB // 2)).id
+    if way == "given back":
+        token = must_claim(queue, foreign_bytes=16 * GIB).token
+    else:
+        queue.hold(first)
+    jobs = passed_over(queue)
+    must_claim(queue, foreign_bytes=16 * GIB)
+    assert note(store_url)
+
+    if way == "given back":
+        assert queue.giveback(first, token, "")
+    else:
+        queue.release(first)
+    expected = first
+    if way == "moved":
+        for job in (jobs[-1], *jobs[:5]):
+            queue.move(job, front=True)
+        expected = jobs[-1]
+
+    assert expected == must_claim(queue, foreign_bytes=15 * GIB).job_id
+    assert not faults_of(store_url)
+
+
+def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: str) -> None:
+    """It goes with the last of their jobs."""
+    jobs = passed_over(queue)
+    must_claim(queue, foreign_bytes=16 * GIB)
+    assert note(store_url)
+    for job_id in jobs:
+        queue.cancel(job_id)
+
+    assert not note(store_url)
+
+
+def faults_of(store_url: str) -> list[str]:
+    """Return what is wrong with the store."""
+    client = connect(store_url)
+    found = faults(dump(client))
+    client.close()
+    return found
+
+
+class Line:
+    """One user's jobs as they should start: what was moved to the front, the last first, then as they came."""
+
+    def __init__(self, queue: JobQueue, chance: random.Random) -> None:
+        self.queue = queue
+        self.chance = chance
+        self.waiting: dict[int, int] = {}
+        self.held: dict[int, int] = {}
+        self.moved: dict[int, int] = {}
+
+    def submit(self, sizes: Sequence[int] = SIZES) -> None:
+        """Add a job of one of these sizes."""
+        size = self.chance.choice(sizes)
+        self.waiting[self.queue.submit(make_spec(mem_bytes=size)).id] = size
+
+    def claim(self) -> None:
+        """Claim with some memory taken; the first that fits must come."""
+        taken = self.chance.choice(TAKEN)
+        order = sorted(self.waiting, key=lambda job: (-self.moved.get(job, -1), job))
+        first = next((job for job in order if self.waiting[job] <= 24 * GIB - taken), None)
+        claimed = claim(self.queue, foreign_bytes=taken)
+        assert first == (claimed and claimed.job_id), f"{taken // GIB} GiB taken"
+        if claimed is not None:
+            del self.waiting[claimed.job_id]
+            ending = Ending.from_status(0)
+            self.queue.finish(
+                claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=()
+            )
+
+    def hold(self) -> None:
+        """Take one out of the line for a while."""
+        job = self.chance.choice(list(self.waiting))
+        self.queue.hold(job)
+        self.held[job] = self.waiting.pop(job)
+
+    def release(self) -> None:
+        """Let one come back to its place, if any is held."""
+        for job in self.chance.sample(list(self.held), min(1, len(self.held))):
+            self.queue.release(job)
+            self.waiting[job] = self.held.pop(job)
+
+    def move(self) -> None:
+        """Move one to the front."""
+        job = self.chance.choice(list(self.waiting))
+        self.queue.move(job, front=True)
+        self.moved[job] = max(self.moved.values(), default=0) + 1
+
+    def cancel(self) -> None:
+        """End one that waits."""
+        job = self.chance.choice(list(self.waiting))
+        self.queue.cancel(job)
+        del self.waiting[job]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_comes_and_goes_each_claim_takes_the_first_that_fits(
+    queue: JobQueue, store_url: str, seed: int
+) -> None:
+    """A device whose free memory jumps, and no claim begins behind a job that it should have taken."""
+    line = Line(queue, random.Random(seed))  # noqa: S311 - the same acts each time
+    serve(queue)
+    for sizes in (SIZES[32:],) * 10 + (SIZES,) * 110:
+        line.submit(sizes)
+    acts = (line.submit, line.submit, line.claim, line.claim, line.hold, line.release, line.release, line.move)
+
+    noted = 0
+    for _ in range(25):
+        for _ in range(10):
+            noted += bool(note(store_url))
+            line.chance.choice((*acts, line.cancel))()
+        assert not faults_of(store_url)
+    assert noted > 20
