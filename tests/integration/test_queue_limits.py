@@ -163,6 +163,24 @@ def test_why_names_every_limit_in_the_way(queue: JobQueue) -> None:
     assert ("@lab", Measure.RUNNING_MEM, 10 * GIB, (ada, bob)) == (labs.whose, labs.measure, labs.used, labs.runs)
 
 
+def test_why_names_no_limit_whose_room_is_needed_later_only(queue: JobQueue) -> None:
+    """Who is gone before the other starts takes it meanwhile: it was told beside the first limit all the same."""
+    serve(queue)
+    limit(queue, "ada: running_jobs=1; @lab: running_mem=8G")
+    for who in (ADA, BOB, BOB, BOB):
+        queue.submit(make_spec(account=who, mem_bytes=2 * GIB, time_limit_s=3600.0))
+    runs = {run.spec.account.name: run for run in (must_claim(queue) for _ in range(4))}
+    large = queue.submit(make_spec(account=BOB, mem_bytes=6 * GIB)).id
+    keep(queue)
+    finish(queue, runs["bob"])
+    endless, short = (queue.submit(make_spec(mem_bytes=2 * GIB, time_limit_s=each)).id for each in (None, 300.0))
+
+    told = [[(each.measure, each.kept_for) for each in queue.why(job).limits] for job in (endless, short)]  # type: ignore[union-attr]
+
+    own = (Measure.RUNNING_JOBS, None)
+    assert [[own, (Measure.RUNNING_MEM, large)], [own]] == told
+
+
 def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
     """It would keep a device empty for nobody; what was kept before the limit came is given up at the next claim."""
     serve(queue, make_offer(slots=2))

@@ -9,8 +9,8 @@
 -- for a job that has waited too long for it, and what its run will hold. `start` is when there will be room for it, 0
 -- where nobody can say; `since` when this began, or a run that it waits for last ended; `runs` are those without a time
 -- limit that it waits for. See quota.lua.
-local held_by, waiting_of, limits_set, limit_in_the_way, most_alone, time_of, beyond_a_limit, default_time_ms, bounds_of,
-  asked_for, rooms_kept, keep_room, room_is_taken
+local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, time_of, beyond_a_limit,
+  default_time_ms, bounds_of, asked_for, rooms_kept, keep_room, room_is_taken
 do
 local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'}
 
@@ -34,10 +34,10 @@ local function listed(text)
   return found
 end
 
--- What the runs of these users hold, and the ids of the first hundred. With `surely` a run that has no lease does not count: there can be
--- one only where an entry was damaged.
-function held_by(users, surely)
-  local held, ids = {running_jobs = 0, running_gpus = 0, running_mem = 0}, {}
+-- What the runs of these users hold, by measure. With `surely` a run that has no lease does not count: there can be one
+-- only where an entry was damaged. `counted`, if it is given, gets {id, gpus} of each run that counts.
+function held_by(users, surely, counted)
+  local held = {running_jobs = 0, running_gpus = 0, running_mem = 0}
   for _, user in ipairs(users) do
     local runs = call('HGETALL', key2('run', user))
     for i = 1, #runs, 2 do
@@ -46,11 +46,11 @@ function held_by(users, surely)
         held.running_jobs = held.running_jobs + 1
         held.running_gpus = held.running_gpus + tonumber(gpus)
         held.running_mem = held.running_mem + tonumber(bytes)
-        if #ids < 100 then ids[#ids + 1] = runs[i] end
+        if counted then counted[#counted + 1] = {id = runs[i], gpus = tonumber(gpus)} end
       end
     end
   end
-  return held, ids
+  return held
 end
 
 -- How many jobs of a user wait, held ones and each member of an array as well. The queue tells of most: that costs a call
@@ -187,21 +187,21 @@ function asked_for(shape, kind, charged)
     running_mem = n * (charged or (charge_of(shape)))}
 end
 
--- A limit that leaves no room for a run that holds so much, beside what is kept: {whose, measure, used, most, asked, ids
--- of the runs, kept: the job for which the room is kept that there is}; nil if it does.
+-- A limit that leaves no room for a run that holds so much, beside what is kept: {whose, measure, used, most, asked,
+-- kept: the job for which the room is kept that there is}; nil if it does.
 local function beyond(bound, measure, asked, kept)
   local limit = bound.figures[measure]
   if not limit or asked <= 0 then return nil end
-  if not bound.held then bound.held, bound.ids = held_by(bound.users, false) end
+  if not bound.held then bound.held = held_by(bound.users, false) end
   local least = limit.most - asked - (kept and kept[measure] or 0)
   if bound.held[measure] > least and not bound.sure then
-    bound.held, bound.ids = held_by(bound.users, true)
+    bound.held = held_by(bound.users, true)
     bound.sure = true
   end
   if bound.held[measure] <= least then return nil end
   local is_there = bound.held[measure] + asked <= limit.most
   return {whose = bound.whose, measure = measure, used = bound.held[measure], most = limit.most, asked = asked,
-    ids = bound.ids, kept = is_there and kept.id or nil}
+    kept = is_there and kept.id or nil}
 end
 
 -- A limit that a run of this user's passes alone, so that no other's end makes room for it; nil if there is none.
@@ -225,6 +225,36 @@ function limit_in_the_way(user, shape, kind, charged, bare)
     local kept = not bare and kept_from(user, shape, bound.whose)
     for _, measure in ipairs(RUNNING) do
       found = found or beyond(bound, measure, asked[measure], kept)
+    end
+  end
+  return found
+end
+
+-- The first hundred runs of these users that hold some of each measure: one on a CPU has no GPU.
+local function ids_by_measure(users)
+  local runs, all, with_gpus = {}, {}, {}
+  held_by(users, true, runs)
+  for _, run in ipairs(runs) do
+    if #all < 100 then all[#all + 1] = run.id end
+    if #with_gpus < 100 and run.gpus > 0 then with_gpus[#with_gpus + 1] = run.id end
+  end
+  return {running_jobs = all, running_gpus = with_gpus, running_mem = all}
+end
+
+-- All limits that leave a user no room for a run of this shape, limit_in_the_way's in front; of each also `ids`: of the
+-- runs that hold some of its measure. When there is room under the first, another may still leave none.
+function limits_in_the_way(user, shape, kind, charged)
+  local found, first = {}, limit_in_the_way(user, shape, kind, charged)
+  local asked = first and asked_for(shape, kind, charged)
+  for _, bound in ipairs(first and bounds_of(user) or {}) do
+    local kept, ids = kept_from(user, shape, bound.whose), ids_by_measure(bound.users)
+    for _, measure in ipairs(RUNNING) do
+      local limit = beyond(bound, measure, asked[measure], kept)
+      if limit then
+        limit.ids = ids[measure]
+        local is_first = limit.whose == first.whose and measure == first.measure
+        table.insert(found, is_first and 1 or #found + 1, limit)
+      end
     end
   end
   return found

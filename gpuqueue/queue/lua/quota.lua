@@ -117,7 +117,7 @@ local function left_to(user)
   local left
   for _, bound in ipairs(bounds_of(user)) do
     if not rooms_kept()[bound.whose] then
-      if not bound.held then bound.held, bound.ids = held_by(bound.users, false) end
+      if not bound.held then bound.held = held_by(bound.users, false) end
       left = left or {running_jobs = math.huge, running_gpus = math.huge, running_mem = math.huge}
       for _, measure in ipairs(MEASURES) do
         local limit = bound.figures[measure]

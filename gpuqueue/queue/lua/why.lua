@@ -26,7 +26,15 @@ local most = want.alone and most_alone(wanted_pool) or math.huge -- see limits.l
 
 local function text(number) return string.format('%.0f', number) end
 
-local beyond_there -- the limit that is in its way on a device
+-- In its way wherever it runs; where none is, those that are on the first device on which one is.
+local limits = limits_in_the_way(job.u, job.sh)
+-- Does a limit leave no room for it on a device of this kind, of which it would be charged so much?
+local function is_beyond(kind, charged)
+  local is_so = limit_in_the_way(job.u, job.sh, kind, charged) ~= nil
+  if is_so and #limits == 0 then limits = limits_in_the_way(job.u, job.sh, kind, charged) end
+  return is_so
+end
+
 -- What keeps this job from this device? The first that does, in words; `fits` if nothing does.
 local function obstacle(device, available, pool, seen, slots, total, kind, headroom, capacity, all_slots, holder, need, start, blockers,
     foreign, running)
@@ -48,9 +56,7 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
     if n > 1 or not ((mem <= bytes and places >= 1 and not want.alone) or ends_before(limit_s, start, now)) then return 'kept' end
   end
   if job.st == 'held' or (job.why or '') ~= '' then return 'not_yet' end
-  local beyond = limit_in_the_way(job.u, job.sh, kind, n == 1 and want.alone and available or nil)
-  beyond_there = beyond_there or beyond
-  return beyond and 'limit' or 'fits'
+  return is_beyond(kind, n == 1 and want.alone and available or nil) and 'limit' or 'fits'
 end
 
 -- Where will it have room first if what is kept for others does not keep it from there? Only asked where there is
@@ -117,10 +123,9 @@ for _, host in ipairs(names) do
     end
   end
   for kind, rows in pairs(fitting) do -- a job on several devices gets all of them or none
-    local beyond, least = nil, nil
-    for _, row in ipairs(rows) do least = math.min(least or tonumber(row[4]), tonumber(row[4])) end
-    if n > 1 and #rows >= n and want.alone then beyond = limit_in_the_way(job.u, job.sh, kind, least) end
-    beyond_there = beyond_there or beyond
+    local least = math.huge
+    for _, row in ipairs(rows) do least = math.min(least, tonumber(row[4])) end
+    local beyond = n > 1 and #rows >= n and want.alone and is_beyond(kind, least)
     for _, row in ipairs(rows) do row[3] = #rows < n and 'alone' or beyond and 'limit' or 'fits' end
   end
   local found = plan(planned, job.sh, now, job.u)
@@ -230,45 +235,9 @@ if plans and not (job.st == 'queued' and (job.why or '') ~= '') then
     text(rivals(plans.devices))}
 end
 
--- The runs that use some of a limit's measure, the first hundred: one on a CPU has no GPU in use.
-local function users_of(limit)
-  if limit.measure ~= 'running_gpus' then return limit.ids end
-  local ids = {}
-  for _, bound in ipairs(bounds_of(job.u)) do
-    for _, user in ipairs(bound.whose == limit.whose and bound.users or {}) do
-      local runs = call('HGETALL', key2('run', user))
-      for i = 1, #runs, 2 do
-        local gpus = tonumber(string.match(runs[i + 1], '^(%d+):%d+$') or '') or 0
-        if #ids < 100 and gpus > 0 and call('ZSCORE', P .. 'leases', runs[i]) then ids[#ids + 1] = runs[i] end
-      end
-    end
-  end
-  return ids
+local told = {}
+for _, each in ipairs(limits) do
+  told[#told + 1] = {each.whose, each.measure, text(each.used), text(each.most), text(each.asked), each.kept or '',
+    unpack(each.ids)}
 end
-
--- What else is in its way than the first limit: when there is room under that, one of these may still leave none.
-local function beside(first)
-  local asked, others = asked_for(job.sh), {}
-  asked[first.measure] = first.asked
-  for _, bound in ipairs(bounds_of(job.u)) do
-    local held, ids = held_by(bound.users, true)
-    local kept = rooms_kept()[bound.whose]
-    if kept and kept.user == job.u and kept.shape == job.sh then kept = nil end
-    for _, measure in ipairs({'running_jobs', 'running_gpus', 'running_mem'}) do
-      local limit, is_first = bound.figures[measure], bound.whose == first.whose and measure == first.measure
-      local least = limit and asked[measure] > 0 and not is_first and limit.most - asked[measure]
-      if least and held[measure] + (kept and kept[measure] or 0) > least then
-        others[#others + 1] = {whose = bound.whose, measure = measure, used = held[measure], most = limit.most,
-          asked = asked[measure], ids = ids, kept = held[measure] <= least and kept.id or nil}
-      end
-    end
-  end
-  return others
-end
-
-local first_limit, limits = limit_in_the_way(job.u, job.sh) or beyond_there, {}
-for _, each in ipairs(first_limit and {first_limit, unpack(beside(first_limit))} or {}) do
-  limits[#limits + 1] = {each.whose, each.measure, text(each.used), text(each.most), text(each.asked), each.kept or '',
-    unpack(users_of(each))}
-end
-return {job.st, job.lv, higher, users_before, theirs, own_before, first, limits, unpack(devices)}
+return {job.st, job.lv, higher, users_before, theirs, own_before, first, told, unpack(devices)}
