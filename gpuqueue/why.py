@@ -10,7 +10,7 @@ from gpuqueue.frozen import dataclass
 from gpuqueue.job import Job, Level
 
 if TYPE_CHECKING:
-    from gpuqueue.queue.explanation import Explanation, MakingPlace
+    from gpuqueue.queue.explanation import Explanation, MakingPlace, Verdict
     from gpuqueue.queue.lease import DeviceStatus
 
 
@@ -59,6 +59,18 @@ class Why:
         if status is None or self.silent_after_s is None or status.seen_s_ago <= self.silent_after_s:
             return None
         return status.seen_s_ago
+
+    def together(self, devices: Iterable[Verdict]) -> list[list[Verdict]]:
+        """Return the *devices* by host and kind: all that a job has are of one."""
+        groups: dict[tuple[str, str], list[Verdict]] = {}
+        for each in devices:
+            status = self.devices.get(each.device)
+            groups.setdefault((each.host, str(status.device.kind) if status else ""), []).append(each)
+        return list(groups.values())
+
+    def with_enough(self, devices: Iterable[Verdict]) -> list[Verdict]:
+        """Return those of the *devices* that the job could have: with as many others of them as it asks for."""
+        return [each for group in self.together(devices) if len(group) >= self.job.spec.gpus for each in group]
 
 
 def named_by(explanation: Explanation) -> set[int]:

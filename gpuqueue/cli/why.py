@@ -220,12 +220,7 @@ def _no_start(found: Why, explanation: Explanation) -> str:
 
 def _kept_from(found: Why, possible: Sequence[Verdict]) -> set[int]:
     """Return for which jobs devices are kept without which this one would have room now."""
-    groups: dict[tuple[str, str], list[Verdict]] = {}
-    for each in possible:
-        status = found.devices.get(each.device)
-        if each.obstacle in _WITH_ROOM:
-            groups.setdefault((each.host, str(status.device.kind) if status else ""), []).append(each)
-    enough = [each for group in groups.values() if len(group) >= found.job.spec.gpus for each in group]
+    enough = found.with_enough(each for each in possible if each.obstacle in _WITH_ROOM)
     return {each.kept_for for each in enough if each.obstacle is Obstacle.KEPT and each.kept_for is not None}
 
 

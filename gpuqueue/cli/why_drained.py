@@ -31,12 +31,8 @@ def resume_words(found: Why, possible: Sequence[Verdict]) -> str:
 
 def _ways(found: Why, possible: Sequence[Verdict]) -> list[tuple[int, list[str]]]:
     """Return for each host and kind of device that could do how many of its drained devices it takes, and these."""
-    groups: dict[tuple[str, str], list[Verdict]] = {}
-    for each in possible:
-        status = found.devices.get(each.device)
-        groups.setdefault((each.host, str(status.device.kind) if status else ""), []).append(each)
     ways = []
-    for group in groups.values():
+    for group in found.together(possible):
         drained = [label(found, each.device) for each in group if each.obstacle is Obstacle.DRAINED]
         lacking = max(1, found.job.spec.gpus - sum(each.obstacle not in _SHUT for each in group))
         if lacking <= len(drained):

@@ -57,18 +57,15 @@ def runs_below(found: Why) -> list[tuple[Job, datetime]]:
 
 def _could_have(found: Why, explanation: Explanation) -> list[Verdict]:
     """Return the devices without room that the job could have with as many others of their host as it needs."""
-    groups: dict[tuple[str, str], list[Verdict]] = {}
-    for each in explanation.devices:
-        status = found.devices.get(each.device)
-        is_free = each.kept_for is None or each.kept_for == explanation.job_id
-        if (
-            status is not None
-            and is_free
-            and each.obstacle not in _SHUT
-            and _fits(found, each, _stay(found, each.runs))
-        ):
-            groups.setdefault((each.host, str(status.device.kind)), []).append(each)
-    enough = [each for group in groups.values() if len(group) >= found.job.spec.gpus for each in group]
+    possible = [
+        each
+        for each in explanation.devices
+        if each.device in found.devices
+        and each.kept_for in {None, explanation.job_id}
+        and each.obstacle not in _SHUT
+        and _fits(found, each, _stay(found, each.runs))
+    ]
+    enough = found.with_enough(possible)
     return [each for each in enough if not _fits(found, each, [run for run in each.runs if not run.going])]
 
 
