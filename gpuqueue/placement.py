@@ -14,6 +14,9 @@ MOST_MODELS = 8
 MOST_DEVICES = 64
 #: Longest text that stands for a model, in characters.
 MOST_MODEL = 64
+#: Of a device that is wanted whole strangers may hold one part in so many. The scripts have the same figure
+#: (``queue/lua/constraints.lua``), and a test holds the two together.
+STRANGERS_SHARE = 16
 
 _WORD = pattern(r"[a-z0-9.]+")
 #: No comma, no colon: they part the UUIDs, and the words of a shape.

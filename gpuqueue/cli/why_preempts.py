@@ -9,6 +9,7 @@ from gpuqueue.cli import render
 from gpuqueue.cli.why_table import named
 from gpuqueue.clock import SystemClock
 from gpuqueue.job import Job, JobState
+from gpuqueue.placement import STRANGERS_SHARE
 from gpuqueue.preemption import MOST
 from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Occupant, Verdict
 from gpuqueue.units import format_duration
@@ -16,8 +17,6 @@ from gpuqueue.why import Why
 
 #: Most runs that are named: the store chooses among them, by the work that would be lost.
 MOST_RUNS = 4
-#: Of a device that is wanted whole strangers may hold one part in so many: ``constraints.lua``.
-_STRANGERS_SHARE = 16
 #: Where no place is made for the job.
 _SHUT = NEVER_THERE | {Obstacle.DRAINED, Obstacle.SILENT}
 
@@ -78,7 +77,7 @@ def _fits(found: Why, device: Verdict, stay: Sequence[Occupant]) -> bool:
     spec, status = found.job.spec, found.devices[device.device]
     if spec.placement.exclusive and stay:
         return False
-    if spec.placement.whole and (status.foreign_bytes or 0) * _STRANGERS_SHARE > device.total_bytes:
+    if spec.placement.whole and (status.foreign_bytes or 0) * STRANGERS_SHARE > device.total_bytes:
         return False  # strangers do not go
     free_bytes = device.capacity_bytes - sum(run.held_bytes for run in stay)
     return free_bytes >= spec.mem_bytes and len(stay) < status.slots

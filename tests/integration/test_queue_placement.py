@@ -9,7 +9,7 @@ from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_
 
 from gpuqueue.errors import Impossible
 from gpuqueue.job import JobState, Level, WaitReason
-from gpuqueue.placement import Placement, fits_model
+from gpuqueue.placement import STRANGERS_SHARE, Placement, fits_model
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.explanation import Obstacle
 from gpuqueue.queue.jobqueue import JobQueue
@@ -96,6 +96,16 @@ def test_strangers_may_be_where_a_size_was_said(queue: JobQueue) -> None:
     queue.cancel(sized)
     serve(queue, make_offer("GPU-1", foreign_bytes=GIB))
     assert (whole, 23 * GIB) == _told(must_claim(queue, "GPU-1", foreign_bytes=GIB))
+
+
+def test_what_strangers_may_hold_of_a_whole_card_is_what_python_says(queue: JobQueue) -> None:
+    """The scripts have a figure of their own, and not a byte more may be there."""
+    most = make_device("GPU-0").total_bytes // STRANGERS_SHARE
+    serve(queue, make_offer(foreign_bytes=most))
+    whole = submitted(queue, mem_bytes=MIB, placement=WHOLE)
+
+    assert claim(queue, foreign_bytes=most + 1) is None
+    assert whole == must_claim(queue, foreign_bytes=most).job_id
 
 
 def _told(run: Claim) -> tuple[int, int]:

@@ -6,7 +6,7 @@
 --   devices  UUIDs, separated by commas
 local within, constraints, facts_known, know_facts, of_model, is_named, belongs, undisturbed, alone_there
 do
-local STRANGERS_SHARE = 16 -- strangers may hold 1/16 of a whole device: a screen, the driver
+local STRANGERS_SHARE = 16 -- strangers may hold 1/16 of a whole device: a screen, the driver (as gpuqueue.placement)
 
 function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
 
