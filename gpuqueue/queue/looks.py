@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from gpuqueue import listing as listings
     from gpuqueue.limits import Use
     from gpuqueue.listing import Listing
-    from gpuqueue.queue import replies, survivors
+    from gpuqueue.queue import explaining, replies, survivors
     from gpuqueue.queue.explanation import Explanation
     from gpuqueue.run import Record, RunDevice
 else:
     logging = later("logging")
     codec = later("gpuqueue.codec")
     listings = later("gpuqueue.listing")
+    explaining = later("gpuqueue.queue.explaining")
     replies = later("gpuqueue.queue.replies")
     survivors = later("gpuqueue.queue.survivors")
 
@@ -81,7 +82,7 @@ class Looks(Recovery, Fleet, Ticks):
     def why(self, job_id: int) -> Explanation | None:
         """Return why a job does not run, by the rules and figures of a claim; None if the queue does not know it."""
         reply = self._scripts.run("why", job_id)
-        return replies.explanation(job_id, reply) if reply else None
+        return explaining.explanation(job_id, reply) if reply else None
 
     @answering
     def live(self, *, limit: int = 1000, after: int = 0) -> list[Job]:

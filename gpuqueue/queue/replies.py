@@ -1,4 +1,4 @@
-"""Turns the scripts' replies and the store's hashes into values."""
+"""Turns the scripts' replies and the store's hashes into values; those of ``why.lua`` are in explaining.py."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from gpuqueue.event import Act, Event
 from gpuqueue.fields import Fields, loaded
 from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.later import later
-from gpuqueue.limits import Measure, Use
+from gpuqueue.limits import Use
 from gpuqueue.queue.drains import drains
-from gpuqueue.queue.explanation import Explanation, LimitReached, MakingPlace, Obstacle, Occupant, Start, Verdict
 from gpuqueue.queue.lease import (
     Alive,
     BrokenClaim,
@@ -81,91 +80,12 @@ def with_owner(spec: str | None, member: Member | None) -> str | None:
     return of_member(spec, member) if spec and member is not None else spec
 
 
-def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
-    """Return what why.lua answered."""
-    state, level, higher, users_before, theirs, own_before, first, limits, *devices = reply
-    stands = JobState(state)
-    limit, *more_limits = (_limit(*each) for each in limits) if limits else (None,)
-    making, devices = ([], devices) if stands in {JobState.QUEUED, JobState.HELD} else (devices, [])
-    return Explanation(
-        job_id=job_id,
-        state=stands,
-        making_place=_making_place(*making[0]) if making else None,
-        level=Level(int(level)),
-        higher=int(higher),
-        users_before=int(users_before),
-        theirs=int(theirs),
-        own_before=int(own_before),
-        start=_start(*first) if first else None,
-        devices=tuple(map(_verdict, devices)),
-        limit=limit,
-        more_limits=tuple(filter(None, more_limits)),
-    )
-
-
-def _limit(whose: str, measure: str, used: str, most: str, asked: str, kept_for: str, *runs: str) -> LimitReached:
-    return LimitReached(
-        whose=whose,
-        measure=Measure(measure),
-        used=int(used),
-        most=int(most),
-        asked=int(asked),
-        kept_for=int(kept_for) if kept_for else None,
-        runs=tuple(sorted(map(int, runs))),
-    )
-
-
 def uses(reply: Sequence[Any]) -> dict[str, Use]:
     """Return what uses.lua answered: five values for each user."""
     return {
         user: Use(running_jobs=int(jobs), running_gpus=int(gpus), running_mem=int(held), queued_jobs=int(queued))
         for user, jobs, gpus, held, queued in zip(*(reply[place::5] for place in range(5)), strict=True)
     }
-
-
-def _making_place(by: str, deadline_ms: str, times: str) -> MakingPlace:
-    return MakingPlace(by=int(by) if by else None, deadline_ms=int(deadline_ms or 0) or None, times=int(times))
-
-
-def _start(room_ms: str, devices: str, blockers: str, in_vain: str, rivals: str) -> Start:
-    return Start(
-        at_ms=(int(room_ms) or None) if rivals == "0" else None,
-        room_ms=int(room_ms) or None,
-        rivals=int(rivals),
-        devices=tuple(devices.split(",")),
-        blockers=_ids(blockers),
-        in_vain=_ids(in_vain),
-    )
-
-
-def _ids(text: str) -> tuple[int, ...]:
-    return tuple(sorted({int(job_id) for job_id in text.split(",") if job_id}))
-
-
-def _verdict(row: Sequence[str]) -> Verdict:
-    device, host, obstacle, available, capacity, total, kept_for, place_made, *runs = row
-    return Verdict(
-        device=device,
-        host=host,
-        obstacle=Obstacle(obstacle),
-        available_bytes=int(available),
-        capacity_bytes=int(capacity),
-        total_bytes=int(total),
-        kept_for=int(kept_for) if kept_for else None,
-        place_made=bool(place_made),
-        runs=tuple(_occupant(*each) for each in zip(*(runs[place::6] for place in range(6)), strict=True)),
-    )
-
-
-def _occupant(job_id: str, held: str, ends: str, made_place: str, going: str, level: str) -> Occupant:
-    return Occupant(
-        job_id=int(job_id),
-        held_bytes=int(held),
-        ends_ms=int(ends) or None,
-        made_place=int(made_place),
-        going=bool(going),
-        level=Level(int(level)) if level else None,
-    )
 
 
 def reservations(reply: Sequence[str]) -> list[Reservation]:

@@ -1,0 +1,89 @@
+"""Turns what ``why.lua`` answers into values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuqueue.job import JobState, Level
+from gpuqueue.limits import Measure
+from gpuqueue.queue.explanation import Explanation, LimitReached, MakingPlace, Obstacle, Occupant, Start, Verdict
+
+
+def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
+    """Return what why.lua answered."""
+    state, level, higher, users_before, theirs, own_before, first, limits, *devices = reply
+    stands = JobState(state)
+    limit, *more_limits = (_limit(*each) for each in limits) if limits else (None,)
+    making, devices = ([], devices) if stands in {JobState.QUEUED, JobState.HELD} else (devices, [])
+    return Explanation(
+        job_id=job_id,
+        state=stands,
+        making_place=_making_place(*making[0]) if making else None,
+        level=Level(int(level)),
+        higher=int(higher),
+        users_before=int(users_before),
+        theirs=int(theirs),
+        own_before=int(own_before),
+        start=_start(*first) if first else None,
+        devices=tuple(map(_verdict, devices)),
+        limit=limit,
+        more_limits=tuple(filter(None, more_limits)),
+    )
+
+
+def _limit(whose: str, measure: str, used: str, most: str, asked: str, kept_for: str, *runs: str) -> LimitReached:
+    return LimitReached(
+        whose=whose,
+        measure=Measure(measure),
+        used=int(used),
+        most=int(most),
+        asked=int(asked),
+        kept_for=int(kept_for) if kept_for else None,
+        runs=tuple(sorted(map(int, runs))),
+    )
+
+
+def _making_place(by: str, deadline_ms: str, times: str) -> MakingPlace:
+    return MakingPlace(by=int(by) if by else None, deadline_ms=int(deadline_ms or 0) or None, times=int(times))
+
+
+def _start(room_ms: str, devices: str, blockers: str, in_vain: str, rivals: str) -> Start:
+    return Start(
+        at_ms=(int(room_ms) or None) if rivals == "0" else None,
+        room_ms=int(room_ms) or None,
+        rivals=int(rivals),
+        devices=tuple(devices.split(",")),
+        blockers=_ids(blockers),
+        in_vain=_ids(in_vain),
+    )
+
+
+def _ids(text: str) -> tuple[int, ...]:
+    return tuple(sorted({int(job_id) for job_id in text.split(",") if job_id}))
+
+
+def _verdict(row: Sequence[str]) -> Verdict:
+    device, host, obstacle, available, capacity, total, kept_for, place_made, *runs = row
+    return Verdict(
+        device=device,
+        host=host,
+        obstacle=Obstacle(obstacle),
+        available_bytes=int(available),
+        capacity_bytes=int(capacity),
+        total_bytes=int(total),
+        kept_for=int(kept_for) if kept_for else None,
+        place_made=bool(place_made),
+        runs=tuple(_occupant(*each) for each in zip(*(runs[place::6] for place in range(6)), strict=True)),
+    )
+
+
+def _occupant(job_id: str, held: str, ends: str, made_place: str, going: str, level: str) -> Occupant:
+    return Occupant(
+        job_id=int(job_id),
+        held_bytes=int(held),
+        ends_ms=int(ends) or None,
+        made_place=int(made_place),
+        going=bool(going),
+        level=Level(int(level)) if level else None,
+    )
