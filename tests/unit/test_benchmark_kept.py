@@ -11,29 +11,17 @@ import threading
 from pathlib import Path
 
 import pytest
+from benchmark_report import PAGE, make_report
 
 from benchmarks import __main__ as whole
 from benchmarks.catalogue import BENCHMARKS
 from benchmarks.measure import whole_file
-from benchmarks.measure.figure import Absent, Figure, Measured, Report
+from benchmarks.measure.figure import Absent, Figure, Measured
 from benchmarks.measure.whole_file import check_writable, put_whole
 from benchmarks.page import write as page_write
 
-PAGE = "".join(f"<!-- {name}: x -->\n<!-- end of {name} -->\n" for name in page_write.REGIONS)
-MACHINE = {
-    "cores": 2,
-    "memory_bytes": 2**33,
-    "kernel": "6.1",
-    "python": "3.11",
-    "store": "valkey 9",
-    "load_before": [0.1],
-}
-
-
-def report(*absent: Absent) -> Report:
-    """Return the report of an earlier run, of one figure."""
-    figures = (Figure(name="a", value=20.0, unit="ms"),)
-    return Report(machine=MACHINE, quick=False, took_s=60.0, figures=figures, absent=absent)
+#: What an earlier run has measured.
+EARLIER = Figure(name="a", value=20.0, unit="ms")
 
 
 @pytest.fixture
@@ -43,7 +31,7 @@ def old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(whole, "_machine", dict)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     path = tmp_path / "run.json"
-    path.write_text(report().to_json())
+    path.write_text(make_report(EARLIER).to_json())
     return path
 
 
@@ -86,7 +74,7 @@ def test_what_no_file_can_have_leaves_the_page_and_is_told(
     """Half a character in a damaged report left an empty page, and a traceback's last line."""
     page = tmp_path / "page.md"
     page.write_text(PAGE)
-    old.write_text(report(Absent(name="peers.rq", why="\udc80")).to_json())
+    old.write_text(make_report(EARLIER, Absent(name="peers.rq", why="\udc80")).to_json())
     monkeypatch.setattr(whole, "lacking", lambda _report: [])
 
     assert 1 == whole.main(["--from", str(old), "--write", str(page)])
@@ -107,7 +95,7 @@ def test_a_page_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(whole_file.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        page_write.write(report(), page)
+        page_write.write(make_report(EARLIER), page)
 
     assert PAGE == page.read_text()
     assert [page] == list(tmp_path.iterdir())

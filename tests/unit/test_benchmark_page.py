@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from benchmark_report import make_report
 
-from benchmarks.measure.figure import Absent, Figure, Floor, Report
+from benchmarks.measure.figure import Absent, Figure, Floor
 from benchmarks.measure.report_json import read
 from benchmarks.measure.rounds import quantile
 from benchmarks.page import write as page_write
@@ -17,14 +17,6 @@ from benchmarks.page.rows import rows
 from benchmarks.page.write import PageError, write
 
 ROOT = Path(__file__).resolve().parents[2]
-MACHINE = {
-    "cores": 2,
-    "memory_bytes": 2**33,
-    "kernel": "6.1",
-    "python": "3.11",
-    "store": "valkey 9",
-    "load_before": [0.1],
-}
 REGIONS = """# Page
 <!-- run: of a run -->
 <!-- end of run -->
@@ -41,18 +33,6 @@ old
 <!-- peers: of a run -->
 <!-- end of peers -->
 """
-
-
-def report(*figures: Figure | Absent) -> Report:
-    """Return a report that holds these."""
-    return Report(
-        machine=MACHINE,
-        quick=False,
-        took_s=60.0,
-        at=datetime(2026, 11, 22, tzinfo=timezone.utc),
-        figures=tuple(each for each in figures if isinstance(each, Figure)),
-        absent=tuple(each for each in figures if isinstance(each, Absent)),
-    )
 
 
 def ms(name: str, value: float, floor: float = 10.0) -> Figure:
@@ -85,7 +65,7 @@ def test_a_quantile_is_one_of_the_values() -> None:
 
 def test_a_report_comes_back_from_its_json() -> None:
     """A page is filled from the file of an earlier run."""
-    made = report(ms("a", 20.0), Absent(name="peers.rq", why="not installed"))
+    made = make_report(ms("a", 20.0), Absent(name="peers.rq", why="not installed"))
 
     assert made == read(made.to_json())
     with pytest.raises(ValueError, match="no report of python -m benchmarks"):
@@ -101,7 +81,7 @@ def test_a_report_comes_back_from_its_json() -> None:
 )
 def test_a_row_says_whether_its_aim_holds(value: float, verdict: str, *, held: bool) -> None:
     """A time may be lower than its bound."""
-    line, fine = row(aims=(Aim(figure="a", bound=20.0),), others=starts()).line(report(ms("a", value)))
+    line, fine = row(aims=(Aim(figure="a", bound=20.0),), others=starts()).line(make_report(ms("a", value)))
 
     assert "| known, not of this run: Known 16 ms (C) |" in line
     assert verdict in line
@@ -112,7 +92,7 @@ def test_others_are_compared_by_what_the_same_run_measured_of_them() -> None:
     """Constants were compared with though the run had the peers' figures: one was behind what it was told ahead of."""
     peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.slow.start", 900.0), ms("peers.fast.start", 8.0))
 
-    line, fine = row(aims=(Aim(figure="a", bound=20.0),), others=starts()).line(report(ms("a", 10.0), *peers))
+    line, fine = row(aims=(Aim(figure="a", bound=20.0),), others=starts()).line(make_report(ms("a", 10.0), *peers))
 
     assert "| fast 8 ms<br>slow 900 ms<br>known, not of this run: Known 16 ms (C) |" in line
     assert "| held, 3.0 times behind the best (fast, 8 ms beside our 24 ms in this run) |" in line
@@ -124,18 +104,18 @@ def test_one_measured_peer_does_not_silence_what_is_known_of_others() -> None:
     peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.slow.start", 900.0))
     aims = (Aim(figure="a", bound=30.0),)
 
-    line, fine = row(aims=aims, others=starts()).line(report(ms("a", 25.6), *peers))
+    line, fine = row(aims=aims, others=starts()).line(make_report(ms("a", 25.6), *peers))
 
     assert "| held, 1.6 times behind the best (Known, 16 ms: known, not of this run) |" in line
     assert not fine
-    assert "ahead of the best (Known, 16 ms" in row(aims=aims, others=starts()).line(report(ms("a", 12.0)))[0]
+    assert "ahead of the best (Known, 16 ms" in row(aims=aims, others=starts()).line(make_report(ms("a", 12.0)))[0]
 
 
 def test_a_known_best_stands_beside_the_less_good_of_our_own_figures() -> None:
     """Else one could be told ahead of the best, and be behind somebody whom the run has measured."""
     peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.near.start", 17.0))
 
-    line, fine = row(aims=(Aim(figure="a", bound=30.0),), others=starts()).line(report(ms("a", 10.0), *peers))
+    line, fine = row(aims=(Aim(figure="a", bound=30.0),), others=starts()).line(make_report(ms("a", 10.0), *peers))
 
     assert "1.5 times behind the best (Known, 16 ms: known, not of this run, beside our 24 ms in the table" in line
     assert not fine
@@ -146,7 +126,7 @@ def test_who_was_measured_is_not_known_as_well() -> None:
     others = starts()
     peers = (ms("peers.gpuqueue.start", 24.0), ms("peers.Known.start", 30.0))
 
-    assert others.beside(report(ms("a", 20.0), *peers)) == (
+    assert others.beside(make_report(ms("a", 20.0), *peers)) == (
         ", ahead of the best (Known, 30 ms beside our 24 ms in this run)",
         False,
     )
@@ -162,7 +142,7 @@ def test_who_was_measured_is_not_known_as_well() -> None:
 )
 def test_a_time_of_nothing_divides_nobody(ours: float, theirs: float, said: str) -> None:
     """It was a ZeroDivisionError, and no page."""
-    told, behind = starts().beside(report(ms("peers.gpuqueue.start", ours), ms("peers.one.start", theirs)))
+    told, behind = starts().beside(make_report(ms("peers.gpuqueue.start", ours), ms("peers.one.start", theirs)))
 
     assert told.startswith(said)
     assert behind == (", behind the best (" == said)
@@ -172,7 +152,7 @@ def test_a_rate_of_nothing_divides_nobody() -> None:
     """Ours of a run in which no job came through."""
     others = Others(ours="r", known=(Known(name="one", said="5", value=5.0),))
 
-    assert others.beside(report(Figure(name="r", value=0.0, unit="jobs/s"))) == (
+    assert others.beside(make_report(Figure(name="r", value=0.0, unit="jobs/s"))) == (
         ", behind the best (one, 5 jobs/s: known, not of this run)",
         True,
     )
@@ -187,8 +167,8 @@ def test_of_others_rates_the_highest_is_the_best() -> None:
         for name, value in (("r", 100.0), ("peers.one.jobs", 50.0), ("peers.three.jobs", 40.0))
     ]
 
-    assert others.told(report(*rates)) == "one 50 jobs/s<br>three 40 jobs/s<br>known, not of this run: two 700"
-    assert others.beside(report(*rates)) == (
+    assert others.told(make_report(*rates)) == "one 50 jobs/s<br>three 40 jobs/s<br>known, not of this run: two 700"
+    assert others.beside(make_report(*rates)) == (
         ", 7.0 times behind the best (two, 700 jobs/s: known, not of this run)",
         True,
     )
@@ -198,11 +178,11 @@ def test_what_is_only_told_has_no_part_in_the_verdict() -> None:
     """The figure within a process stands beside the whole process, named, and is held against nobody."""
     aims = (Aim(figure="a", bound=20.0, called="whole process"), Aim(figure="b", bound=None, called="within one"))
 
-    line, fine = row(aims=aims).line(report(ms("a", 15.0), ms("b", 90.0)))
+    line, fine = row(aims=aims).line(make_report(ms("a", 15.0), ms("b", 90.0)))
 
     assert "| 15 ms: whole process<br>90 ms: within one |" in line
     assert fine
-    assert "| held |" in row(aims=aims).line(report(ms("a", 15.0)))[0]
+    assert "| held |" in row(aims=aims).line(make_report(ms("a", 15.0)))[0]
 
 
 def test_what_was_one_pass_or_under_load_is_said_above_the_table(tmp_path: Path) -> None:
@@ -214,7 +194,7 @@ def test_what_was_one_pass_or_under_load_is_said_above_the_table(tmp_path: Path)
         Figure(name=f"queue.{name}", value=2.0, unit="ms", rounds=5, load=load) for name, load in (("a", 9.0), ("b", 1))
     ]
 
-    write(report(passes, *loaded), page)
+    write(make_report(passes, *loaded), page)
 
     text = page.read_text()
     assert "One pass and no rounds are: `claim.…` (in the JSON)." in text
@@ -233,7 +213,7 @@ def test_the_other_tables_have_what_was_measured(tmp_path: Path) -> None:
     figures += [ms("queue.1000.process", 40.0), ms("command.queue.process", 20.0), ms("command.down.help", 30.0)]
     figures += [ms("import.gpuqueue.cli.jobs", 15.0), Figure(name="worker.busy.cpu", value=1.5, unit="%")]
 
-    write(report(*figures), page)
+    write(make_report(*figures), page)
 
     text = page.read_text()
     assert "| 1 000 | 2 us, 2 us | -, - | -, - | 40 ms (4.00) | - |" in text
@@ -255,19 +235,19 @@ def test_a_rate_holds_above_its_bound_and_a_ratio_below() -> None:
 
 def test_a_miss_by_little_is_no_miss_by_nothing() -> None:
     """It said "missed, 1.0 times"."""
-    assert "| missed, 1.02 times |" in row(aims=(Aim(figure="a", bound=100.0),)).line(report(ms("a", 102.0)))[0]
+    assert "| missed, 1.02 times |" in row(aims=(Aim(figure="a", bound=100.0),)).line(make_report(ms("a", 102.0)))[0]
 
 
 def test_what_a_float_adds_is_no_miss() -> None:
     """Two ticks of the clock in four seconds were "missed, 1.00 times" where half a percent is the bound."""
-    assert "| held |" in row(aims=(Aim(figure="a", bound=0.5),)).line(report(ms("a", 0.5 + 1e-12)))[0]
+    assert "| held |" in row(aims=(Aim(figure="a", bound=0.5),)).line(make_report(ms("a", 0.5 + 1e-12)))[0]
 
 
 def test_a_bound_of_nothing_is_missed_by_anything() -> None:
     """Nothing may be lost: there is no factor by which it was."""
     lost = Figure(name="kills.lost", value=1.0, unit="jobs")
 
-    line, fine = row(aims=(Aim(figure="kills.lost", bound=0),)).line(report(lost))
+    line, fine = row(aims=(Aim(figure="kills.lost", bound=0),)).line(make_report(lost))
 
     assert line.endswith("| missed |")
     assert not fine
@@ -278,7 +258,7 @@ def test_what_was_not_measured_is_said(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(REGIONS)
 
-    write(report(ms("submit.array.10000.process", 5.0), Absent(name="peers.rq", why="not installed")), page)
+    write(make_report(ms("submit.array.10000.process", 5.0), Absent(name="peers.rq", why="not installed")), page)
 
     text = page.read_text()
     assert "| held, ahead of the best (slurm, 6 ms: known, not of this run) |" in text
@@ -295,7 +275,7 @@ def test_what_a_peer_cannot_do_stands_below_the_table(tmp_path: Path) -> None:
     cannot = Absent(name="peers.huey.submit", why="it has no command that submits")
     broke_off = Absent(name="peers.rq", why="it broke off: no answer")
 
-    write(report(ms("peers.huey.start", 2.0), cannot, ms("peers.rq.start", 3.0), broke_off), page)
+    write(make_report(ms("peers.huey.start", 2.0), cannot, ms("peers.rq.start", 3.0), broke_off), page)
 
     text = page.read_text()
     assert "| huey | - | - | 2 ms (0.20) | - | - | - |" in text
@@ -311,7 +291,7 @@ def test_a_row_that_misses_must_say_why(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(page_write, "rows", lambda _report: (row(aims=(Aim(figure="a", bound=20.0),)),))
 
     with pytest.raises(PageError, match="a thing misses its aim"):
-        write(report(ms("a", 40.0)), page)
+        write(make_report(ms("a", 40.0)), page)
 
     assert REGIONS == page.read_text()
 
@@ -320,7 +300,7 @@ def test_a_row_that_misses_must_say_why(tmp_path: Path, monkeypatch: pytest.Monk
 def test_why_a_claim_misses_is_true_with_either_allocator(*, also: bool, said: str) -> None:
     """It is measured with a better allocator, and beside it without, where the machine has one."""
     names = ["claim.1000.typical.p50", *(["claim-libc.1000.typical.p50"] if also else [])]
-    made = report(*(Figure(name=name, value=500.0, unit="us") for name in names))
+    made = make_report(*(Figure(name=name, value=500.0, unit="us") for name in names))
 
     claim = next(each for each in rows(made) if each.what.startswith("claim, in the server"))
 
@@ -339,7 +319,7 @@ def test_where_the_grant_was_stamped_is_told_as_it_was(floor: str, said: str) ->
     """Ours was stamped before the disk's wait and the answer, the floor's after both; the row was one and the same."""
     granted = Figure(name="latency.idle.granted.p50", value=6.0, unit="ms", floor=Floor(name=floor, value=0.4))
 
-    assert any(each.what.startswith(said) for each in rows(report(granted)))
+    assert any(each.what.startswith(said) for each in rows(make_report(granted)))
 
 
 @pytest.mark.parametrize(
@@ -356,7 +336,7 @@ def test_how_memory_was_counted_is_told_as_it_was(floor: str, row_says: str, pag
     page.write_text(REGIONS)
     memory = Figure(name="worker.idle.memory", value=60.0, unit="MiB", floor=Floor(name=floor, value=40.0))
 
-    write(report(memory), page)
+    write(make_report(memory), page)
 
     assert row_says in page.read_text()
     assert page_says in page.read_text()
@@ -365,7 +345,7 @@ def test_how_memory_was_counted_is_told_as_it_was(floor: str, row_says: str, pag
 def test_every_row_that_can_be_behind_has_a_sentence() -> None:
     """All but the one where a miss is no matter of speed: nothing may be lost, and no sentence excuses it."""
     assert ["workers killed (SIGKILL): lost, doubled, orphaned"] == [
-        each.what for each in rows(report()) if not each.why_not
+        each.what for each in rows(make_report()) if not each.why_not
     ]
 
 
@@ -374,11 +354,11 @@ def test_the_page_has_its_regions(tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
     page.write_text((ROOT / "docs" / "performance.md").read_text())
 
-    write(report(), page)
+    write(make_report(), page)
     once = page.read_text()
-    write(report(), page)
+    write(make_report(), page)
 
     assert once == page.read_text()
     page.write_text("# no region\n")
     with pytest.raises(PageError, match="has no region"):
-        write(report(), page)
+        write(make_report(), page)

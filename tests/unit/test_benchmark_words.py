@@ -5,41 +5,19 @@ from __future__ import annotations
 import json
 from copy import deepcopy
 from dataclasses import fields
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmark_report import PAGE, make_report
 
 from benchmarks import __main__ as whole
 from benchmarks.catalogue import BENCHMARKS
-from benchmarks.measure.figure import Absent, Figure, Floor, Report
+from benchmarks.measure.figure import Absent, Figure, Floor
 from benchmarks.measure.report_json import read
 from benchmarks.page.rows import rows
 from benchmarks.page.runs import merged, origin
-from benchmarks.page.write import REGIONS, lacking
-
-PAGE = "".join(f"<!-- {name}: x -->\n<!-- end of {name} -->\n" for name in REGIONS)
-MACHINE = {
-    "cores": 2,
-    "memory_bytes": 2**33,
-    "kernel": "6.1",
-    "python": "3.11",
-    "store": "valkey 9",
-    "load_before": [0.1],
-}
-
-
-def report(*figures: Figure | Absent, day: int = 22) -> Report:
-    """Return a report that holds these."""
-    return Report(
-        machine=MACHINE,
-        quick=False,
-        took_s=600.0,
-        at=datetime(2026, 11, day, tzinfo=timezone.utc),
-        figures=tuple(each for each in figures if isinstance(each, Figure)),
-        absent=tuple(each for each in figures if isinstance(each, Absent)),
-    )
+from benchmarks.page.write import lacking
 
 
 def figure(name: str = "cycles", load: float = 0.5) -> Figure:
@@ -64,7 +42,7 @@ def test_a_page_is_not_written_from_some_of_the_parts(tmp_path: Path, capsys: py
 
     assert "some of the rows would be empty; measure all, or give the other parts as well: --from" in said
     kept = tmp_path / "run.json"
-    kept.write_text(report(figure()).to_json())
+    kept.write_text(make_report(figure()).to_json())
     assert 1 == whole.main(["--from", str(kept), "--write", str(page)])
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"benchmarks: {page} is not written: nothing was measured for '`gpuqueue submit`")
@@ -75,10 +53,10 @@ def test_what_a_machine_cannot_measure_lacks_nothing() -> None:
     """Without torch a whole run is a whole run; one whose part broke off is not."""
     warm = "`--warm`: submit → the line after `import torch`"
 
-    assert warm in lacking(report())
-    assert warm not in lacking(report(Absent(name="warm", why="no torch here")))
-    assert warm in lacking(report(Absent(name="warm", why="it broke off: OSError()")))
-    assert "others, side by side" not in lacking(report(Absent(name="peers.rq", why="not installed")))
+    assert warm in lacking(make_report())
+    assert warm not in lacking(make_report(Absent(name="warm", why="no torch here")))
+    assert warm in lacking(make_report(Absent(name="warm", why="it broke off: OSError()")))
+    assert "others, side by side" not in lacking(make_report(Absent(name="peers.rq", why="not installed")))
 
 
 def test_what_is_only_told_may_be_missing() -> None:
@@ -86,12 +64,12 @@ def test_what_is_only_told_may_be_missing() -> None:
     submits = "submits a second, one after the other: `Client.submit`, what a Python program calls"
     bound = [figure(f"submit.{each}") for each in ("client", "queue", "pipelined")]
 
-    assert submits in lacking(report(*bound[:2]))
-    assert submits not in lacking(report(*bound))
-    (row,) = (each for each in rows(report()) if each.what == submits)
+    assert submits in lacking(make_report(*bound[:2]))
+    assert submits not in lacking(make_report(*bound))
+    (row,) = (each for each in rows(make_report()) if each.what == submits)
     told = "3 ms: `Client.submit` in a git repository, where it takes its revision along"
-    assert told not in row.line(report(*bound))[0]
-    assert told in row.line(report(*bound, figure("submit.client.repository")))[0]
+    assert told not in row.line(make_report(*bound))[0]
+    assert told in row.line(make_report(*bound, figure("submit.client.repository")))[0]
 
 
 def test_where_nothing_can_be_written_is_told_before_an_hour_is_gone(
@@ -137,7 +115,7 @@ def test_a_damaged_file_is_told_by_its_name(
     where: tuple[str | int, ...], value: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was a traceback, or a page with a NaN in it that held every aim."""
-    plain: Any = json.loads(report(figure()).to_json())
+    plain: Any = json.loads(make_report(figure()).to_json())
     damaged = deepcopy(plain)
     inner = damaged
     for each in where[:-1]:
@@ -173,12 +151,12 @@ def test_every_field_of_a_figure_comes_back() -> None:
     counts = {each.name: 7 for each in fields(Figure) if "int" in str(each.type)}
     made = Figure(name="a", value=3.0, unit="ms", floor=Floor(name="f", value=2.0), load=1.5, **counts)
 
-    assert (made,) == read(report(made).to_json()).figures
+    assert (made,) == read(make_report(made).to_json()).figures
 
 
 def test_a_page_of_several_runs_says_so() -> None:
     """It said "one run", of the date, the duration and the load of the first file."""
-    first, second = report(figure(load=1.0)), report(figure(), figure("warm.first", load=4.0), day=23)
+    first, second = make_report(figure(load=1.0)), make_report(figure(), figure("warm.first", load=4.0), day=23)
 
     one = read(merged([first, second]).to_json())
 
@@ -186,4 +164,4 @@ def test_a_page_of_several_runs_says_so() -> None:
     assert "Figures of 2 runs on 2 cores, 8 GiB" in origin(one)
     assert "- 10 minutes on 22 November 2026: the load average was 0.1 before it and 1.0 to 1.0 while" in origin(one)
     assert "- 10 minutes on 23 November 2026: the load average was 0.1 before it and 4.0 to 4.0 while" in origin(one)
-    assert "One run of 10 minutes on 22 November 2026" in origin(merged([first, report(figure(), day=23)]))
+    assert "One run of 10 minutes on 22 November 2026" in origin(merged([first, make_report(figure(), day=23)]))
