@@ -155,30 +155,20 @@ def test_a_module_beside_the_script_comes_before_what_is_loaded(make: Callable[.
     )
 
 
-@pytest.mark.parametrize("kind", ["installed", "loose"])
-def test_what_was_changed_since_is_imported_anew(make: Callable[..., WarmRuns], tmp_path: Path, kind: str) -> None:
-    """An upgrade of a package, or a change in a module that somebody works on."""
-    library = tmp_path / ("site-packages" if kind == "installed" else "lib")
-    library.mkdir()
-    (library / "model.py").write_text("version = 1\n")
-    runs = make("model")
-    spec = runs.spec("import model\nprint(model.version)\n")
-    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(library)})
-    runs.spare_for(spec)
-
-    (library / "model.py").unlink()
-    (library / "model.py").write_text("version = 22\n")
-    warm = runs.warm(spec)
-
-    changed = library if kind == "installed" else library / "model.py"
-    assert ("22\n", f"cold: {changed} has changed since") == (warm.log, warm.start)
-
-
-def test_a_file_of_a_package_that_was_edited_where_it_is_installed_is_imported_anew(
-    make: Callable[..., WarmRuns], tmp_path: Path
+@pytest.mark.parametrize(
+    ("place", "in_place", "told"),
+    [
+        ("site-packages", False, ""),
+        ("site-packages", True, "model.py"),  # which changes no directory
+        ("lib", False, "model.py"),
+    ],
+    ids=["a package was upgraded", "a file of a package was edited where it lies", "a module that somebody works on"],
+)
+def test_what_was_changed_since_is_imported_anew(
+    make: Callable[..., WarmRuns], tmp_path: Path, place: str, told: str, *, in_place: bool
 ) -> None:
-    """Written in place, it changes no directory."""
-    library = tmp_path / "site-packages"
+    """A cold job has what is there now; so this one starts cold, and says what has changed."""
+    library = tmp_path / place
     library.mkdir()
     (library / "model.py").write_text("version = 1\n")
     runs = make("model")
@@ -186,10 +176,12 @@ def test_a_file_of_a_package_that_was_edited_where_it_is_installed_is_imported_a
     spec = replace(spec, env={**spec.env, "PYTHONPATH": str(library)})
     runs.spare_for(spec)
 
+    if not in_place:
+        (library / "model.py").unlink()
     (library / "model.py").write_text("version = 22\n")
     warm = runs.warm(spec)
 
-    assert ("22\n", f"cold: {library / 'model.py'} has changed since") == (warm.log, warm.start)
+    assert ("22\n", f"cold: {library / told} has changed since") == (warm.log, warm.start)
 
 
 def test_packages_of_a_user_that_come_later_are_found(make: Callable[..., WarmRuns]) -> None:
