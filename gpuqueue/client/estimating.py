@@ -71,12 +71,9 @@ class Estimating(Asking):
         directory = working_directory(checks.path_or_none("cwd", cwd))
         words = checks.words("args", args)
         interpreter = _interpreter(script, words, directory, checks.path_or_none("python", python))
-        if not 1 <= checks.count("steps", steps) <= MOST_STEPS:
-            raise BadRequest(f"steps must be from 1 to {MOST_STEPS}, not {steps}")
+        most_steps = _steps(steps)
         sizes = _sizes(batch_sizes)
-        limit_s, ram_bytes = checks.duration_or_none("timeout", timeout), checks.size_or_none("ram", ram)
-        if limit_s is None or limit_s <= 0:
-            raise BadRequest("the timeout must be above 0")
+        limit_s, ram_bytes = _limit_s(timeout), checks.size_or_none("ram", ram)
         found = Estimate(script=script, args=words)
         if history:
             asked = Script(path=str(directory / script), args=words, account=self.account)
@@ -93,7 +90,7 @@ class Estimating(Asking):
                     args=(*words, *more),
                     cwd=str(directory),
                     env=travelling(os.environ),
-                    steps=steps,
+                    steps=most_steps,
                     timeout_s=limit_s,
                     ram_bytes=dry.usual_ram_bytes() if ram_bytes is None else ram_bytes,
                 )
@@ -141,6 +138,19 @@ def _interpreter(script: str, args: Sequence[str], directory: Path, python: str 
     if interpreter is None:
         raise BadRequest(f"{script} is no .py file: only a Python script can be estimated")
     return interpreter
+
+
+def _steps(value: int) -> int:
+    if not 1 <= checks.count("steps", value) <= MOST_STEPS:
+        raise BadRequest(f"steps must be from 1 to {MOST_STEPS}, not {value}")
+    return value
+
+
+def _limit_s(value: str | float) -> float:
+    limit_s = checks.duration_or_none("timeout", value)
+    if limit_s is None or limit_s <= 0:
+        raise BadRequest("the timeout must be above 0")
+    return limit_s
 
 
 def _sizes(value: Sequence[int]) -> tuple[int, ...]:
