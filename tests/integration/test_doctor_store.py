@@ -20,6 +20,7 @@ from gpuqueue.doctor import queue as queue_room
 from gpuqueue.doctor import store as store_room
 from gpuqueue.doctor.queue import Facts
 from gpuqueue.doctor.store import StoreFacts, store_facts
+from gpuqueue.errors import StoreNotReady
 from gpuqueue.event import Cursor
 from gpuqueue.finding import Finding, Grade, examined
 from gpuqueue.look import Look, Unseen
@@ -174,7 +175,7 @@ def test_a_store_that_hides_its_configuration_is_no_alarm(start_store: StartStor
 
     assert (Grade.NOTE, "its access rules hide appendfsync") == (found["persistence"].grade, found["persistence"].seen)
     assert Grade.PROBLEM is found["eviction"].grade
-    with pytest.raises(Exception, match="may evict keys"):
+    with pytest.raises(StoreNotReady, match="may evict keys"):
         check_safety(url)
     admin.close()
 

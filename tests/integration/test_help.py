@@ -76,10 +76,10 @@ def test_every_help_has_examples_that_can_be_typed(name: str, command: click.Com
     """At least one line to copy, with this very command in it, and options that exist."""
     text = command.get_help(click.Context(command, info_name=f"gpuqueue {name}"))
 
-    _, found, below = text.partition("Examples:\n")
+    _, _, below = text.partition("Examples:\n")
     examples = [line.strip() for line in below.partition("\n\n")[0].splitlines()]
 
-    assert found, text
+    assert examples, text
     assert all(f"gpuqueue {name}" in line for line in examples), examples
     options = {option for each in command.params for option in each.opts}
     typed = {word for line in examples for word in line.partition(" -- ")[0].partition("|")[0].split()}

@@ -223,7 +223,7 @@ def test_the_link_of_a_run_may_be_called_anything(tmp_path: Path) -> None:
         if name != ".":
             (tmp_path / "live" / name).symlink_to("/nonexistent")
 
-    assert all(directory.held() is None for directory in unsettled(tmp_path))
+    assert [None] * 5 == [directory.held() for directory in unsettled(tmp_path)]
 
 
 class Log:

@@ -92,7 +92,7 @@ def test_a_long_path_gets_a_short_socket() -> None:
     deep = Path("/" + "x" * 200)
 
     assert 100 > len(str(embedded_socket(deep)))
-    assert embedded_socket(deep) == embedded_socket(deep)
+    assert embedded_socket(deep) == embedded_socket(deep) != embedded_socket(deep / "another")
 
 
 def test_the_shim_lets_go_before_the_lease_does() -> None:
