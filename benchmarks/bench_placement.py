@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections import Counter
 
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Machine, private_machine
-from benchmarks.measure.rounds import quantile
+from benchmarks.measure.rounds import quantile, until
 from benchmarks.measure.table import tell
 from gpuqueue.client import Client
 from gpuqueue.job import JobState
@@ -38,7 +37,7 @@ def figures(*, quick: bool = False, jobs: int | None = None) -> Measured:
 
 def _measure(devices: int, jobs: int) -> Measured:
     with private_machine(f"sim:{devices}x8G") as machine:
-        waits_ms, best = _waits_ms(machine, devices, jobs)
+        waits_ms, best = _waits_ms(machine, jobs)
     for label, value in (("p50", statistics.median), ("p90", lambda waits: quantile(waits, 0.9))):
         low = Floor(name=f"whoever looks first ({label})", value=float(value(waits_ms["first"])))
         name, found = f"placement.{devices}.spread.{label}", float(value(waits_ms["spread"]))
@@ -47,10 +46,10 @@ def _measure(devices: int, jobs: int) -> Measured:
     yield Figure(name=f"placement.{devices}.spread.on-the-best", value=share, unit="%", of=jobs)
 
 
-def _waits_ms(machine: Machine, devices: int, jobs: int) -> tuple[dict[str, list[float]], Counter[str]]:
+def _waits_ms(machine: Machine, jobs: int) -> tuple[dict[str, list[float]], Counter[str]]:
     """Return the waits of each way, and how many jobs of each came to the best device."""
     client, store = machine.client, connect(machine.settings.redis_url)
-    best = _occupy(client, devices)
+    best = _occupy(client)
     waits_ms: dict[str, list[float]] = {way: [] for way in WAYS}
     placed: Counter[str] = Counter()
     for turn in range(2 * jobs):
@@ -66,12 +65,15 @@ def _waits_ms(machine: Machine, devices: int, jobs: int) -> tuple[dict[str, list
     return waits_ms, placed
 
 
-def _occupy(client: Client, devices: int) -> str:
+def _occupy(client: Client) -> str:
     """Put a run on each device but the last; return that one."""
     found = client.devices()
     busy = [client.submit(["sleep", "600"], mem="2G", device=each.device.uuid) for each in found[:-1]]
-    while devices > 1 and any(client.get(job.id).state is not JobState.RUNNING for job in busy):
-        time.sleep(0.1)
+    until(
+        lambda: all(client.get(job.id).state is JobState.RUNNING for job in busy),
+        "a run on each device but the last",
+        every_s=0.1,
+    )
     return found[-1].device.uuid
 
 
