@@ -26,12 +26,13 @@ def kill(_step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def fail(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Fail the first time, as on a disk that is full for a moment."""
+    """Fail the first time, as on a disk that is full for a moment, and say so: not every caller does."""
     failed = []
 
     def fate(*args: Any, **kwargs: Any) -> Any:
         if not failed:
             failed.append(True)
+            sys.stderr.write("the moment of trouble\n")
             raise OSError(28, "No space left on device")
         return step(*args, **kwargs)
 
