@@ -88,7 +88,8 @@ def test_a_moment_of_trouble_at_any_step_ends_no_job(site: Site, tmp_path: Path,
     """A run whose handling failed once was forgotten, and ran a second time although its exit code lay on the disk."""
     site.start_recorder()
     effects = tmp_path / "effects"
-    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; sleep 0.6; exit 3"), mem_bytes=MIB))
+    beat = "until [ -e $GPUQUEUE_RUN_DIR/meters ]; do sleep 0.05; done"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", f"echo run >> {effects}; {beat}; exit 3"), mem_bytes=MIB))
 
     site.spawn_command([sys.executable, str(DIE_AT), "fail", step, "run", "--device", "0", "--plain"])
 

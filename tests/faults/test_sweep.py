@@ -22,7 +22,7 @@ def test_a_process_in_the_middle_of_exec_is_not_missed(tmp_path: Path) -> None:
         with subprocess.Popen(["/bin/sh", str(script)], env={TOKEN: token}) as process:
             tree.sweep(TOKEN, token)
             try:
-                process.wait(1)
+                process.wait(5)
             except subprocess.TimeoutExpired:
                 missed.append(number)
                 process.kill()

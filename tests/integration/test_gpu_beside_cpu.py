@@ -15,12 +15,16 @@ from gpuqueue.device import DeviceKind, PeakSource
 from gpuqueue.job import JobState
 from gpuqueue.units import GIB, MIB
 
-#: Says which cards it sees, holds 100 MiB of the host's memory, and lives long enough to be measured.
-JOB = """
-import os, sys, time
+TESTS = Path(__file__).parent.parent
+
+#: Says which cards it sees, and holds 100 MiB of the host's memory until it was looked at.
+JOB = f"""
+import os, sys
+sys.path.insert(0, {str(TESTS)!r})
+from metered import until_seen
 held = bytearray(100 * 2**20)
 print(repr(os.environ["CUDA_VISIBLE_DEVICES"]))
-time.sleep(0.7)
+until_seen(samples=1)
 """
 
 

@@ -21,12 +21,13 @@ TESTS = Path(__file__).parent.parent
 #: A torch that held 4 GiB, more than the driver was seen to give, and that fails for want of more. Its error is
 #: printed nowhere: only the report can tell.
 JOB = """
-import os, sys, time, types
+import os, sys, types
 print(os.environ.get("GPUQUEUE_TORCH_FRACTION"), os.environ.get("PYTORCH_ALLOC_CONF"))
 sys.path.insert(0, {tests!r})
 from fake_driver.fake_driver import FakeGpus
+from metered import until_seen
 FakeGpus.here().hold_here(3 * 2**30)
-time.sleep(0.5)
+until_seen(peak_bytes=3 * 2**30)
 class OutOfMemoryError(RuntimeError): pass
 torch = sys.modules["torch"] = types.ModuleType("torch")
 torch.cuda = types.SimpleNamespace(

@@ -19,15 +19,16 @@ from gpuqueue.units import GIB
 
 TESTS = Path(__file__).parent.parent
 
-#: Holds memory on the card that it was given, as the driver sees it, until it is told to go.
+#: Holds memory on the card that it was given, each size until it was seen, the last until it is told to go.
 JOB = """
 import pathlib, sys, time
 sys.path.insert(0, {tests!r})
 from fake_driver.fake_driver import FakeGpus
+from metered import until_seen, until_seen_last
 gpus = FakeGpus.here()
 for gib in {steps}:
     gpus.hold_here(int(gib * 2**30))
-    time.sleep(0.3)
+    until_seen_last(int(gib * 2**30))
 while not pathlib.Path({gate!r}).exists():
     time.sleep(0.02)
 """
@@ -150,7 +151,7 @@ def test_the_drivers_own_maximum_is_taken_where_it_keeps_one(gpu_site: Site, fak
     gate = tmp_path / "gate"
     gate.touch()
     script = gate.with_suffix(".py")
-    spike = "gpus.hold_here(9 * 2**30); gpus.hold_here(2 * 2**30); time.sleep(0.5)"
+    spike = "gpus.hold_here(9 * 2**30); gpus.hold_here(2 * 2**30)"
     script.write_text(JOB.format(tests=str(TESTS), steps=(2.0,), gate=str(gate)) + spike + "\n")
 
     job = int(gpu_site.cli("submit", "--mem", "10G", "--", sys.executable, str(script)).stdout)
@@ -170,7 +171,7 @@ def test_a_driver_that_tells_nothing_of_its_processes_leaves_the_devices_own_fig
     gate = tmp_path / "gate"
     gate.touch()
     script = gate.with_suffix(".py")
-    silent = "gpus.hold(0, __import__('os').getpid(), 3 * 2**30, not_available=True); time.sleep(0.5)"
+    silent = "gpus.hold(0, __import__('os').getpid(), 3 * 2**30, not_available=True); until_seen(delta_bytes=3 * 2**30)"
     script.write_text(JOB.format(tests=str(TESTS), steps=(), gate=str(gate)) + silent + "\n")
 
     job = int(gpu_site.cli("submit", "--mem", "6G", "--", sys.executable, str(script)).stdout)

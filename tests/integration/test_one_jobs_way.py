@@ -17,12 +17,16 @@ from gpuqueue.errors import JobNotFound, Refused
 from gpuqueue.job import JobState
 from gpuqueue.units import MIB
 
-#: Takes 200 MiB, says where it is, and ends with 0.
+TESTS = Path(__file__).parent.parent
+#: What a job begins with that waits until it was seen.
+METERED = f"import os, sys; sys.path.insert(0, {str(TESTS)!r}); from metered import until_seen"
+#: Takes 200 MiB, says where it is, and ends with 0 once that was seen, after half a second or later.
 SCRIPT = """
-import os, sys, time
+import time
 taken = bytearray(200 * 2**20)
 print("on", os.environ["CUDA_VISIBLE_DEVICES"], "as job", os.environ["GPUQUEUE_JOB_ID"])
 print("args", sys.argv[1:], file=sys.stderr)
+until_seen(peak_bytes=200 * 2**20, samples=2)
 time.sleep(0.5)
 """
 
@@ -39,7 +43,7 @@ def test_one_job_walks_down_the_whole_corridor(either_book: Site) -> None:
     """Submit → queue → claim → run → finish → record → query: each room is real, and each tells the same story."""
     site = either_book
     script = site.settings.state_dir / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(METERED + SCRIPT)
     site.start_recorder()
     site.start_worker()
 
@@ -159,8 +163,9 @@ def test_a_job_on_two_devices_sees_both_as_0_and_1(store_url: str, tmp_path: Pat
         site.start_recorder()
         workers = [site.start_worker("0"), site.start_worker("1")]
 
-        show = 'echo "$CUDA_VISIBLE_DEVICES"; sleep 0.5'
-        seen = site.cli("run", "--gpus", "2", "--mem", "700M", "--", "sh", "-c", show).stdout.strip().split(",")
+        show = f'{METERED}; print(os.environ["CUDA_VISIBLE_DEVICES"]); until_seen(peak_bytes=1)'
+        told = site.cli("run", "--gpus", "2", "--mem", "700M", "--", sys.executable, "-c", show).stdout
+        seen = told.strip().split(",")
 
         run = site.until_recorded(1).last_run
         assert run is not None

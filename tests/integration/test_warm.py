@@ -561,12 +561,13 @@ def _command(pid: int) -> bytes:
 
 def test_memory_of_a_warm_job_on_a_simulated_device_is_seen(site: Site, tmp_path: Path) -> None:
     """Such a device knows its processes by what /proc shows of their environment."""
-    site.environ.update(GPUQUEUE_WARM_MODULES="json")
+    site.environ.update(GPUQUEUE_WARM_MODULES="json", PYTHONPATH=str(Path(__file__).parents[1]))
     site.start_recorder()
     site.start_worker()
     script = tmp_path / "train.py"
     script.write_text(
-        "import time\nkeep = bytearray(200 * 2**20)\nkeep[::4096] = bytes(len(keep[::4096]))\ntime.sleep(1.5)\n"
+        "from metered import until_seen\nkeep = bytearray(200 * 2**20)\nkeep[::4096] = bytes(len(keep[::4096]))\n"
+        "until_seen(peak_bytes=len(keep))\n"
     )
 
     def warm() -> Any:

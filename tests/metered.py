@@ -1,0 +1,34 @@
+"""For jobs of tests: they hold something until their worker has seen it. Standard library only."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bounded import until
+
+
+def until_seen(**least: int) -> None:
+    """Wait until the worker has noted at least so much of this run on each of its devices: ``peak_bytes=2**30``.
+
+    The names are those of the file ``meters`` in the run's directory, which the worker writes with each beat.
+    """
+    _until(lambda meter: all((meter[name] or 0) >= value for name, value in least.items()), f"{least}")
+
+
+def until_seen_last(held_bytes: int) -> None:
+    """Wait until this is what the worker's latest look has found."""
+    _until(lambda meter: [held_bytes] == meter["trace"]["steps"][-1:], f"{held_bytes} bytes")
+
+
+def _until(is_so: Callable[[Any], bool], what: str) -> None:
+    meters, devices = Path(os.environ["GPUQUEUE_RUN_DIR"], "meters"), os.environ["GPUQUEUE_DEVICES"].split(",")
+
+    def noted() -> bool:
+        found = json.loads(meters.read_text())["devices"] if meters.exists() else {}
+        return all(uuid in found and is_so(found[uuid]) for uuid in devices)
+
+    until(noted, timeout_s=60.0, what=f"a look that finds {what}")
