@@ -15,11 +15,13 @@ waiting job takes of the store's memory, and the whole process of ``gpuqueue que
 from __future__ import annotations
 
 import argparse
+import hashlib
 import random
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import redis
@@ -29,21 +31,23 @@ from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.home import clean_environ
 from benchmarks.measure.options import how_many
 from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
-from benchmarks.measure.rounds import timed
+from benchmarks.measure.rounds import quantile, timed
 from benchmarks.measure.table import tell
 from gpuqueue.codec import encode_spec
 from gpuqueue.device import Device, DeviceKind
 from gpuqueue.job import Account, JobSpec, Level
 from gpuqueue.queue import keys
-from gpuqueue.queue.lease import Offer
+from gpuqueue.queue.lease import Claim, Offer
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.queue.scripts import Scripts
+from gpuqueue.queue.scripts import Scripts, whole
 
 GIB = 2**30
 USERS, CLASSES = 50, 30
 LIMITS_S = (None, 600.0, 3600.0, 86400.0)
-#: More than any card has, so that memory is never what ends a measurement.
+#: More than any job asks for, so that memory is never what ends a measurement.
 CARD_BYTES = 64 * GIB
+#: What the job asks for that the card is kept for: more than is ever free.
+KEPT_BYTES = 60 * GIB
 PIPE = 1000
 #: Claims that took less are told as this. The log would also take each command of a script if it could: that made the
 #: scripts look slower by a quarter.
@@ -54,21 +58,26 @@ READS = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """How full the device is, and what stands in the way."""
+    """How full the device is, and what stands in the way.
+
+    *finds* is whether a claim then has a job, *kept_s* how long it is until the job may start that the device is kept
+    for: who ends before that may go.
+    """
 
     name: str
     what: str
     free_bytes: int
-    reserved: bool = False
+    finds: bool = True
+    kept_s: float | None = None
 
 
 CASES = (
     Case(name="best", what="everything fits", free_bytes=40 * GIB),
     Case(name="typical", what="a quarter fits", free_bytes=8 * GIB),
     Case(name="smallest", what="the smallest class fits", free_bytes=GIB),
-    Case(name="nothing", what="nothing fits (an idle look)", free_bytes=GIB // 2),
-    Case(name="kept", what="kept for another, most may go before", free_bytes=40 * GIB, reserved=True),
-    Case(name="worst", what="kept for another, nobody may go before", free_bytes=8 * GIB, reserved=True),
+    Case(name="nothing", what="nothing fits (an idle look)", free_bytes=GIB // 2, finds=False),
+    Case(name="kept", what="kept for another, most may go before", free_bytes=40 * GIB, kept_s=2 * 86400),
+    Case(name="worst", what="kept for another, nobody may go before", free_bytes=8 * GIB, kept_s=60, finds=False),
 )
 
 
@@ -80,11 +89,9 @@ def figures(*, quick: bool = False, sizes: Sequence[int] = (), claims: int | Non
     """Fill a store step by step, and yield every case at each size."""
     sizes, claims = sizes or (QUICK_SIZES if quick else SIZES), claims or (QUICK_CLAIMS if quick else CLAIMS)
     with private_store(durable=False) as store:
-        _make_ready(store, claims)
-        pending = 0
+        line = Line(store, claims)
         for size in sorted(sizes):
-            yield from _at(size, store, size - pending, claims)
-            pending = size
+            yield from _at(size, line, claims)
         preloaded = store.preloaded()
     if preloaded is not None:
         yield from _without_it(max(sizes), claims)
@@ -93,33 +100,28 @@ def figures(*, quick: bool = False, sizes: Sequence[int] = (), claims: int | Non
 def _without_it(size: int, claims: int) -> Iterator[Figure]:
     """Measure the largest queue once more on the C library's allocator: not every machine has a better one."""
     with private_store(durable=False, preload=False) as store:
-        _make_ready(store, claims)
-        _fill(Scripts(store.client), size)
+        line = Line(store, claims)
+        line.fill(size)
         for case in CASES:
-            yield from _claims(f"claim-libc.{size}", case, store, claims)
+            yield from _claims(f"claim-libc.{size}", case, line, claims)
 
 
-def _make_ready(store: Store, claims: int) -> None:
-    _announce(store)  # before the first job: one that finds no GPU has another shape
-    store.client.config_set("slowlog-max-len", 10 * claims)
-    store.client.config_set("slowlog-log-slower-than", LOGGED_US)
-
-
-def _at(size: int, store: Store, more: int, claims: int) -> Iterator[Figure]:
-    scripts = Scripts(store.client)
-    took_s = timed(lambda: _fill(scripts, more))
+def _at(size: int, line: Line, claims: int) -> Iterator[Figure]:
+    more = size - line.length
+    took_s = timed(lambda: line.fill(size))
     yield Figure(name=f"fill.{size}", value=more / took_s, unit="submits/s", of=more)
-    used: dict[str, Any] = store.client.info("memory")
+    used: dict[str, Any] = line.store.client.info("memory")
     yield Figure(name=f"store.pending.{size}", value=used["used_memory"] / size, unit="bytes", of=size)
     for case in CASES:
-        yield from _claims(f"claim.{size}", case, store, claims)
-    yield from _looks(size, store)
+        yield from _claims(f"claim.{size}", case, line, claims)
+    yield from _looks(size, line.store)
 
 
-def _claims(name: str, case: Case, store: Store, claims: int) -> Iterator[Figure]:
-    _fill(Scripts(store.client), claims)  # what the last case took out: else a small queue is empty after the first
-    least = cost_of(store.client, reader(store.client), claims)
-    cost = cost_of(store.client, _claimer(store, case), claims)
+def _claims(name: str, case: Case, line: Line, claims: int) -> Iterator[Figure]:
+    client = line.store.client
+    least = cost_of(client, FLOOR, reader(client), claims)
+    with on_device(line.store, case) as offer:
+        cost = cost_of(client, whole("claim"), lambda: line.claim(offer, finds=case.finds), claims)
     for label, value, least_us in zip(Cost._fields, cost, least, strict=True):
         floor = Floor(name=f"a script of {READS} reads", value=float(least_us))
         yield Figure(name=f"{name}.{case.name}.{label}", value=float(value), unit="us", floor=floor, of=claims)
@@ -134,33 +136,91 @@ def _looks(size: int, store: Store) -> Iterator[Figure]:
     yield Figure(name=f"queue.{size}.page", value=page_s * 1e3, unit="ms", rounds=5)
 
 
-def _fill(scripts: Scripts, count: int) -> None:
-    """Submit so many jobs of all users, classes, limits and levels."""
-    chance = random.Random(count)  # noqa: S311 - the same jobs each time
-    specs = {}
-    for user in range(USERS):
-        for size in range(CLASSES):
-            for limit_s in LIMITS_S:
-                spec = JobSpec(
-                    argv=("python", "train.py"),
-                    cwd="/home",
-                    account=Account(name=f"user{user}", uid=1000 + user, host="laptop"),
-                    mem_bytes=(size + 1) * GIB,
-                    name="train",
-                    time_limit_s=limit_s,
-                )
-                specs[user, size, limit_s] = (str(spec.shape), spec.mem_bytes, encode_spec(spec))
+# ---- the queue -------------------------------------------------------------------------------------------------------
 
-    def words() -> Iterator[tuple[str | float, ...]]:
-        for _ in range(min(PIPE, count)):
-            user = chance.randrange(USERS)
-            shape, mem_bytes, text = specs[user, chance.randrange(CLASSES), chance.choice(LIMITS_S)]
-            yield f"user{user}", int(chance.choice(list(Level))), mem_bytes, shape, 1, text, new_nonce(), ""
 
-    for _ in range(-(-count // PIPE)):
-        for reply in scripts.run_each("submit", list(words())):
-            if isinstance(reply, Exception):
-                raise reply
+class Line:
+    """The jobs that wait: of all users, classes, limits and levels.
+
+    What is claimed comes in again at the end of its user's line: as many wait at the last claim as at the first.
+    """
+
+    def __init__(self, store: Store, claims: int) -> None:
+        self.store = store
+        self.length = 0
+        self._scripts = Scripts(store.client)
+        self._chance = random.Random(CLASSES)  # noqa: S311 - the same jobs each time
+        _announce(store)  # before the first job: one that finds no GPU has another shape
+        store.client.config_set("slowlog-max-len", 10 * claims)
+        store.client.config_set("slowlog-log-slower-than", LOGGED_US)
+
+    def fill(self, length: int) -> None:
+        """Submit until so many jobs wait."""
+        while self.length < length:
+            many = [self._any() for _ in range(min(PIPE, length - self.length))]
+            for reply in self._scripts.run_each("submit", many):
+                if isinstance(reply, Exception):
+                    raise reply
+            self.length += len(many)
+
+    def claim(self, offer: Offer, *, finds: bool) -> None:
+        """Claim once, and leave device and queue as they were.
+
+        Raises:
+            RuntimeError: there was a job where none should be found, or none.
+
+        """
+        claimed = self.store.queue.claim(offer, worker="w", lease_s=3600, nonce=new_nonce())
+        if finds != (claimed is not None):
+            raise RuntimeError(f"a claim that should {'' if finds else 'not '}have found a job: {claimed}")
+        if claimed is not None:
+            self._forget(claimed)
+            self._scripts.run("submit", *_words(claimed.spec))
+
+    def _any(self) -> tuple[str | float, ...]:
+        return _words_of(
+            user=self._chance.randrange(USERS),
+            mem_bytes=(self._chance.randrange(CLASSES) + 1) * GIB,
+            limit_s=self._chance.choice(LIMITS_S),
+            level=self._chance.choice(list(Level)),
+        )
+
+    def _forget(self, claimed: Claim) -> None:
+        """Remove what a claim leaves: what the end of its run and the recorder would."""
+        gone = self.store.client.pipeline(transaction=False)
+        gone.delete(keys.job(claimed.job_id), keys.spec(claimed.job_id), keys.device_leases("GPU-0"))
+        gone.zrem(keys.LIVE, claimed.job_id)
+        gone.zrem(keys.LEASES, claimed.job_id)
+        gone.hdel(f"{keys.PREFIX}run:{claimed.spec.account.name}", str(claimed.job_id))
+        gone.xtrim(keys.OUTBOX, maxlen=0)
+        gone.execute()
+
+
+@cache
+def _text_of(user: int, mem_bytes: int, limit_s: float | None, level: Level) -> tuple[JobSpec, str]:
+    spec = JobSpec(
+        argv=("python", "train.py"),
+        cwd="/home",
+        account=Account(name=f"user{user}", uid=1000 + user, host="laptop"),
+        mem_bytes=mem_bytes,
+        name="train",
+        time_limit_s=limit_s,
+        level=level,
+    )
+    return spec, encode_spec(spec)
+
+
+def _words_of(user: int, mem_bytes: int, limit_s: float | None, level: Level) -> tuple[str | float, ...]:
+    return _words(*_text_of(user, mem_bytes, limit_s, level))
+
+
+def _words(spec: JobSpec, text: str | None = None) -> tuple[str | float, ...]:
+    """Return what the script is told that submits such a job."""
+    text = encode_spec(spec) if text is None else text
+    return spec.account.name, int(spec.level), spec.mem_bytes, str(spec.shape), 1, text, new_nonce(), ""
+
+
+# ---- the device ------------------------------------------------------------------------------------------------------
 
 
 def _announce(store: Store, taken_bytes: int = 0) -> Offer:
@@ -171,26 +231,30 @@ def _announce(store: Store, taken_bytes: int = 0) -> Offer:
     return offer
 
 
-def _claimer(store: Store, case: Case) -> Callable[[], None]:
-    """Return what claims once on a device in this state, and leaves the device as it was."""
-    queue, client = store.queue, store.client
+@contextmanager
+def on_device(store: Store, case: Case) -> Iterator[Offer]:
+    """Yield the device in this state, kept for a job that it has too little for, if it is."""
     offer = _announce(store, taken_bytes=CARD_BYTES - case.free_bytes)
-    client.delete(keys.PREFIX + "rsv")
-    if case.reserved:
-        waits = str(client.zrange(keys.LIVE, -1, -1)[0])
-        start_ms = queue.now_ms() + (2 * 86400_000 if case.free_bytes > 8 * GIB else 1000)
-        client.hset(keys.PREFIX + "rsv", "GPU-0", f"{waits}:{CARD_BYTES}:{start_ms}:")
+    if case.kept_s is None:
+        yield offer
+        return
+    job_id = store.queue.submit(_text_of(0, KEPT_BYTES, None, Level.NORMAL)[0]).id
+    start_ms = store.queue.now_ms() + round(case.kept_s * 1000)
+    store.client.hset(keys.KEPT, "GPU-0", f"{job_id}:{KEPT_BYTES}:{start_ms}:")
+    yield offer
+    if store.client.hdel(keys.KEPT, "GPU-0") != 1:
+        raise RuntimeError(f"the device is no longer kept for job {job_id}")
+    store.queue.cancel(job_id)
 
-    def once() -> None:
-        queue.claim(offer, worker="w", lease_s=3600, nonce=new_nonce())
-        client.delete(keys.device_leases("GPU-0"))
 
-    return once
+# ---- what the server counts ------------------------------------------------------------------------------------------
+
+FLOOR = f"for i = 1, {READS} do redis.call('HGET', KEYS[1] .. 'meta', 'claims') end return {{}}"
 
 
 def reader(client: redis.Redis) -> Callable[[], None]:
     """Return what runs a script that only reads, with a claim's arguments."""
-    reads = client.script_load(f"for i = 1, {READS} do redis.call('HGET', KEYS[1] .. 'meta', 'claims') end return {{}}")
+    reads = client.script_load(FLOOR)
 
     def once() -> None:
         client.evalsha(reads, 1, keys.PREFIX, "bench", "GPU-0", "w", 3600000, 0, new_nonce(), 0)
@@ -206,16 +270,17 @@ class Cost(NamedTuple):
     most: int
 
 
-def cost_of(client: redis.Redis, once: Callable[[], None], count: int) -> Cost:
-    """Return what the scripts cost that *once* runs, by the server's own log of every command."""
+def cost_of(client: redis.Redis, script: str, once: Callable[[], None], count: int) -> Cost:
+    """Return what this *script* costs, which *once* runs one time, by the server's own log of every command."""
     once()
     client.slowlog_reset()
     for _ in range(count):
         once()
+    digest = hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
     log: list[dict[str, Any]] = client.slowlog_get(10 * count)
-    slow = sorted(entry["duration"] for entry in log if str(entry["command"]).lstrip("b'").startswith("EVALSHA"))
+    slow = [int(entry["duration"]) for entry in log if digest in str(entry["command"])]
     found = [LOGGED_US] * (count - len(slow)) + slow
-    return Cost(p50=found[len(found) // 2], p99=found[len(found) * 99 // 100], most=found[-1])
+    return Cost(p50=quantile(found, 0.5), p99=quantile(found, 0.99), most=max(found))
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 
 def timed(act: Callable[[], object]) -> float:
@@ -37,10 +39,9 @@ def medians(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: statistics.median(each) for name, each in found.items()}
 
 
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return the value below which the *share* of *values* lies: one of them, not a mean of two."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+def quantile(values: Sequence[N], share: float) -> N:
+    """Return the least value that the *share* of *values* does not exceed: of a hundred, one is above the 0.99."""
+    return sorted(values)[max(1, math.ceil(round(len(values) * share, 6))) - 1]
 
 
 def until(condition: Callable[[], T], what: str, *, timeout_s: float = 120.0, every_s: float = 0.001) -> T:

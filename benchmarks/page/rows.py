@@ -31,23 +31,18 @@ def rows(report: Report) -> tuple[Row, ...]:
 
 
 def _claim(report: Report) -> Row:
-    """Return the row of the largest queue that was measured, with the case of it that was worst."""
+    """Return the row of the largest queue that was measured, with the case of it that was slowest."""
     claims = [each for each in report.figures if each.name.startswith("claim.")]
     size = max((int(each.name.split(".")[1]) for each in claims), default=1_000_000)
-    worst = max(
-        (each for each in claims if each.name.startswith(f"claim.{size}.") and each.name.endswith(".p99")),
-        key=lambda each: each.value,
-        default=None,
-    )
-    typical, scan = f"{size}.typical.p50", worst.name.removeprefix("claim.") if worst else f"{size}.worst.p99"
+    ours, libc = f"claim.{size}", f"claim-libc.{size}"
     return Row(
-        what=f"claim, in the server, {_spaced(size)} waiting: typical p50, then the worst case's p99",
+        what=f"claim, in the server, {_spaced(size)} waiting: typical p50, then the highest p99 of all cases",
         aim="≤ 150 us, ≤ 1 ms",
         aims=(
-            Aim(figure=f"claim.{typical}", bound=150, called="typical p50"),
-            Aim(figure=f"claim.{scan}", bound=1000, called="worst p99"),
-            Aim(figure=f"claim-libc.{typical}", bound=None, called="typical p50, the C library's allocator"),
-            Aim(figure=f"claim-libc.{scan}", bound=None, called="worst p99, the C library's allocator"),
+            Aim(figure=f"{ours}.typical.p50", bound=150, called="typical p50"),
+            Aim(figure=_slowest(report, ours), bound=1000, called="highest p99"),
+            Aim(figure=f"{libc}.typical.p50", bound=None, called="typical p50, the C library's allocator"),
+            Aim(figure=_slowest(report, libc), bound=None, called="highest p99, the C library's allocator"),
         ),
         why_not="It takes the server as many instructions whether a thousand jobs wait or a million, 0.8 to 1.2 "
         "million by the users' shapes that could fit. Among many jobs, to make their values and to reach them all over "
@@ -62,6 +57,13 @@ def _claim(report: Report) -> Row:
         "fiftieth script. It would take a claim that reads less: what fits, kept between claims and mended by each "
         "submit and each end.",
     )
+
+
+def _slowest(report: Report, group: str) -> str:
+    """Return the name of the highest p99 of a *group* of claims."""
+    found = (each for each in report.figures if each.name.startswith(f"{group}.") and each.name.endswith(".p99"))
+    highest = max(found, key=lambda each: each.value, default=None)
+    return highest.name if highest else f"{group}.worst.p99"
 
 
 def _history(report: Report) -> Row:

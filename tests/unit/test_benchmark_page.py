@@ -63,6 +63,11 @@ def test_a_quantile_is_one_of_the_values() -> None:
     assert (2.0, 3.0, 3.0) == tuple(quantile([3.0, 1.0, 2.0], share) for share in (0.5, 0.9, 0.99))
 
 
+def test_of_a_hundred_values_one_is_above_the_p99() -> None:
+    """It once was the highest of all, and a ratio of two of these one of two accidents."""
+    assert (1, 50, 90, 99, 100) == tuple(quantile(range(1, 101), share) for share in (0.0, 0.5, 0.9, 0.99, 1.0))
+
+
 def test_a_report_comes_back_from_its_json() -> None:
     """A page is filled from the file of an earlier run."""
     made = make_report(ms("a", 20.0), Absent(name="peers.rq", why="not installed"))
@@ -216,7 +221,7 @@ def test_the_other_tables_have_what_was_measured(tmp_path: Path) -> None:
     write(make_report(*figures), page)
 
     text = page.read_text()
-    assert "| 1 000 | 2 us, 2 us | -, - | -, - | 40 ms (4.00) | - |" in text
+    assert "| 1 000 | 2 us, 2 us |" + " -, - |" * 5 + " 40 ms (4.00) | - |" in text
     assert "| 1 000, the C library's allocator | 2 us, 2 us |" in text
     assert "| `queue` | 20 ms (2.00) | 15 ms (1.50) |" in text
     assert "| `down --help` | 30 ms (3.00) |" in text
@@ -306,6 +311,18 @@ def test_why_a_claim_misses_is_true_with_either_allocator(*, also: bool, said: s
 
     assert said in claim.why_not
     assert also == ("500 us: typical p50, the C library's allocator" in claim.line(made)[0])
+
+
+def test_the_highest_p99_of_a_claim_is_that_of_each_allocator() -> None:
+    """Once that of the case was told for both which was slowest with the better one."""
+    told = {"claim.1000.smallest": 900.0, "claim.1000.worst": 800.0}
+    told |= {"claim-libc.1000.smallest": 1500.0, "claim-libc.1000.worst": 2000.0}
+    made = make_report(*(Figure(name=f"{name}.p99", value=value, unit="us") for name, value in told.items()))
+
+    line = next(each for each in rows(made) if each.what.startswith("claim, in the server")).line(made)[0]
+
+    assert "900 us: highest p99" in line
+    assert "2 000 us: highest p99, the C library's allocator" in line
 
 
 @pytest.mark.parametrize(

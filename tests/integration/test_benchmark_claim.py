@@ -1,0 +1,51 @@
+"""The benchmark of claims measures what its cases say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks import bench_claim
+from benchmarks.bench_claim import CASES, Case, Line, cost_of, on_device
+from benchmarks.measure.place import Store, private_store
+from gpuqueue.queue import keys
+from gpuqueue.queue.scripts import whole
+
+WAITING, CLAIMS = 300, 40
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    """Return a store of the benchmark's."""
+    with private_store(durable=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def line(store: Store) -> Line:
+    """Return a queue in it that is as long as it says, though jobs are sent by the thousand."""
+    made = Line(store, CLAIMS)
+    made.fill(WAITING)
+    assert WAITING == store.client.zcard(keys.LIVE)
+    return made
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_each_case_is_what_it_says_from_the_first_claim_to_the_last(store: Store, line: Line, case: Case) -> None:
+    """Once the device was kept for a job that fitted: the first claim took it, and nothing was kept for the others."""
+    with on_device(store, case) as offer:
+        waiting = store.client.zcard(keys.LIVE)
+        cost = cost_of(store.client, whole("claim"), lambda: line.claim(offer, finds=case.finds), CLAIMS)
+
+        assert (case.kept_s is not None) == bool(store.client.hexists(keys.KEPT, "GPU-0"))
+        assert waiting == store.client.zcard(keys.LIVE)
+    assert bench_claim.LOGGED_US < cost.most, "none of the claims is in the server's log"
+
+
+def test_a_case_that_is_not_what_it_says_ends_the_benchmark(store: Store, line: Line) -> None:
+    """Else the figures of an empty look stood for those of a claim."""
+    nothing = next(case for case in CASES if not case.finds)
+
+    with on_device(store, nothing) as offer, pytest.raises(RuntimeError, match="should have found a job: None"):
+        line.claim(offer, finds=True)
