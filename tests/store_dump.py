@@ -228,12 +228,12 @@ def _passed_too_early(noted: dict[str, str], heads: dict[str, int]) -> list[str]
     """Return what a claim would not look at though it may be small enough; *heads* are shapes with their places."""
     found = []
     for device, note in noted.items():
-        bound, _, begin = note.partition(":")
+        bound, _, kept, begin = note.split(":")
         first = int(begin.lstrip("(")) + begin.startswith("(")
         found += [
             f"{shape} at {place} is passed over on {device}: {note}"
             for shape, place in heads.items()
-            if place < first and int(shape.split(":")[0]) <= int(bound)
+            if place < first and not kept and int(shape.split(":")[0]) <= int(bound)
         ]
     return found
 

@@ -19,8 +19,9 @@ am:<id>                set     the members of an array that are jobs of their ow
 q:<lv>:<user>:<shape>  zset    job id -> its place: one user's waiting jobs of one shape; the place is the id, as they
                                arrived, or below 0 where the job was moved to the front (see ``lua/front.lua``)
 us:<lv>:<user>         zset    shape -> place of its first job: one user's shapes, in the order of their jobs
-ub:<lv>:<user>         hash    device -> ``bytes:from``, from where on a claim there looks at the user's shapes: each of
-                               those before is larger than so many bytes (see ``lua/claim.lua``)
+ub:<lv>:<user>         hash    device -> ``bytes:beside:kept:from``, from where on a claim there looks at the shapes:
+                               for those before there is no room while there are no more bytes than these, nor more
+                               beside the job that the device is kept for (see ``lua/claim.lua``)
 ul:<lv>                zset    user -> usage: the users who wait on this level, least served first
 sh:<lv>                zset    shape -> memory: the shapes that wait on this level
 su:<lv>:<shape>        set     users who wait with this shape

@@ -42,7 +42,7 @@ def test_what_is_too_large_is_looked_at_once(queue: JobQueue, store_url: str) ->
     jobs = passed_over(queue)
 
     assert jobs[8] == must_claim(queue, foreign_bytes=16 * GIB).job_id
-    assert {"GPU-0": f"{8 * GIB}:{jobs[8]}"} == note(store_url)
+    assert {"GPU-0": f"{8 * GIB}:0::{jobs[8]}"} == note(store_url)
     assert jobs[9] == must_claim(queue, foreign_bytes=15 * GIB).job_id
 
 
@@ -92,6 +92,27 @@ def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: s
         queue.cancel(job_id)
 
     assert not note(store_url)
+
+
+def test_what_may_not_go_before_the_job_that_a_device_is_kept_for_is_looked_at_once(
+    queue: JobQueue, store_url: str
+) -> None:
+    """Jobs without a limit gather there; once nothing is kept any more, they come first again."""
+    serve(queue)
+    kept = queue.submit(make_spec(mem_bytes=24 * GIB)).id
+    jobs = [queue.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(8)]
+    jobs += [queue.submit(make_spec(mem_bytes=GIB + step * MIB, time_limit_s=60)).id for step in range(16)]
+    client = connect(store_url)
+    start_ms = queue.now_ms() + 3600_000
+    client.hset(keys.KEPT, "GPU-0", f"{kept}:{24 * GIB}:{start_ms}:")
+
+    assert jobs[8] == must_claim(queue, foreign_bytes=2 * GIB).job_id
+    assert jobs[9] == must_claim(queue, foreign_bytes=GIB).job_id
+    assert {"GPU-0": f"{22 * GIB}:0:{kept}.{start_ms}:{jobs[8]}"} == note(store_url)
+
+    client.hdel(keys.KEPT, "GPU-0")
+    client.close()
+    assert jobs[0] == must_claim(queue, foreign_bytes=GIB).job_id
 
 
 def faults_of(store_url: str) -> list[str]:

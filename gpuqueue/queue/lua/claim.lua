@@ -134,8 +134,11 @@ if r_job and are_limited() and reserved_in_vain(r_job, kind) then
   unreserve(r_job)
   r_job = nil
 end
-local beside_bytes, beside_slots
-if r_job then beside_bytes, beside_slots = left_beside(device, capacity, all_slots, r_need, blockers) end
+local room_beside = 0 -- bytes
+if r_job then
+  local bytes, places = left_beside(device, capacity, all_slots, r_need, blockers)
+  if places >= 1 then room_beside = math.max(bytes, 0) end
+end
 
 -- Mostly nothing waits that is small enough: then all that judges jobs need not be made.
 local levels = levels_waited_at()
@@ -171,7 +174,7 @@ local function fits(shape, small)
   if not asks then return false end
   if small and asks.n == 1 and not r_job then return only_this end
   mem = mem or mem_of(shape)
-  if r_job and not (asks.n == 1 and ((mem <= beside_bytes and beside_slots >= 1 and not asks.want.alone)
+  if r_job and not (asks.n == 1 and ((mem <= room_beside and not asks.want.alone)
     or ends_before(asks.limit_s, r_start, now))) then return false end -- neither beside it nor gone before it starts
   if asks.n == 1 then return only_this end
   if gangs[shape] == nil then gangs[shape] = gang(mem, asks, nil) or false end
@@ -336,46 +339,56 @@ local function take_one_of(lv, user, heads, from, ranked, how)
   end
 end
 
-local function first_small(heads)
-  for i = 1, #heads, 2 do
-    if mem_of(heads[i]) <= available then return i end
-  end
-end
-
--- What is too large for a device stays, and gathers before what fits: so a claim writes down from where on it need look
--- next time, until an earlier job comes into the user's line (see enqueue in lib.lua). `before` are the first shapes.
--- -> the claim | nil, whether all of the user's shapes were looked at
-local NEXT, MOST = 12, 124
+-- What a device has no room for stays, and gathers before what fits: so a claim writes down from where on it need look
+-- next time, until an earlier job comes into the user's line (see enqueue in lib.lua), or more room. `before` are the
+-- first shapes. -> the claim | nil, whether all of the user's shapes were looked at
+local NEXT, MOST = 8, 124
 local function take_beyond(lv, user, before)
+  local function has_room(shape) -- which is kept for nobody before whom it may not go; all else that it asks is open
+    if not r_job then return mem_of(shape) <= available end
+    local mem, limit_s, n = parse_shape(shape)
+    return mem and mem <= available and n == 1 and (mem <= room_beside or ends_before(limit_s, r_start, now))
+  end
+  local function first_with_room(heads)
+    for i = 1, #heads, 2 do
+      if has_room(heads[i]) then return i end
+    end
+  end
+  if first_with_room(before) then return nil, false end
+
   local shapes, noted = key3('us', lv, user), key3('ub', lv, user)
-  local bytes, from = string.match(call('HGET', noted, device) or '', '^(%d+):(%(?%-?%d+)$')
-  local known, most = bytes and tonumber(bytes) >= available, NEXT
+  local kept = r_job and string.format('%s.%.0f', r_job, r_start) or '' -- for whom, and until when
+  local bytes, beside, kept_then, from =
+    string.match(call('HGET', noted, device) or '', '^(%d+):(%d+):([^:]*):(%(?%-?%d+)$')
+  local known = bytes and tonumber(bytes) >= available and tonumber(beside) >= room_beside and kept_then == kept
+  local most = NEXT
   if not known then from, most = '(' .. before[#before], MOST end
   local heads = call('ZRANGEBYSCORE', shapes, from, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
-  local i = first_small(heads)
+  local i = first_with_room(heads)
   if not i and most == NEXT and #heads == 2 * NEXT then
     most = MOST
     heads = call('ZRANGEBYSCORE', shapes, '(' .. heads[#heads], '+inf', 'WITHSCORES', 'LIMIT', 0, most)
-    i = first_small(heads)
+    i = first_with_room(heads)
     known = false
   end
   local all = #heads < 2 * most
   if heads[1] and not (known and i and i <= NEXT) then -- within the first half of what was asked for is near enough
-    call('HSET', noted, device, string.format('%.0f:%s', available, i and heads[i + 1] or '(' .. heads[#heads]))
+    local place = i and heads[i + 1] or '(' .. heads[#heads]
+    call('HSET', noted, device, string.format('%.0f:%.0f:%s:%s', available, room_beside, kept, place))
   end
   if not i then return nil, all end
   local taken, in_vain = take_one_of(lv, user, heads, i, false, might_run(before[1]) and 'backfill' or nil)
   return taken, in_vain or all
 end
 
--- The user's job that came first. It mostly is among the first few of their shapes, or those are all too large; `many`
--- shapes of all users are not, and where they are few, these are asked for (search).
+-- The user's job that came first. It mostly is among the first few of their shapes, or there is room for none of these;
+-- `many` shapes of all users are small enough, and where they are few, these are asked for (search).
 -- -> the claim | nil, whether all of the user's shapes were looked at
 local function take_in_order(lv, user, many)
   local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
   local taken, in_vain = take_one_of(lv, user, heads, 1, true)
   if taken or in_vain or #heads < 2 * FEW then return taken, true end
-  if many < NEXT or first_small(heads) then return nil, false end
+  if many < NEXT then return nil, false end
   return take_beyond(lv, user, heads)
 end
 

@@ -177,7 +177,8 @@ local function enqueue(id, lv, user, shape)
     call('ZADD', key2('sh', lv), (parse_shape(shape)), shape)
   end
   if call('ZSCORE', key2('ul', lv), user) then
-    call('DEL', key3('ub', lv, user)) -- it may stand among what claims have passed over
+    -- It may stand among what claims have passed over, but for the last of all.
+    if call('ZRANGE', shapes, -1, -1)[1] ~= shape then call('DEL', key3('ub', lv, user)) end
   else
     call('ZADD', key2('ul', lv), call('ZSCORE', P .. 'fair', user) or 0, user)
   end
