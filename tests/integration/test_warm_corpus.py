@@ -123,6 +123,19 @@ print(__doc__, __annotations__)
                     print(method, pool.map(square, range(3)))
             print(multiprocessing.get_start_method(), multiprocessing.current_process())
         """,
+    "main of multiprocessing": """
+        import multiprocessing, sys
+        print(sys.modules["__mp_main__"] is sys.modules["__main__"])
+        """,
+    "environment of its own": """
+        import os, subprocess, sys
+        e = os.environ
+        e["RANK"] = "3"
+        os.environ.update({"WANDB_MODE": "offline"}, A="b")
+        if "RANK" in os.environ and "multiprocessing" in sys.modules or True:
+            print(e.get("WANDB_MODE"), dict(os.environ)["A"], sorted(k for k in os.environ if k in "RANK"))
+        subprocess.run([sys.executable, "-c", "import os; print(os.environ['RANK'])"], env=os.environ)
+        """,
     "executor": """
         from concurrent.futures import ProcessPoolExecutor
         def twice(x): return x + x

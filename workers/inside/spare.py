@@ -83,6 +83,7 @@ class Helpers:
     def __init__(self) -> None:
         self.watch = beside("watch")
         self.script = beside("script")
+        self.bindings = beside("bindings")
         self.latched = beside(os.path.join(os.pardir, "latched"))
 
 
@@ -125,9 +126,9 @@ def check_text(helpers: "Helpers", path: str) -> None:
         Cold: it does, or seems to.
 
     """
-    name = helpers.script.changes(path, helpers.latched.is_latched)
-    if name is not None:
-        raise Cold(f"the script changes {name}")
+    words = helpers.script.changes(path, helpers.latched.is_latched, helpers.bindings)
+    if words is not None:
+        raise Cold(f"the script {words}")
 
 
 def check_unchanged(watch: "Any", before: "Any") -> None:
@@ -281,6 +282,8 @@ def take_names(argv: "List[str]", path: str, directory: str, cwd: str) -> None:
         path = argv[1]
     kept["path"] = path
     sys.modules["__main__"] = new
+    if "__mp_main__" in sys.modules:  # as multiprocessing has it when it is imported
+        sys.modules["__mp_main__"] = new
 
 
 #: What must not be collected, and where the script is.
