@@ -33,7 +33,8 @@ MEMBERS = {
 OF_SYS = {"path": PATH, "modules": MODULES}
 #: Calls that return a module by its name, and those that return names with what they stand for.
 IMPORTS, NAMESPACES = ("__import__", "import_module"), ("globals", "locals", "vars")
-#: Fields by which a node gives a name other than by a plain assignment.
+#: Fields by which a node gives a name other than by a plain assignment, and most nodes, which give none.
+NAMELESS = (ast.Attribute, ast.Call, ast.Constant, ast.Expr, ast.keyword)
 NAMING = ("name", "asname", "arg", "rest")
 
 
@@ -64,6 +65,8 @@ class Bindings:
 
     def _take(self, node: "Any") -> None:
         """Note the names that *node* gives."""
+        if isinstance(node, NAMELESS):
+            return
         if isinstance(node, ast.Import):
             self._take_modules(node)
         elif isinstance(node, ast.ImportFrom):
@@ -78,10 +81,11 @@ class Bindings:
             target = node.target.elts[0] if pairs and isinstance(node.target, ast.Tuple) else node.target
             if items is not None and pairs == isinstance(node.target, ast.Tuple):
                 self._note_literals(target, items)
-        if not isinstance(node, ast.keyword):
+        else:
             self.taken.update(name for name in (getattr(node, field, None) for field in NAMING) if type(name) is str)
 
     def _take_modules(self, node: "ast.Import") -> None:
+        """Note what an import gives; that its names are taken is noted with each of them."""
         for each in node.names:
             if each.name == "subprocess":
                 self.running.add(each.asname or each.name)
@@ -89,6 +93,7 @@ class Bindings:
                 self._bind(node, each.asname, HOLDERS[each.name])
 
     def _take_members(self, node: "ast.ImportFrom") -> None:
+        """Note what is imported out of a module."""
         for each in node.names:
             kind = MEMBERS.get(each.name) or HOLDERS.get(each.name)
             if node.module == "sys":
@@ -107,6 +112,7 @@ class Bindings:
             self.doubts.append((node, kind))
 
     def _note_literals(self, target: "Any", values: "List[Any]") -> None:
+        """Note the words that *target* is, one after another, where they stand there."""
         if isinstance(target, ast.Name) and all(isinstance(value, ast.Constant) for value in values):
             self._literal.setdefault(target.id, []).append([value.value for value in values])
 
@@ -126,6 +132,7 @@ class Bindings:
         return None
 
     def _member(self, base: "Any", name: str) -> "Optional[str]":
+        """Return what ``base.name`` stands for."""
         if name in OF_SYS and self.kind(base) == "sys":
             return OF_SYS[name]
         return MEMBERS.get(name) or HOLDERS.get(name)
