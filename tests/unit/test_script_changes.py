@@ -24,6 +24,7 @@ def change_of(tmp_path: Path, text: str | bytes) -> str | None:
     "text",
     [
         'import os\nos.environ["OMP_NUM_THREADS"] = "1"',
+        'import os.path\nos.environ["OMP_NUM_THREADS"] = "1"',
         'import os as o\no.environ["OMP_NUM_THREADS"] += "1"',
         'from os import environ\nenviron["OMP_NUM_THREADS"]: str = "1"',
         'from os import environ as e\ne["OMP_NUM_THREADS"] = "1"',
@@ -103,6 +104,9 @@ def test_a_variable_that_is_read_once(tmp_path: Path, text: str | bytes) -> None
         "from sys import *\npath.append('x')",
         "import sys\ndef print(x): x.append('x')\nprint(sys.path)",
         "exec('import sys; sys.path.append(1)')",
+        "import sys\nexec('sys.path.append(1)')",
+        "import sys as s\np = s.path\neval('p.append(1)')",
+        "from mine import *\nsys.path.append('x')",
     ],
 )
 def test_the_path_that_modules_come_from(tmp_path: Path, text: str) -> None:
@@ -226,6 +230,8 @@ def test_a_text_that_is_too_long_is_not_looked_at(tmp_path: Path) -> None:
         "import os, sys\nos.umask(0)\nsys.stdout = open(os.devnull, 'w')\nsys.setrecursionlimit(9)\ndel os",
         "import argparse\np = argparse.ArgumentParser()\npath = p.parse_args().path\npath.append(1)",
         "import torch\nfor m in torch.nn.Linear(1, 1).modules(): m.path = []\ntorch.nn.Module.modules.pop()",
+        "def app(environ): environ['OMP_NUM_THREADS'] = '1'\nenviron = {}\nenviron |= {'HOME': '/'}\napp(environ)",
+        "def addsitedir(os): return os\naddsitedir([])",
         "import psutil\nprint(psutil.Process().environ()['OMP_NUM_THREADS'])",
         "import ctypes, importlib\nlib = ctypes.CDLL('x')\nimportlib.import_module('mine').main()",
         "exec(open('configurator.py').read())\neval('1 + 1')\nmodel.eval()",

@@ -41,8 +41,9 @@ NAMING = ("name", "asname", "arg", "rest")
 class Bindings:
     """What each name of a script stands for, as far as it matters."""
 
-    def __init__(self, nodes: "List[Any]") -> None:
-        self.names: Dict[str, str] = {**MEMBERS, **HOLDERS}
+    def __init__(self, nodes: "List[Any]", given: "Dict[str, str]") -> None:
+        """Take the names of a script's *nodes*, beside those that are *given* to it."""
+        self.names: Dict[str, str] = dict(given)
         #: Where a name comes to stand for two of these things, or for one and is a member of a class.
         self.doubts: List[Tuple[Any, str]] = []
         #: Functions that start a program, and names of the module that has them.
@@ -89,8 +90,9 @@ class Bindings:
         for each in node.names:
             if each.name == "subprocess":
                 self.running.add(each.asname or each.name)
-            if each.asname and each.name in HOLDERS:
-                self._bind(node, each.asname, HOLDERS[each.name])
+            name = each.name if each.asname else each.name.partition(".")[0]
+            if name in HOLDERS:
+                self._bind(node, each.asname or name, HOLDERS[name])
 
     def _take_members(self, node: "ast.ImportFrom") -> None:
         """Note what is imported out of a module."""
@@ -102,8 +104,8 @@ class Bindings:
                 self.runs.add(each.asname or each.name)
             if kind is not None:
                 self._bind(node, each.asname or each.name, kind)
-            elif node.module == "sys" and each.name == "*":
-                for name, meant in OF_SYS.items():
+            elif each.name == "*":
+                for name, meant in {**MEMBERS, **HOLDERS, **(OF_SYS if node.module == "sys" else {})}.items():
                     self._bind(node, name, meant)
 
     def _bind(self, node: "Any", name: str, kind: str) -> None:

@@ -13,7 +13,7 @@ import warnings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
 #: A longer one is not looked at: to take this much to pieces costs a fifth of a second of what the spare saves.
 MOST_BYTES = 256 * 1024
@@ -52,7 +52,7 @@ def changes(path: str, is_latched: "Callable[[str], bool]", bindings: "Any") -> 
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         return f"is longer than {MOST_BYTES // 1024} KiB"
-    found = Look(is_latched, bindings).look(text)
+    found = Look(is_latched, bindings).look(text, {})
     return None if found is None else "{1} (line {0})".format(*found)
 
 
@@ -64,9 +64,12 @@ class Look:
         hints = "|".join((*bindings.MEMBERS, *bindings.HOLDERS, "__import__"))
         self.hint = re.compile(rf"\b(?:{hints})\b".encode())
 
-    def look(self, text: bytes) -> "Optional[Tuple[int, str]]":
-        """Return the first line that may change something, and what; None if there is none, or Python refuses it."""
-        if not self.hint.search(text):
+    def look(self, text: bytes, given: "Dict[str, str]") -> "Optional[Tuple[int, str]]":
+        """Return the first line that may change something, and what; None if there is none, or Python refuses it.
+
+        Some names are *given* to what another script runs.
+        """
+        if not given and not self.hint.search(text):
             return None
         try:
             with warnings.catch_warnings():
@@ -74,7 +77,7 @@ class Look:
                 nodes = linked(ast.parse(text))
         except Exception:  # noqa: BLE001 - Python says it when it runs the script
             return None
-        names = self.bindings.Bindings(nodes)
+        names = self.bindings.Bindings(nodes, given)
         found = [(node.lineno, "may change " + MEANT.get(kind, kind)) for node, kind in names.doubts]
         for node in nodes:
             words = self.words_of(node, names)
@@ -86,7 +89,7 @@ class Look:
         """Return what a node changes or may change."""
         kind = names.kind(node)
         if kind is None:
-            return self.words_without(node)
+            return self.words_without(node, names)
         keys = self.keys(node, kind, names)
         if keys is None:
             return f"may change {MEANT.get(kind, kind)}"
@@ -99,7 +102,7 @@ class Look:
                 return f"changes {latched}"
         return None
 
-    def words_without(self, node: "Any") -> "Optional[str]":
+    def words_without(self, node: "Any", names: "Any") -> "Optional[str]":
         """Return what a node may change that stands for nothing itself: it says the name as a string, or runs one."""
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             kind = self.bindings.MEMBERS.get(node.value)
@@ -111,7 +114,7 @@ class Look:
         if isinstance(node, ast.Call) and node.args:
             first, name = self.bindings.constant(node.args[0]), self.bindings.called(node)
             if name in ("exec", "eval") and isinstance(first, (str, bytes)):
-                found = self.look(first.encode(errors="replace") if isinstance(first, str) else first)
+                found = self.look(first.encode(errors="replace") if isinstance(first, str) else first, names.names)
                 return None if found is None else found[1]
             if name in ("patch", "dict") and first in ("os.environ", "sys.path", "sys.modules"):  # of unittest.mock
                 return "may change " + str(first)
