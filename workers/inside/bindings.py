@@ -151,6 +151,7 @@ class Bindings:
 
     def words(self, key: "Any") -> "Optional[List[str]]":
         """Return all that a key can be: a word that stands there, or a name for such words only. None: anything."""
+        key = plain(key)
         value = constant(key)
         if value is not None:
             return [text_of(value)]
@@ -198,8 +199,12 @@ def called(node: "Any") -> str:
 
 def constant(node: "Any") -> "Any":
     """Return the value that stands there; None if it is none."""
-    plain = node.value if type(node).__name__ == "Index" else node  # Python 3.8
-    return plain.value if isinstance(plain, ast.Constant) else None
+    return plain(node).value if isinstance(plain(node), ast.Constant) else None
+
+
+def plain(node: "Any") -> "Any":
+    """Return what stands between the brackets of a subscript, where *node* does: Python 3.8 has a node around it."""
+    return node.value if type(node).__name__ == "Index" else node
 
 
 def text_of(value: "Any") -> str:
