@@ -78,6 +78,10 @@ def named_by(explanation: Explanation) -> set[int]:
     runs = {run.job_id for device in explanation.devices for run in device.runs}
     for limit in explanation.limits:
         runs |= {*limit.runs, *filter(None, [limit.kept_for])}
+    if explanation.room is not None:
+        runs |= {*explanation.room.runs, *filter(None, [explanation.room.kept_for])}
+    if explanation.start is not None:
+        runs |= {*filter(None, [explanation.start.behind])}
     return runs | {device.kept_for for device in explanation.devices if device.kept_for is not None}
 
 

@@ -13,19 +13,17 @@ from gpuqueue.cli.arrays import JobNameType
 from gpuqueue.cli.completing import live_ids
 from gpuqueue.cli.fitting import hanging, terminal_width
 from gpuqueue.cli.json_option import json_option
-from gpuqueue.cli.why_drained import resume_words
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.cli.why_kept import kept_lines
-from gpuqueue.cli.why_limit import room_under_limit
 from gpuqueue.cli.why_preempts import place_lines
-from gpuqueue.cli.why_table import called, clock, label, named, table
+from gpuqueue.cli.why_start import limits_of, start_lines
+from gpuqueue.cli.why_table import clock, count, label, named, table
 from gpuqueue.client.looking import Looking
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.job import Job, JobState, WaitReason
 from gpuqueue.limits import Measure
 from gpuqueue.preemption import MOST
-from gpuqueue.queue.explanation import NEVER_THERE, Explanation, LimitReached, Obstacle, Start, Verdict
-from gpuqueue.units import format_duration
+from gpuqueue.queue.explanation import Explanation, LimitReached, Start
 from gpuqueue.waits import Condition
 from gpuqueue.why import Why
 from gpuqueue.words import plain
@@ -52,11 +50,7 @@ def story(found: Why, width: int | None = None) -> str:
     job, explanation = found.job, found.explanation
     if explanation is None:
         return _fitted([_asked(job), _no_wait(job), *_place(found)], width)
-    starts = list(_not_yet(found)) or [
-        *_start(found, explanation),
-        *_limit_ends(found, explanation),
-        *place_lines(found),
-    ]
+    starts = list(_not_yet(found)) or [*start_lines(found, explanation), *place_lines(found)]
     parts = (
         _fitted([_asked(job), *_stands(found, explanation)], width),
         table(found, explanation, width),
@@ -94,18 +88,27 @@ def in_brief(found: Why) -> str:
     if explanation is None:
         return ""
     before = explanation.higher + explanation.theirs + explanation.own_before
-    order = f"{_count(before, 'job')} before it" if before else "nobody before it"
+    order = f"{count(before, 'job')} before it" if before else "nobody before it"
     start = explanation.start
     if start is None:
         return order
+    return f"{_room_in_brief(found, explanation, start)}; {order}"
+
+
+def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
     where = ", ".join(label(found, device) for device in start.devices)
-    if not start.blockers:
-        return f"room on {where}; {order}"
+    if not start.blockers and not start.limited:
+        return f"room on {where}"
     if start.at_ms is not None:
-        return f"by {_soon(start.at_ms)} on {where}; {order}"
+        return f"by {_soon(start.at_ms)} on {where}"
+    if start.limited and explanation.room is not None and explanation.room.kept_for is not None:
+        return f"the room under {limits_of(explanation)} is kept for job {explanation.room.kept_for}"
     if start.room_ms is not None:
-        return f"room by {_soon(start.room_ms)} on {where} for the first; {order}"
-    return f"as soon as {', '.join(f'job {each}' for each in start.blockers)} ended on {where}; {order}"
+        return f"room by {_soon(start.room_ms)} on {where} for the first"
+    if start.free_ms is None and start.behind is not None:
+        return f"{where} is kept for job {start.behind}"
+    runs = ", ".join(f"job {each}" for each in explanation.runs_in_the_way)
+    return f"as soon as {runs} ended on {where}" + (f" and under {limits_of(explanation)}" if start.limited else "")
 
 
 def _soon(at_ms: int) -> str:
@@ -138,11 +141,9 @@ def _place(found: Why) -> Iterator[str]:
     if place.by is not None and place.deadline_ms is not None:
         yield f"place  it makes place for job {place.by} by {clock(place.deadline_ms)}"
     if place.times >= MOST:
-        yield f"place  it has made place {_count(place.times, 'time')}: it is not asked to again"
+        yield f"place  it has made place {count(place.times, 'time')}: it is not asked to again"
 
 
-#: What is in the way on a device that has room, but for what is kept of it.
-_WITH_ROOM = {Obstacle.KEPT, Obstacle.ALONE, Obstacle.LIMIT, Obstacle.NOT_YET, Obstacle.FITS}
 #: What is counted, as people say it.
 _NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in use", Measure.RUNNING_MEM: "in use"}
 
@@ -160,17 +161,13 @@ def _limit(found: Why, limit: LimitReached) -> str:
 
 def _order(found: Explanation, user: str, *, front: bool) -> str:
     before = [
-        (found.higher, f"{_count(found.higher, 'job')} of higher levels"),
-        (found.theirs, f"{found.theirs} of {_count(found.users_before, 'user')} with less usage"),
+        (found.higher, f"{count(found.higher, 'job')} of higher levels"),
+        (found.theirs, f"{found.theirs} of {count(found.users_before, 'user')} with less usage"),
         (found.own_before, f"{found.own_before} of {plain(user)}'s own"),
     ]
     words = ", ".join(text for count, text in before if count)
     moved = f"moved to the front of {plain(user)}'s own; " if front else ""
     return f"level {found.level}; {moved}" + (f"before it: {words}" if words else "nobody is before it")
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _not_yet(found: Why) -> Iterator[str]:
@@ -200,85 +197,3 @@ def _by_its_last_run(job: Job) -> str:
         return " (its last run asked to be run again, with exit code 75)"
     has_run_again = job.retries > 0 or job.requeues > 0
     return " (before it is run again)" if job.state is JobState.HELD and has_run_again else ""
-
-
-def _no_start(found: Why, explanation: Explanation) -> str:
-    """Return why nobody can say when the job starts, of the devices that could ever be the job's."""
-    possible = [each for each in explanation.devices if each.obstacle not in NEVER_THERE]
-    kept_for = _kept_from(found, possible)
-    if kept_for:
-        first = ", ".join(named(found, each) for each in sorted(kept_for))
-        return f"cannot say: there is room once {first}, for which devices are kept, has started or gone"
-    silent = [label(found, each.device) for each in possible if each.obstacle is Obstacle.SILENT]
-    if silent and not any(each.obstacle is Obstacle.DRAINED for each in possible):
-        return f"not before the worker of {' or '.join(silent)} is heard again: see gpuqueue status there"
-    return (
-        resume_words(found, possible)
-        or "cannot say: as things stand, no device that serves now will ever have the room"
-    )
-
-
-def _kept_from(found: Why, possible: Sequence[Verdict]) -> set[int]:
-    """Return for which jobs devices are kept without which this one would have room now."""
-    enough = found.with_enough(each for each in possible if each.obstacle in _WITH_ROOM)
-    return {each.kept_for for each in enough if each.obstacle is Obstacle.KEPT and each.kept_for is not None}
-
-
-def _limit_ends(found: Why, explanation: Explanation) -> Iterator[str]:
-    """Yield by when there is room under the limits that are in the job's way, where that can be told."""
-    room = room_under_limit(found, explanation)
-    if room is not None:
-        at_ms, runs = room
-        before = explanation.higher + explanation.theirs + explanation.own_before
-        whose = ", for who goes first of those that wait for it" if before else ""
-        ended = ", ".join(called(found, each) for each in runs)
-        limits = "its limits" if explanation.more_limits else "the limit"
-        yield f"by {clock(at_ms)}, when {ended} must have ended, there is room under {limits}{whose}"
-
-
-def _once_there_is_room(found: Why, explanation: Explanation, start: Start) -> str:
-    """Return what else than room the job waits for."""
-    silent = [label(found, device) for device in start.devices if found.silent_s(device) is not None]
-    if explanation.limit is not None:
-        return "when its limit leaves room, and it is its turn"
-    if silent:
-        return f"once the worker of {', '.join(silent)} is heard again, and it is its turn"
-    return "when it is its turn"
-
-
-def _start(found: Why, explanation: Explanation) -> Iterator[str]:
-    start, limit = explanation.start, explanation.limit
-    if limit is not None and limit.asked > limit.most:  # it came after the job, or was lowered
-        yield "never under this limit: it alone asks for more. Edit the job, or have the limit raised"
-        return
-    if start is None:
-        yield _no_start(found, explanation)
-        return
-    where = ", ".join(label(found, device) for device in start.devices)
-    if not start.blockers:
-        yield f"there is room on {where}: it starts {_once_there_is_room(found, explanation, start)}"
-        return
-    waits_for = ", ".join(called(found, each) for each in start.blockers)
-    if start.at_ms is not None:
-        yield f"by {clock(start.at_ms)} on {where}, when {waits_for} must have ended, unless others go before it"
-        return
-    first = f"{_count(start.rivals, 'job')} that may take the room {'goes' if start.rivals == 1 else 'go'} before it"
-    if start.room_ms is not None:
-        by = f"by {clock(start.room_ms)} on {where}, when {waits_for} must have ended"
-        yield f"cannot say: {first}; there is room for the first of them {by}"
-    else:
-        words = f"cannot say: {where} has room when {waits_for} ended, and not all of them have a time limit"
-        yield words + (f"; {first}" if start.rivals else "")
-    if start.in_vain:
-        lasting = " and ".join(called(found, each) for each in start.in_vain)
-        yield f"nothing is kept for it there before: the end of {lasting} was waited for in vain; others start there"
-    for each in start.blockers:
-        usual, before = found.usual.get(each), found.outlived.get(each)
-        if before is not None:
-            runs = "the last run" if before == 1 else f"each of the last {before} runs"
-            yield f"{called(found, each)}: it has lasted longer than {runs} of its name: nobody can say when it ends"
-        if usual is not None:
-            yield (
-                f"{called(found, each)}: runs of its name took {format_duration(usual.median_s)} (half of them), "
-                f"{format_duration(usual.p90_s)} (nine of ten), by {_count(usual.runs, 'run')} that lasted as long"
-            )

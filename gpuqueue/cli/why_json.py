@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpuqueue.cli.why_kept import kept_to_plain
-from gpuqueue.cli.why_limit import room_under_limit
 from gpuqueue.cli.why_preempts import runs_below
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import job_to_plain
@@ -27,10 +26,10 @@ def why_to_plain(found: Why) -> dict[str, object]:
         },
         "limit": None
         if explanation is None or explanation.limit is None
-        else _limit_plain(found, explanation, explanation.limit),
+        else _limit_plain(explanation, explanation.limit),
         "more_limits": []
         if explanation is None
-        else [_limit_plain(found, explanation, each) for each in explanation.more_limits],
+        else [_limit_plain(explanation, each) for each in explanation.more_limits],
         "making_place": None
         if found.making_place is None
         else {
@@ -63,8 +62,7 @@ def why_to_plain(found: Why) -> dict[str, object]:
     }
 
 
-def _limit_plain(found: Why, explanation: Explanation, limit: LimitReached) -> dict[str, object]:
-    room = room_under_limit(found, explanation)
+def _limit_plain(explanation: Explanation, limit: LimitReached) -> dict[str, object]:
     return {
         "whose": limit.whose,
         "measure": str(limit.measure),
@@ -73,7 +71,7 @@ def _limit_plain(found: Why, explanation: Explanation, limit: LimitReached) -> d
         "asked": limit.asked,
         "runs": list(limit.runs),
         "kept_for": limit.kept_for,
-        "room_at": _iso(room[0]) if room else None,
+        "room_at": _iso(explanation.room.at_ms) if explanation.room else None,
     }
 
 

@@ -74,6 +74,11 @@ def named(found: Why, job_id: int) -> str:
     return called(found, job_id) + (f" ({short(other.spec.account.name, 12)})" if other else "")
 
 
+def count(number: int, noun: str) -> str:
+    """Return how many of a *noun*."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def clock(at_ms: int) -> str:
     """Return a moment of the store's clock for people."""
     return render.when(from_epoch_ms(at_ms))

@@ -245,8 +245,8 @@ class Looking(Connection):
         devices = {status.device.uuid: status for status in self.devices()}
         named |= {status.kept.job_id for status in devices.values() if status.kept is not None}
         others = {each: other for each in named if (other := self._seen(each)) is not None}
-        blockers = explanation.start.blockers if explanation.start is not None else ()
-        unlimited = [others[each] for each in blockers if each in others and others[each].spec.time_limit_s is None]
+        ends = explanation.runs_in_the_way
+        unlimited = [others[each] for each in ends if each in others and others[each].spec.time_limit_s is None]
         usual, outlived = self._usual(unlimited)
         return whys.Why(
             job=asked,

@@ -7,14 +7,24 @@ from typing import Any
 
 from gpuqueue.job import JobState, Level
 from gpuqueue.limits import Measure
-from gpuqueue.queue.explanation import Explanation, LimitReached, MakingPlace, Obstacle, Occupant, Start, Verdict
+from gpuqueue.queue.explanation import (
+    Explanation,
+    LimitReached,
+    MakingPlace,
+    Obstacle,
+    Occupant,
+    RoomUnderLimits,
+    Start,
+    Verdict,
+)
 
 
 def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
     """Return what why.lua answered."""
-    state, level, higher, users_before, theirs, own_before, first, limits, *devices = reply
+    state, level, higher, users_before, theirs, own_before, first, limits, under, *devices = reply
     stands = JobState(state)
     limit, *more_limits = (_limit(*each) for each in limits) if limits else (None,)
+    room = _room(*under) if under else None
     making, devices = ([], devices) if stands in {JobState.QUEUED, JobState.HELD} else (devices, [])
     return Explanation(
         job_id=job_id,
@@ -25,10 +35,11 @@ def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
         users_before=int(users_before),
         theirs=int(theirs),
         own_before=int(own_before),
-        start=_start(*first) if first else None,
+        start=_start(room, *first) if first else None,
         devices=tuple(map(_verdict, devices)),
         limit=limit,
         more_limits=tuple(filter(None, more_limits)),
+        room=room,
     )
 
 
@@ -48,14 +59,25 @@ def _making_place(by: str, deadline_ms: str, times: str) -> MakingPlace:
     return MakingPlace(by=int(by) if by else None, deadline_ms=int(deadline_ms or 0) or None, times=int(times))
 
 
-def _start(room_ms: str, devices: str, blockers: str, in_vain: str, rivals: str) -> Start:
+def _room(at_ms: str, kept_for: str, runs: str) -> RoomUnderLimits:
+    return RoomUnderLimits(at_ms=int(at_ms) or None, kept_for=int(kept_for) if kept_for else None, runs=_ids(runs))
+
+
+def _start(room: RoomUnderLimits | None, free: str, devices: str, blockers: str, in_vain: str, *more: str) -> Start:
+    rivals, limited, behind = more
+    free_ms = int(free) or None
+    under_ms = room.at_ms if room is not None and limited else free_ms
+    room_ms = max(free_ms, under_ms) if free_ms is not None and under_ms is not None else None
     return Start(
-        at_ms=(int(room_ms) or None) if rivals == "0" else None,
-        room_ms=int(room_ms) or None,
+        at_ms=room_ms if rivals == "0" else None,
+        room_ms=room_ms,
         rivals=int(rivals),
         devices=tuple(devices.split(",")),
         blockers=_ids(blockers),
         in_vain=_ids(in_vain),
+        free_ms=free_ms,
+        limited=bool(limited),
+        behind=int(behind) if behind else None,
     )
 
 

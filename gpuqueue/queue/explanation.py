@@ -99,11 +99,15 @@ class Verdict:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Start:
-    """Where there will be room first, once the runs of ``blockers`` have ended. ``room_ms``: when they must have.
+    """Where there will be room first, once the runs of ``blockers`` have ended. ``room_ms``: when there must be.
 
-    ``room_ms`` is None where one of them has no time limit. ``rivals`` of the jobs that go before this one may take
-    that room; 0 where it is enough for them as well, and only then is ``at_ms``, when the job may start, known with it.
-    ``in_vain``: those of the blockers for whose end devices were kept for so long that nothing is kept for it any more.
+    ``free_ms`` is when the devices must have room; ``behind`` the job for which they are kept, where that is the moment
+    at which that one has room. ``limited``: the job waits for room under its limits as well (`Explanation.room`);
+    ``room_ms`` is the later of the two. Each is None where nobody can say.
+
+    ``rivals`` of the jobs that go before this one may take that room; 0 where it is enough for them as well, and only
+    then is ``at_ms``, when the job may start, known with it. ``in_vain``: those of the blockers for whose end devices
+    were kept for so long that nothing is kept for it any more.
     """
 
     at_ms: int | None
@@ -112,6 +116,9 @@ class Start:
     in_vain: tuple[int, ...] = ()
     room_ms: int | None = None
     rivals: int = 0
+    free_ms: int | None = None
+    limited: bool = False
+    behind: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,6 +139,19 @@ class LimitReached:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RoomUnderLimits:
+    """When there is room under all limits in a job's way: once ``runs`` have ended, which they must have by ``at_ms``.
+
+    ``at_ms`` is None where one of them has no time limit, or the room is kept for the job ``kept_for``, which must have
+    started or gone first.
+    """
+
+    at_ms: int | None
+    runs: tuple[int, ...] = ()
+    kept_for: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MakingPlace:
     """Of a job that does not wait: for which job its run makes place (None: for none), by when, how often it has."""
 
@@ -147,7 +167,8 @@ class Explanation:
     Before it in the order are ``higher`` jobs of higher levels, ``theirs`` of ``users_before`` users with less usage on
     its own level, and ``own_before`` of its own user. ``level`` is the one that it counts as of now.
     ``start`` is None where no device could ever have room as things stand, ``limit`` where none is in its way,
-    ``making_place`` where it waits. ``more_limits`` are in its way as well as ``limit``.
+    ``making_place`` where it waits. ``more_limits`` are in its way as well as ``limit``; ``room`` is when there is room
+    under all of them, None where there are none.
     """
 
     job_id: int
@@ -161,9 +182,18 @@ class Explanation:
     devices: tuple[Verdict, ...]
     limit: LimitReached | None = None
     more_limits: tuple[LimitReached, ...] = ()
+    room: RoomUnderLimits | None = None
     making_place: MakingPlace | None = None
 
     @property
     def limits(self) -> tuple[LimitReached, ...]:
         """All limits in its way."""
         return () if self.limit is None else (self.limit, *self.more_limits)
+
+    @property
+    def runs_in_the_way(self) -> tuple[int, ...]:
+        """The runs that must end first, on the devices and under the limits; none where no start can be told."""
+        if self.start is None:
+            return ()
+        under = self.room.runs if self.room is not None and self.start.limited else ()
+        return tuple(sorted({*self.start.blockers, *under}))

@@ -19,7 +19,8 @@ else:
 PRELUDE = ("base", "lib")
 #: One script an act; ``constraints.lua`` is the prelude of those that match jobs with devices,
 #: ``placement.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``waits.lua`` and
-#: ``members.lua`` of those that queue a job or take it out, ``quota.lua`` of the tick that keeps room,
+#: ``members.lua`` of those that queue a job or take it out, ``quota.lua`` of the tick that keeps room, ``under.lua``
+#: of the one that explains,
 #: ``ranges.lua`` of those with limits or members,
 #: ``owner.lua`` of those by which people change a job, ``front.lua`` of those that move one to the front,
 #: ``judge.lua`` of those that take a request, ``together.lua`` and ``elsewhere.lua`` of the claim; they are no acts.
@@ -89,7 +90,8 @@ SHARED = {
         *("together", Late("elsewhere"), Late("members")),
     ),
     "reserve": ("constraints", "ranges", "limits", "placement", "quota"),
-    **dict.fromkeys(("age", "preempt", "why"), ("constraints", "ranges", "limits", "placement")),
+    **dict.fromkeys(("age", "preempt"), ("constraints", "ranges", "limits", "placement")),
+    "why": ("constraints", "ranges", "limits", "placement", "under"),
     "uses": ("constraints", "ranges", "limits"),
     "move": ("owner", "front"),
     "mark": ("owner",),

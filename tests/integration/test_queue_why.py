@@ -301,3 +301,50 @@ def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: in
         assert (claimed is not None) == (said[uuid].obstacle is Obstacle.FITS), said[uuid]
         if claimed is not None:
             return
+
+
+def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
+    """A job on two devices, of which one is drained, stood before it in the order: no start could be said."""
+    serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
+    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    run = must_claim(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2))
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    both = Placement(devices=("GPU-0", "GPU-1"))
+    waits = queue.submit(make_spec(mem_bytes=20 * GIB, placement=both)).id
+
+    found = why(queue, waits)
+
+    assert found.start is not None
+    assert (1, 0, (run.job_id,)) == (found.own_before, found.start.rivals, found.start.blockers)
+    assert found.start.at_ms is not None
+    queue.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
+    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT))
+    must_claim(queue, "GPU-1")
+    start = why(queue, waits).start
+    assert start is not None
+    assert (None, 1) == (start.at_ms, start.rivals), "now it can, once both have room"
+
+
+@pytest.mark.parametrize(("time_limit_s", "behind", "rivals"), [(600.0, 0, 0), (None, 1, 1), (7200.0, 1, 1)])
+def test_who_is_gone_before_the_device_is_needed_starts_before(
+    queue: JobQueue, time_limit_s: float | None, behind: int, rivals: int
+) -> None:
+    """Two devices are kept for a job that needs both: what comes before it waits for its own runs' ends, no later.
+
+    It was told the moment at which that one has room, and the end of another run as what it waits for.
+    """
+    serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
+    for uuid, hours in (("GPU-0", 1), ("GPU-1", 2)):
+        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0 * hours))
+        must_claim(queue, uuid)
+    both = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    assert [both] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+
+    found = why(queue, queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=time_limit_s)).id)
+
+    first, second = (device.runs[0].ends_ms for device in sorted(found.devices, key=lambda each: each.device))
+    assert found.start is not None
+    assert (("GPU-0",), (1,)) == (found.start.devices, found.start.blockers)
+    assert (second if behind else first) == found.start.room_ms
+    assert (both if behind else None, rivals) == (found.start.behind, found.start.rivals)

@@ -9,11 +9,11 @@ from datetime import datetime, timezone
 import pytest
 from factories import BOB, make_device, make_spec
 
-from gpuqueue.cli.why import story
+from gpuqueue.cli.why import in_brief, story
 from gpuqueue.cli.why_table import clock, table
 from gpuqueue.job import Job, JobState, Level, WaitReason
 from gpuqueue.limits import Measure
-from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, Start, Verdict
+from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, RoomUnderLimits, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.units import GIB
 from gpuqueue.why import Why
@@ -154,25 +154,120 @@ def test_who_finds_the_room_under_a_limit_kept_reads_for_whom() -> None:
     ) in story(found)
 
 
-def test_who_is_at_a_limit_reads_when_there_is_room_under_it() -> None:
-    """The holder was named, and its time limit known; the answer gave no time."""
-    others = {each: replace(job, devices=("GPU-0",)) for each, job in OTHERS.items()}
-    limit = LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=2, most=2, asked=1, runs=(3, 4))
-    start = Start(at_ms=1_800_000_000_000, devices=("a-0",), blockers=())
-    explanation = replace(EXPLANATION, limit=limit, start=start)
-    found = Why(job=WAITS, explanation=explanation, others=others)
+LIMIT = LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=2, most=2, asked=1, runs=(3, 4))
+LATER_MS = 1_800_003_600_000
 
-    assert re.search(
-        r"start  by \S+ \S+, when job 3 must have ended, there is room under the limit, for who goes first of",
-        story(found),
+
+def starts(start: Start, room: RoomUnderLimits, *more_limits: LimitReached, **limit: int) -> list[str]:
+    """Return what is told of the start of a job at a limit."""
+    reached = replace(LIMIT, **limit)
+    explanation = replace(EXPLANATION, limit=reached, more_limits=more_limits, start=start, room=room)
+    said = story(replace(FOUND, explanation=explanation))
+    return [line.removeprefix("start  ") for line in said.splitlines() if line.startswith("start")]
+
+
+def limited(blockers: tuple[int, ...], **changes: object) -> Start:
+    """Return a start that waits for room under a limit as well."""
+    known = {"at_ms": None, "devices": ("a-0",), "limited": True, "free_ms": 1_800_000_000_000}
+    return Start(blockers=blockers, **{**known, **changes})  # type: ignore[arg-type]
+
+
+def test_who_is_at_a_limit_reads_one_start_with_its_condition() -> None:
+    """It read two: one on the device as if there were no limit, and one under the limit as if nobody else were."""
+    at = {"at_ms": LATER_MS, "room_ms": LATER_MS}
+    room = RoomUnderLimits(at_ms=LATER_MS, runs=(4,))
+    by = f"by {clock(LATER_MS)} on a:0, when"
+
+    assert [f"{by} job 4 must have ended and there is room under the limit, unless others go before it"] == starts(
+        limited((), **at), room
     )
-    asks_more = replace(explanation, limit=replace(limit, measure=Measure.RUNNING_GPUS, asked=2))
-    assert "when job 3, job 4 must have ended" in story(replace(found, explanation=asks_more))
-    kept = replace(explanation, limit=replace(limit, kept_for=9))
-    never = replace(explanation, limit=replace(limit, asked=3))
-    for each in (kept, never):
-        assert "there is room under the limit" not in story(replace(found, explanation=each))
-    assert "start  never under this limit: it alone asks for more" in story(replace(found, explanation=never))
+    assert [
+        f"{by} job 3, job 4 must have ended and there is room under its limits, unless others go before it"
+    ] == starts(limited((3,), **at), room, replace(LIMIT, whose="@lab"))
+    assert [
+        (
+            "cannot say: 2 jobs that may take the room go before it; there is room for the first of them "
+            f"{by} job 4 must have ended and there is room under the limit"
+        )
+    ] == starts(limited((), room_ms=LATER_MS, rivals=2), room)
+    assert ["never under this limit: it alone asks for more. Edit the job, or have the limit raised"] == starts(
+        limited((), **at), room, asked=3
+    )
+
+
+def test_who_finds_the_room_under_a_limit_kept_is_promised_no_start() -> None:
+    """It read a time, by the runs on the device, and that nobody was before it."""
+    room = RoomUnderLimits(at_ms=None, runs=(), kept_for=3)
+
+    assert [
+        "cannot say: first job 3 (bob), for which the room under the limit is kept, must have started or gone"
+    ] == starts(limited((4,)), room, kept_for=3)
+
+
+def test_a_run_without_a_time_limit_under_the_limit_is_named() -> None:
+    """The device's runs have time limits; nobody can say a start all the same."""
+    room = RoomUnderLimits(at_ms=None, runs=(4,))
+
+    assert [
+        "cannot say: there is room under the limit when job 4 ended, and not all of them have a time limit"
+    ] == starts(limited((3,)), room)
+    assert [
+        (
+            "cannot say: a:0 has room when job 3 ended and there is room under the limit when job 4 ended, and not all "
+            "of them have a time limit; 1 job that may take the room goes before it"
+        )
+    ] == starts(limited((3,), free_ms=None, rivals=1), room)
+
+
+def test_a_limit_that_another_device_is_not_under_promises_and_forbids_nothing() -> None:
+    """A job that may run on a CPU is at its user's limit of GPUs: that keeps it from no CPU."""
+    start = Start(at_ms=LATER_MS, devices=("a-0",), blockers=(3,))
+
+    assert [f"by {clock(LATER_MS)} on a:0, when job 3 must have ended, unless others go before it"] == starts(
+        start, RoomUnderLimits(at_ms=None, runs=(4,)), asked=3
+    )
+
+
+def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_is() -> None:
+    """The moment was that job's, and the run that was named for it was gone long before."""
+    kept = Start(at_ms=None, devices=("a-0",), blockers=(4,), behind=3, rivals=1, free_ms=LATER_MS, room_ms=LATER_MS)
+
+    def said(start: Start) -> str:
+        return story(replace(FOUND, explanation=replace(EXPLANATION, start=start))).partition("start  ")[2]
+
+    first = "1 job that may take the room goes before it"
+    assert f"cannot say: {first}; job 3, for which a:0 is kept, has room by {clock(LATER_MS)}" == said(kept)
+    assert said(replace(kept, free_ms=None, room_ms=None)) == (
+        f"cannot say: a:0 is kept for job 3, and nobody can say when that one has room; {first}"
+    )
+    assert said(replace(kept, at_ms=LATER_MS, rivals=0)) == (
+        f"by {clock(LATER_MS)} on a:0, when job 4 must have ended and job 3, for which that is kept, has started, "
+        "unless others go before it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "room", "brief"),
+    [
+        (limited((), at_ms=LATER_MS, room_ms=LATER_MS), RoomUnderLimits(at_ms=LATER_MS), "by [-0-9 ]*[:0-9]+ on a:0"),
+        (limited((3,)), RoomUnderLimits(at_ms=None, kept_for=4), "the room under the limit is kept for job 4"),
+        (
+            limited((3,)),
+            RoomUnderLimits(at_ms=None, runs=(4,)),
+            "as soon as job 3, job 4 ended on a:0 and under the limit",
+        ),
+        (
+            Start(at_ms=None, devices=("a-0",), blockers=(3,), behind=4, rivals=1),
+            RoomUnderLimits(at_ms=None),
+            "a:0 is kept for job 4",
+        ),
+    ],
+)
+def test_who_waits_at_a_terminal_reads_the_same_in_brief(start: Start, room: RoomUnderLimits, brief: str) -> None:
+    """`run` said that there was room, of a job that a limit kept from it."""
+    said = in_brief(replace(FOUND, explanation=replace(EXPLANATION, limit=LIMIT, start=start, room=room)))
+
+    assert re.fullmatch(f"{brief}; 12 jobs before it", said), said
 
 
 def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> None:
@@ -189,24 +284,6 @@ def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> N
     assert once in said(both, *kept)
     assert once not in said(WAITS, *lacks)
     assert once not in said(both, kept[0], lacks[1])
-
-
-def test_room_under_one_of_two_limits_is_no_room() -> None:
-    """It read by when there is room under the first of them; the other one left none until an hour later."""
-    others = {each: replace(job, devices=("GPU-0",)) for each, job in OTHERS.items()}
-    first = LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=2, most=2, asked=1, runs=(3,))
-    second = replace(first, whose="@lab", runs=(4,))
-    ends = (Occupant(job_id=3, held_bytes=GIB, ends_ms=1), Occupant(job_id=4, held_bytes=GIB, ends_ms=3_600_000))
-    there = replace(verdict("a", 0, Obstacle.MEMORY), runs=ends)
-    explanation = replace(EXPLANATION, limit=first, more_limits=(second,), devices=(there,))
-    found = Why(job=WAITS, explanation=explanation, others=others)
-
-    said = story(found)
-
-    assert 2 == len(re.findall(r"^limit  (?:ada|@lab) has 2 of 2 jobs running", said, re.MULTILINE))
-    assert f"by {clock(3_600_000)}, when job 3, job 4 must have ended, there is room under its limits" in said
-    endless = replace(there, runs=(ends[0], replace(ends[1], ends_ms=None)))
-    assert "there is room under" not in story(replace(found, explanation=replace(explanation, devices=(endless,))))
 
 
 def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:

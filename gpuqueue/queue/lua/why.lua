@@ -1,11 +1,14 @@
 -- Why does a job not run? Told from the same figures and by the same rules as a claim. Changes nothing.
 -- ARGV: id
 -- returns {} if unknown | {state, level, jobs on higher levels, users with less usage, their jobs on this level,
---   own jobs before it, {when there is room in ms (0: nobody can say), devices, blockers, those of them that were waited
---   for in vain, jobs that go before it and may take that room} | {}, {{user or @ and group, measure, used, most, asked,
---   the job that the room is kept for or '', ids of the runs ...}, ...}: the limits in its way, for each device: {...}}
---   of one that does not wait {state, level, 0, 0, 0, 0, {}, {}, {the job that it makes place for or '', by when in ms or
---   '', how often its runs have made place}}
+--   own jobs before it, {when there is room on the devices in ms (0: nobody can say), devices, blockers, those of them that
+--   were waited for in vain, jobs that go before it and may take the room, 1 if it also waits for room under limits or '',
+--   the job for which they are kept, if that moment is when that one has room, or ''} | {}, {{user or @ and group, measure,
+--   used, most, asked, the job that the room is kept for or '', ids of the runs ...}, ...}: the limits in its way,
+--   {when there is room under all of them in ms (0: nobody can say), the job that must start or go first since the room is
+--   kept for it or '', ids of the runs whose ends make it} | {}, for each device: {...}}
+--   of one that does not wait {state, level, 0, 0, 0, 0, {}, {}, {}, {the job that it makes place for or '', by when in ms
+--   or '', how often its runs have made place}}
 --   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
 --   the job that it is kept for or '', 1 if others made place for that one (preempt.lua) or '', and for each run there:
 --   id, bytes, when it must have ended in ms (0: no limit), how often it made place for others, 1 if it ends in any case
@@ -17,7 +20,7 @@ local job = read_job(id)
 if not job.st then return {} end
 if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then
   local by, deadline, times = unpack(call('HMGET', job_key(id), 'pre', 'pd', 'pn'))
-  return {job.st, job.lv or '1', 0, 0, 0, 0, {}, {}, {by or '', deadline or '', times or '0'}}
+  return {job.st, job.lv or '1', 0, 0, 0, 0, {}, {}, {}, {by or '', deadline or '', times or '0'}}
 end
 local now = now_ms()
 local mem, limit_s, n, wanted_pool, wish, more = parse_shape(job.sh)
@@ -59,26 +62,44 @@ local function obstacle(device, available, pool, seen, slots, total, kind, headr
   return is_beyond(kind, n == 1 and want.alone and available or nil) and 'limit' or 'fits'
 end
 
+-- May it start on a device at this moment (0: nobody knows it), once these runs are gone, though it is kept for another?
+-- Beside that one, or before it: who is gone by then is none that goes before it there.
+local function passes(other, blockers, at)
+  local bytes, places = left_beside(other.device, other.capacity, other.slots, other.need, other.blockers .. ',' .. blockers)
+  if n > 1 then return false end
+  other.is_later = at > 0 and ends_before(limit_s, other.start, at)
+  return other.is_later or (mem <= bytes and places >= 1 and not want.alone)
+end
+
 -- Where will it have room first if what is kept for others does not keep it from there? Only asked where there is
 -- nothing else. nil also where all that it lacks is what is kept: who has it then is told of each device.
 local function plan_behind(pictures)
-  local found = plan(pictures, job.sh, now, job.u) or plan(pictures, job.sh, now)
+  local found, is_beyond_limits = plan(pictures, job.sh, now, job.u), false
+  if not found then found, is_beyond_limits = plan(pictures, job.sh, now), true end
   if not found then return nil end
-  local waits, kept = false, false
-  for _, device in ipairs(found.devices) do waits = waits or device.blockers ~= '' end
+  found.beyond = is_beyond_limits
+  local waits, kept, others = false, false, {}
   for _, device in ipairs(found.devices) do
-    local other = nil
-    for _, each in ipairs(pictures) do other = other or (each.name == device.name and each.other) end
-    kept = kept or (other and other.is_all)
-    if waits and other and not other.leaves then -- not before the job that it is kept for has come to its turn
-      found.start = (found.start == 0 or other.start == 0) and 0 or math.max(found.start, other.start)
+    waits = waits or device.blockers ~= ''
+    for _, each in ipairs(pictures) do
+      if each.name == device.name and each.other then
+        others[#others + 1] = {it = each.other, blockers = device.blockers}
+        kept = kept or each.other.is_all
+      end
     end
   end
   if kept and not waits then return nil end
+  local own_start = found.start
+  for _, other in ipairs(others) do
+    local its = other.it.start
+    if not passes(other.it, other.blockers, own_start) and waits and found.start ~= 0 and (its == 0 or its > found.start) then
+      found.start, found.behind = its, other.it.id -- not before the job that it is kept for has come to its turn
+    end
+  end
   return found
 end
 
-local devices, plans, beyond_plans, behind_plans, lasting, drawn = {}, nil, nil, nil, {}, {}
+local devices, plans, beyond_plans, behind_plans, lasting, drawn, served = {}, nil, nil, nil, {}, {}, {}
 local names = call('SMEMBERS', P .. 'hosts')
 table.sort(names)
 for _, host in ipairs(names) do
@@ -115,9 +136,8 @@ for _, host in ipairs(names) do
         if not holder or holder == id then
           planned[#planned + 1], pictured.kept = pictured, holder == id
         else
-          local bytes, places = left_beside(device, capacity, all_slots, need, blockers)
-          pictured.other = {id = holder, start = start, is_all = why == 'kept',
-            leaves = n == 1 and not want.alone and mem <= bytes and places >= 1}
+          pictured.other = {id = holder, start = start, is_all = why == 'kept', device = device, capacity = capacity,
+            slots = all_slots, need = need, blockers = blockers}
         end
       end
     end
@@ -128,6 +148,7 @@ for _, host in ipairs(names) do
     local beyond = n > 1 and #rows >= n and want.alone and is_beyond(kind, least)
     for _, row in ipairs(rows) do row[3] = #rows < n and 'alone' or beyond and 'limit' or 'fits' end
   end
+  served[host] = all
   local found = plan(planned, job.sh, now, job.u)
   if found and (not plans or sooner(found.start, plans.start)) then plans = found end
   local other = not found and plan(planned, job.sh, now) -- where it could be, did its limits let it
@@ -135,15 +156,27 @@ for _, host in ipairs(names) do
   local behind = not found and not other and plan_behind(all)
   if behind and (not behind_plans or sooner(behind.start, behind_plans.start)) then behind_plans = behind end
 end
-plans = plans or beyond_plans or behind_plans
+if not plans and beyond_plans then
+  plans = beyond_plans
+  plans.beyond = true
+end
+plans = plans or behind_plans
+local charged -- what it would be charged on each of the devices of the plan, where it wants all of them
+for _, device in ipairs(plans and want.alone and plans.devices or {}) do
+  charged = math.min(charged or math.huge, math.max(device.gives, 0))
+end
+if plans and plans.beyond and #limits == 0 then -- it is occupied: what it gives is beyond a limit once nobody is there
+  limits = limits_in_the_way(job.u, job.sh, plans.devices[1].kind, charged)
+  if limits[1] and limits[1].asked > limits[1].most then plans, limits = nil, {} end -- it passes over such a device
+end
 
-local ahead = {} -- of all that go before it, by their shapes: {shape, line, bound, how many}
+local ahead = {} -- of all that go before it, by their shapes: {shape, user, line, bound, how many}
 local function waiting(lv, user, below) -- a user's jobs on a level, at places below a bound
   local count = 0
   for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
     local line = queue_key(lv, user, shape)
     local here = call('ZCOUNT', line, '-inf', below)
-    if here > 0 then ahead[#ahead + 1] = {shape = shape, line = line, below = below, count = here} end
+    if here > 0 then ahead[#ahead + 1] = {shape = shape, user = user, line = line, below = below, count = here} end
     count = count + here
   end
   return count
@@ -160,23 +193,29 @@ for _, user in ipairs(call('ZRANGE', key2('ul', job.lv), 0, -1)) do
 end
 local own_before = waiting(job.lv, job.u, '(' .. place_of(id))
 
--- Those for which devices of the plan are kept go before it there, whatever their place in the order.
-local function is_ahead(line, place)
+local under = #limits > 0 and room_under_limits(limits, job.u, job.sh, plans and plans.start or now, now)
+
+-- Those for which devices of the plan are kept go before it there, whatever their place in the order; but who is gone
+-- before they can start goes before them.
+local judged = {} -- id -> true
+local function goes_before(id, is_so)
+  local its = read_job(id)
+  if judged[id] or its.st ~= 'queued' or not queueable(its) then return end
+  judged[id] = true
+  local line, place, among = queue_key(its.lv, its.u, its.sh), place_of(id), nil
   for _, each in ipairs(ahead) do
     local below = tonumber((string.gsub(each.below, '^%(', ''))) or math.huge
-    if each.line == line and tonumber(place) <= below then return true end
+    if each.line == line and tonumber(place) <= below then among = each end
   end
-  return false
+  if among and not is_so then among.count = among.count - 1 end
+  if is_so and not among then
+    ahead[#ahead + 1] = {shape = its.sh, user = its.u, line = line, from = place, below = place, count = 1}
+  end
 end
+for _, later in ipairs(under and plans and plans.beyond and under.gone_before or {}) do goes_before(later, false) end
 for _, device in ipairs(plans and plans.devices or {}) do
   local other = drawn[device.name].other
-  local its = other and read_job(other.id)
-  if its and its.st == 'queued' and queueable(its) then
-    local line, place = queue_key(its.lv, its.u, its.sh), place_of(other.id)
-    if not is_ahead(line, place) then
-      ahead[#ahead + 1] = {shape = its.sh, line = line, from = place, below = place, count = 1}
-    end
-  end
+  if other then goes_before(other.id, not other.is_later) end
 end
 
 local MOST_LOOKED_AT = 32 -- jobs of one shape: more of them than that fill any device
@@ -188,27 +227,55 @@ local function has_arrays(each) -- each of these counts as one job, and takes th
   return false
 end
 
--- How many of those that go before it may take the room that is told of? 0 where it is enough for them as well.
-local function rivals(devices_of_it)
-  local count, enough, taken, jobs = 0, true, {}, {}
+local function could_be_on(there, its_mem, its_n, its_pool, its_wish, its)
+  return its_mem <= there.capacity and (its_n == 1 or there.kind ~= 'mig') and undisturbed(its, there.foreign, there.total)
+    and belongs(its_pool, its_wish, its, there.name, there.pool, there.kind)
+    and (not its.alone or there.capacity + there.foreign <= (most_alone(its_pool) or math.huge))
+end
+
+-- Are there as many devices as a job of this shape takes, served now and large enough? Who lacks one (it is drained, its
+-- worker is silent) goes before nobody, however long it waits. One host, or nil for any.
+local startable = {} -- shape and host -> is it so
+local function can_start(shape, host)
+  local known = shape .. ' ' .. (host or '')
+  if startable[known] ~= nil then return startable[known] end
+  startable[known] = false
+  local its_mem, _, its_n, its_pool, its_wish, its_more = parse_shape(shape)
+  local its = its_mem and constraints(its_more)
+  for name, pictures in pairs(its and served or {}) do
+    local of_kind = {}
+    for _, there in ipairs((not host or name == host) and pictures or {}) do
+      if could_be_on(there, its_mem, its_n, its_pool, its_wish, its) then
+        of_kind[there.kind] = (of_kind[there.kind] or 0) + 1
+        startable[known] = startable[known] or of_kind[there.kind] >= its_n
+      end
+    end
+  end
+  return startable[known]
+end
+
+local function never_let(user, shape) -- it alone asks for more than a limit of its user's
+  local limit = limits_set() and limit_in_the_way(user, shape, nil, nil, true)
+  return limit and limit.asked > limit.most
+end
+
+-- Which of those that go before it may take the room on these devices? none where it is enough for them as well.
+local function rivals_there(devices_of_it, found)
+  local enough, taken, jobs, these = true, {}, {}, {}
   for _, each in ipairs(ahead) do
     local its_mem, _, its_n, its_pool, its_wish, its_more = parse_shape(each.shape)
     local its = its_mem and constraints(its_more)
-    local is_one = false
-    for _, device in ipairs(its and devices_of_it or {}) do
+    for _, device in ipairs(its and each.count > 0 and devices_of_it or {}) do
       local there = drawn[device.name]
-      if not there.kept and its_mem <= there.capacity and (its_n == 1 or there.kind ~= 'mig')
-        and belongs(its_pool, its_wish, its, there.name, there.pool, there.kind) then
-        is_one = true
+      if not there.kept and could_be_on(there, its_mem, its_n, its_pool, its_wish, its) and can_start(each.shape, there.host)
+        and not never_let(each.user, each.shape) then
+        these[each] = true
         taken[there.name] = (taken[there.name] or 0) + each.count * its_mem
         jobs[there.name] = (jobs[there.name] or 0) + each.count
         enough = enough and not its.alone and not want.alone
       end
     end
-    if is_one then
-      count = count + each.count
-      enough = enough and not has_arrays(each)
-    end
+    enough = enough and not (these[each] and has_arrays(each))
   end
   for _, device in ipairs(devices_of_it) do
     local there = drawn[device.name]
@@ -218,7 +285,23 @@ local function rivals(devices_of_it)
     end
     enough = enough and (taken[there.name] or 0) + mem <= free and (jobs[there.name] or 0) < places
   end
-  return enough and 0 or count
+  for each in pairs(enough and {} or these) do found[each] = true end
+end
+
+-- Which of them may take the room under a limit that the job needs, once these runs have gone? As above.
+local function rivals_under(has_gone, kind, found)
+  for _, limit in ipairs(under_each_limit(job.u, asked_for(job.sh, kind, charged), has_gone)) do
+    local left, under, these, arrays = limit.left, {}, {}, false
+    for _, user in ipairs(limit.users) do under[user] = true end
+    for _, each in ipairs(ahead) do
+      local takes = under[each.user] and each.count > 0 and parse_shape(each.shape) and asked_for(each.shape)[limit.measure] or 0
+      if takes > 0 and can_start(each.shape) and not never_let(each.user, each.shape) then
+        left, these[each] = left - takes * each.count, true
+        arrays = arrays or has_arrays(each)
+      end
+    end
+    for each in pairs((left < 0 or arrays) and these or {}) do found[each] = true end
+  end
 end
 
 local first = {}
@@ -231,8 +314,14 @@ if plans and not (job.st == 'queued' and (job.why or '') ~= '') then
       if lasting[run] then in_vain[#in_vain + 1] = run end
     end
   end
+  local gone, found, rivals = {}, {}, 0
+  for run in string.gmatch(table.concat(blockers, ','), '%d+') do gone[run] = true end
+  for _, run in ipairs(under and plans.beyond and under.ids or {}) do gone[run] = true end
+  rivals_there(plans.devices, found)
+  rivals_under(function(run) return gone[run] end, plans.devices[1].kind, found)
+  for each in pairs(found) do rivals = rivals + each.count end
   first = {text(plans.start), table.concat(where, ','), table.concat(blockers, ','), table.concat(in_vain, ','),
-    text(rivals(plans.devices))}
+    text(rivals), under and plans.beyond and '1' or '', plans.behind or ''}
 end
 
 local told = {}
@@ -240,4 +329,5 @@ for _, each in ipairs(limits) do
   told[#told + 1] = {each.whose, each.measure, text(each.used), text(each.most), text(each.asked), each.kept or '',
     unpack(each.ids)}
 end
-return {job.st, job.lv, higher, users_before, theirs, own_before, first, told, unpack(devices)}
+local room = under and {text(under.at), under.kept or '', table.concat(under.ids, ',')} or {}
+return {job.st, job.lv, higher, users_before, theirs, own_before, first, told, room, unpack(devices)}
