@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,6 +16,7 @@ from gpuqueue.words import plain, short
 
 if TYPE_CHECKING:
     from gpuqueue.client.asking import Asking
+    from gpuqueue.client.staying import Staying
     from gpuqueue.run import Record
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -116,5 +117,28 @@ def worst_code(client: Asking, record: Record) -> int:
         return code_of(record)
     bad = [state for state in JobState if state.is_end and state is not JobState.SUCCEEDED]
     found = client.history(array=record.job.id, states=bad, limit=len(record.job.spec.array))
-    none = INTERRUPTED if record.job.state is JobState.CANCELLED else 1
-    return max(map(code_of, found), default=none) or none
+    # The history has no run of a member that was cancelled before its start: that one was tells the array's state.
+    never_began = [INTERRUPTED] if record.job.state is JobState.CANCELLED else []
+    return max([*never_began, *map(code_of, found)], default=1) or 1
+
+
+def first_bad_code(
+    client: Staying,
+    words: Iterable[Sequence[str]],
+    ended: Mapping[int | str, Job],
+    records: Mapping[str, Record],
+) -> int:
+    """Return the exit code of the first of *words* with a job that has not succeeded; 0 where there is none.
+
+    Each word is the jobs that it names; of several, a part of an array, the highest code counts. *records* are those
+    that are known already: the history is asked for the others that it takes, and for no good one.
+
+    Raises:
+        BookUnreachable: one of them failed, and how is not in the history yet.
+
+    """
+    for names in words:
+        bad = [name for name in names if name in ended and ended[name].state is not JobState.SUCCEEDED]
+        if bad:
+            return max(worst_code(client, records.get(name) or client.recorded(ended[name])) for name in bad) or 1
+    return 0

@@ -19,12 +19,12 @@ def code_of(record: Record) -> int:
         BookUnreachable: it failed, and how is not in the history yet.
 
     """
+    if record.job.state is JobState.CANCELLED:  # while it waited, also to run again, or while it ran
+        return INTERRUPTED
     last = record.last_run
     if last is not None and last.ending is not None:
         return last.ending.shell_code
     if record.job.state is JobState.FAILED:
         behind = f"job {record.job.label} failed, and how is not in the history yet"
         raise BookUnreachable(behind, "gpuqueue status says how far that is behind")
-    if record.job.state is JobState.CANCELLED:  # while it waited: as where it was cancelled while it ran
-        return INTERRUPTED
     return 0 if record.job.state is JobState.SUCCEEDED else 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuqueue.cli import picture
-from gpuqueue.cli.arrays import JobNameType, worst_code
+from gpuqueue.cli.arrays import JobNameType, first_bad_code
 from gpuqueue.cli.completing import live_ids, users
 from gpuqueue.cli.count import Count
 from gpuqueue.cli.fitting import terminal_width
@@ -22,7 +22,7 @@ from gpuqueue.cli.period import EXAMPLES, moment
 from gpuqueue.client.watching import Watching
 from gpuqueue.command import put, say
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.job import Job, JobState
+from gpuqueue.job import Job
 from gpuqueue.jobname import JobName
 from gpuqueue.later import later
 from gpuqueue.logs import LOG, STDERR, LogTail
@@ -188,8 +188,8 @@ def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, std
 def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool, as_json: bool) -> None:
     """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else the first bad one's.
 
-    Of an array it is the highest of its members'. With --any it is that of the job that ends first, whose name is
-    printed.
+    Of an array, or a part of one, it is the highest of its members'. With --any it
+    is that of the job that ends first, whose name is printed.
 
     \b
     Examples:
@@ -207,7 +207,8 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
 
     with Staying() as client:
         meant = [name for word in ids for name in client.named(word, which=Which.ANY)]
-        names = [one for name in meant for one in JobName.parse(name).each()]
+        words = [list(JobName.parse(name).each()) for name in meant]
+        names = [one for each in words for one in each]
         for name, job in client.ends(names, timeout_s=timeout_s, held=tell_held, away=tell_away):
             ended[name] = job
             if job.because:
@@ -215,12 +216,10 @@ def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool,
             if first:
                 break
         # How the good ones ended is known: the history need not be asked, nor its library be imported.
-        asked = [name for name in names if name in ended and (as_json or ended[name].state is not JobState.SUCCEEDED)]
-        records = {name: client.recorded(ended[name]) for name in (asked if as_json else asked[:1])}
-        bad = next((each for each in records.values() if each.job.state is not JobState.SUCCEEDED), None)
-        code = 0 if bad is None else worst_code(client, bad) or 1
+        records = {name: client.recorded(ended[name]) for name in names if name in ended} if as_json else {}
+        code = first_bad_code(client, words, ended, records)
     if as_json:
-        click.echo(json.dumps([codec.record_to_plain(records[name]) for name in asked], indent=2))
+        click.echo(json.dumps([codec.record_to_plain(records[name]) for name in names if name in ended], indent=2))
     elif first:
         click.echo(next(iter(ended)))
     sys.exit(code)

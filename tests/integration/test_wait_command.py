@@ -86,6 +86,41 @@ def test_all_is_the_default_and_the_code_is_of_the_first_bad_one_named(open_site
     assert 5 == open_site.cli("wait", "--all", str(one), str(two), check=False).returncode
 
 
+def test_a_member_that_was_cancelled_before_its_start_counts_in_its_array(open_site: Site) -> None:
+    """As one that was cancelled while it ran. The array gave the other's 1, as if nobody had cancelled anything."""
+    open_site.spawn("record")
+    array = open_site.client.submit(["false"], mem="64M", array="0-1").id
+    open_site.client.cancel(f"{array}_1")
+    end(open_site, 1)
+
+    for named in (f"{array}", f"{array}_0-1", f"{array}_1"):
+        assert 130 == open_site.cli("wait", named, check=False).returncode, named
+    assert 1 == open_site.cli("wait", f"{array}_0", f"{array}_1", check=False).returncode
+
+
+def test_of_a_part_the_highest_code_counts(open_site: Site) -> None:
+    """As of an array: that of the lowest index said nothing of the others."""
+    open_site.spawn("record")
+    array = open_site.client.submit(["false"], mem="64M", array="0-2").id
+    for code in (3, 7, 0):
+        end(open_site, code)
+
+    assert 7 == open_site.cli("wait", f"{array}_0-2", check=False).returncode
+    assert 7 == open_site.cli("wait", "--json", f"{array}_0-2", check=False).returncode
+    assert 7 == open_site.cli("wait", f"{array}", check=False).returncode
+
+
+def test_a_job_that_was_cancelled_while_it_waited_to_run_again_was_cancelled(open_site: Site) -> None:
+    """Whatever the code of its last run: nobody can tell from that that it was cancelled."""
+    open_site.spawn("record")
+    job = open_site.client.submit(["false"], mem="64M", retries=1).id
+    end(open_site, 3)
+    assert JobState.QUEUED is open_site.client.get(job).state
+    open_site.client.cancel(job)
+
+    assert 130 == open_site.cli("wait", str(job), check=False).returncode
+
+
 def test_each_held_job_is_told_while_others_run(open_site: Site) -> None:
     """Not only once all before it have ended: whoever waits may be the one who is waited for."""
     first, second = submit(open_site), submit(open_site, begin="2h")
