@@ -303,6 +303,11 @@ class Member:
     array_id: int
     index: int
 
+    @classmethod
+    def of(cls, job_id: int, array_id: int) -> Member:
+        """Return which member of an array the job *job_id* is."""
+        return cls(array_id, job_id - array_id - 1)
+
     @property
     def id(self) -> int:
         """Return the id of its job."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from gpuqueue.array import Indexes
+    from gpuqueue.array import Indexes, Member
     from gpuqueue.book.notices import Due
     from gpuqueue.event import Cursor, Event
     from gpuqueue.figures import By, Course, Statistics
@@ -181,6 +181,16 @@ class Book:
         """
         with self._reading() as connection:
             return queries.states(connection, job_ids)
+
+    def members_among(self, job_ids: Collection[int]) -> list[Member]:
+        """Return those of *job_ids* that are members of arrays, as far as the book knows them.
+
+        Raises:
+            BookUnreachable: see the class.
+
+        """
+        with self._reading() as connection:
+            return members.among(connection, job_ids)
 
     def never_began(self, array_id: int) -> Indexes:
         """Return which members of an array were cancelled before any device took them: they are in no history.

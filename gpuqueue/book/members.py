@@ -100,7 +100,13 @@ def last_id_of(connection: sa.Connection, job_id: int) -> int:
     return max(job_id, Member(array_id, array.indexes.ranges[-1][-1]).id) if array else job_id
 
 
-def _of(connection: sa.Connection, ids: set[int], *columns: sa.Column[Any]) -> Iterator[sa.Row[Any]]:
-    wanted = sorted(ids)
+def among(connection: sa.Connection, job_ids: Iterable[int]) -> list[Member]:
+    """Return those of *job_ids* that are members of arrays, as far as the book knows them."""
+    rows = _of(connection, job_ids, jobs.c.array_id, jobs.c.array_index)
+    return [Member(row.array_id, row.array_index) for row in rows if row.array_id is not None]
+
+
+def _of(connection: sa.Connection, ids: Iterable[int], *columns: sa.Column[Any]) -> Iterator[sa.Row[Any]]:
+    wanted = sorted(set(ids))
     for start in range(0, len(wanted), _MOST_IN):
         yield from connection.execute(sa.select(*columns).where(jobs.c.id.in_(wanted[start : start + _MOST_IN])))

@@ -268,10 +268,13 @@ class Looking(Connection):
 
         Raises:
             Unknown: some never were.
+            BadRequest: one is a member of an array.
 
         """
-        from gpuqueue.queue.unqueued import Unknown  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.unqueued import Unknown, only_all_of_it  # noqa: PLC0415 - as in queue
 
+        for member in self.book.members_among(job_ids):
+            raise only_all_of_it(member)
         states = self.book.states(job_ids)
         missing = tuple(each for each in job_ids if each not in states or not states[each].is_end)
         if missing:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuqueue.array import Indexes, Tally
+from gpuqueue.array import Indexes, Member, Tally
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_spec, encode_spec
 from gpuqueue.device import Device
@@ -19,7 +19,7 @@ from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.looks import Looks
 from gpuqueue.queue.matching import why_impossible
-from gpuqueue.queue.unqueued import Found, Unknown
+from gpuqueue.queue.unqueued import Found, Unknown, only_all_of_it
 from gpuqueue.words import plain
 
 if TYPE_CHECKING:
@@ -169,6 +169,8 @@ def _refuse(
     """Raise what the queue has against a request, if anything; *known* are its devices."""
     if verdict == "unknown":
         raise Unknown(tuple(map(int, rest)))
+    if verdict == "member":
+        raise only_all_of_it(Member.of(int(rest[0]), int(rest[1])))
     if verdict == "never":
         job_id, how = rest
         ended = "succeeded" if how == "ok" else "failed, or was cancelled"

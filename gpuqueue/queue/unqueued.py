@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuqueue.errors import JobNotFound
+from gpuqueue.array import Member
+from gpuqueue.errors import BadRequest, JobNotFound
 
 
 class Found(Exception):
@@ -20,3 +21,10 @@ class Unknown(JobNotFound):
         each = ", ".join(map(str, job_ids))
         super().__init__(f"there is no job {each} to wait for: see gpuqueue queue and gpuqueue history")
         self.job_ids = job_ids
+
+
+def only_all_of_it(member: Member) -> BadRequest:
+    """Return what to raise where a member is to be waited for, named by the id of its job."""
+    return BadRequest(
+        f"job {member.id} is {member}: of an array only all of it can be waited for: say {member.array_id}"
+    )

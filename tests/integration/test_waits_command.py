@@ -53,6 +53,29 @@ def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site
     assert 1 == len(open_site.cli("edit", str(job_id), "--retries", "1").stdout.splitlines())
 
 
+def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site) -> None:
+    """It was taken by that number, and shown as a job that no list has; by its name it was refused."""
+    array = submit(open_site, "--array", "0-3")
+    other = submit(open_site)
+    end(open_site)
+    member = array + 1
+    assert open_site.client.get(member).label == f"{array}_0"
+    line = f"job {member} is {array}_0: of an array only all of it can be waited for: say {array}"
+
+    def refused(*words: str) -> None:
+        done = open_site.cli(*words, check=False)
+        assert (2, f"gpuqueue: {line}\n") == (done.returncode, done.stderr)
+
+    refused("submit", "--after", str(member), *TRUE)
+    refused("edit", str(other), "--after", f"{member}:any")
+
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    while recorder.record(0):
+        pass
+    assert open_site.queue.get(member) is None, "the queue has forgotten it, and the book knows it"
+    refused("submit", "--after", str(member), *TRUE)
+
+
 def test_why_says_drained_once(open_site: Site) -> None:
     """`drained: drained by ann` says it twice."""
     job_id = submit(open_site)

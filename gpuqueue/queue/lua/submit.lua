@@ -5,6 +5,7 @@
 -- returns {'queued', id, ms, 'device' if no device is known that it may run on, else '', why it stands aside or ''}
 --       | {'found', id}: one of this user's with this dedupe key waits or runs
 --       | {'unknown', ids of jobs that it is to wait for and that are not here, ...}
+--       | {'member', id of a job that it is to wait for and that is a member, id of its array}
 --       | {'never', id of a job that has ended otherwise than it is to wait for}
 --       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
 --       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0} | {'impossible', 'urgent', 0}

@@ -79,7 +79,9 @@ end
 function ends_of(text)
   local wanted, unknown = {}, {'unknown'}
   for _, each in ipairs(dependencies(text)) do
-    local state, how = call('HGET', job_key(each.id), 'st'), each.how
+    local state, array = unpack(call('HMGET', job_key(each.id), 'st', 'ar'))
+    local how = each.how
+    if array then return nil, {'member', each.id, array} end
     if state then how = ENDED[state] or '' end
     if how == '' and not state then unknown[#unknown + 1] = each.id
     elseif how == '' then wanted[#wanted + 1] = {id = each.id, condition = each.condition, how = ''}
