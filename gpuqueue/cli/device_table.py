@@ -33,9 +33,11 @@ class Row(NamedTuple):
 Column: TypeAlias = fitting.Column[Row]
 
 
-def device_table(found: Sequence[DeviceStatus], beat_s: float, width: int | None = None) -> str:
-    """Return the devices as a table for a terminal so *wide*; None: for a pipe."""
-    return table_of(COLUMNS, [Row(each, beat_s) for each in found], width)
+def device_table(
+    found: Sequence[DeviceStatus], beat_s: float, width: int | None = None, called: Mapping[int, str] | None = None
+) -> str:
+    """Return the devices as a table for a terminal so wide; None: for a pipe. *called* is what some jobs are called."""
+    return table_of(COLUMNS, [Row(each, beat_s, called or {}) for each in found], width)
 
 
 def few(names: Sequence[str], width: int, between: str = " ") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import click
 
@@ -35,8 +35,9 @@ def drain(devices: tuple[str, ...], reason: str, *, all_here: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Changing() as client:
         drained = client.drain(*devices, reason=reason, all_here=all_here)
+        called = client.queue.called(jobs_on(drained))
     for each in drained:
-        click.echo(f"{_name(each)}: takes no new job{_going_on(each.jobs)}")
+        click.echo(f"{_name(each)}: takes no new job{_going_on(each.jobs, called)}")
 
 
 @click.command()
@@ -64,9 +65,17 @@ def resume(devices: tuple[str, ...], *, all_here: bool) -> None:
     sys.exit(Refused.exit_code if closed else 0)
 
 
-def _going_on(jobs: Sequence[int]) -> str:
-    ids = ", ".join(map(str, jobs))
-    return (f"; jobs {ids} go on" if len(jobs) > 1 else f"; job {ids} goes on") if jobs else ""
+def jobs_on(found: Iterable[DeviceStatus]) -> Iterator[int]:
+    """Yield the jobs that hold the devices *found*, and those for which they are kept."""
+    for each in found:
+        yield from each.jobs
+        if each.kept is not None:
+            yield each.kept.job_id
+
+
+def _going_on(jobs: Sequence[int], called: Mapping[int, str]) -> str:
+    names = ", ".join(called.get(each, str(each)) for each in jobs)
+    return (f"; jobs {names} go on" if len(jobs) > 1 else f"; job {names} goes on") if jobs else ""
 
 
 def _name(each: DeviceStatus) -> str:
@@ -83,13 +92,14 @@ def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
             yield f"drained: {each.host} device {each.device.index}{since}{by}{why}"
 
 
-def kept_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
-    """Yield a line for each device that is kept for a job: for which, and since when."""
+def kept_lines(found: Sequence[DeviceStatus], called: Mapping[int, str]) -> Iterator[str]:
+    """Yield a line for each device that is kept for a job: for which, and since when; *called* as in condition."""
     for each in found:
         if each.kept is not None:
             since = f" since {render.when(each.kept.since)}" if each.kept.since else ""
             where = f"{plain(each.host)} device {render.device_label(each.device)}"
-            yield f"kept: {where}{since} for job {each.kept.job_id}, see gpuqueue why {each.kept.job_id}"
+            name = called.get(each.kept.job_id, str(each.kept.job_id))
+            yield f"kept: {where}{since} for job {name}, see gpuqueue why {name}"
 
 
 def drain_plain(said: Drain) -> dict[str, str | None]:

@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuqueue.cli import render
 from gpuqueue.cli.completing import listed, one_of
 from gpuqueue.cli.device_table import device_table
-from gpuqueue.cli.drain import drain_lines, drain_plain, kept_lines
+from gpuqueue.cli.drain import drain_lines, drain_plain, jobs_on, kept_lines
 from gpuqueue.cli.fitting import terminal_width
 from gpuqueue.cli.json_option import json_option
 from gpuqueue.client import Client
@@ -29,6 +30,9 @@ from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_bytes, format_duration
 from gpuqueue.words import plain, short
+
+if TYPE_CHECKING:
+    from gpuqueue.queue.jobqueue import JobQueue
 
 
 @click.command()
@@ -107,7 +111,7 @@ def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedP
     ready = machine.wait_ready(host, wanted, since_ms)
     _tell("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
     with contextlib.suppress(BrokenPipeError):
-        click.echo(_device_rows(ready, machine.settings))
+        click.echo(_device_rows(ready, machine.settings, machine.queue))
     return host
 
 
@@ -168,7 +172,8 @@ def status(*, as_json: bool) -> None:
       gpuqueue status --json | jq .waiting
     """  # noqa: D301 - \b is click's mark for lines to keep
     settings = Settings.load()
-    found = Machine(settings).status()
+    machine = Machine(settings)
+    found = machine.status()
     if as_json:
         plain = {
             "store": found.store,
@@ -192,7 +197,7 @@ def status(*, as_json: bool) -> None:
             _tell("jobs", f"{found.active} active", f"{found.waiting} waiting")
             _tell("history", *_how_far(found))
         if found.devices:
-            click.echo(_device_rows(found.devices, settings))
+            click.echo(_device_rows(found.devices, settings, machine.queue))
     sys.exit(0 if found.store_answers else Unreachable.exit_code)
 
 
@@ -259,7 +264,8 @@ def _drain(machine: Machine) -> None:
     told: Sequence[int] = ()
     while running := machine.running_jobs():
         if running != told:
-            jobs = ", ".join(str(job_id) for job_id in running)
+            called = machine.queue.called(running)
+            jobs = ", ".join(called.get(job_id, str(job_id)) for job_id in running)
             click.echo(f"waiting for job {jobs} to end (Ctrl-C stops waiting; --leave-jobs, --cancel-jobs)", err=True)
             told = running
         time.sleep(0.2)
@@ -284,19 +290,22 @@ def gpus(*, as_json: bool) -> None:
     """  # noqa: D301 - \b is click's mark for lines to keep
     with Client() as client:
         found = client.devices()
-        settings = client.settings
+        rows = _device_rows(found, client.settings, client.queue) if found and not as_json else ""
     if as_json:
         click.echo(json.dumps([device_plain(each) for each in found], indent=2))
     elif found:
-        click.echo(_device_rows(found, settings))
+        click.echo(rows)
         for line in _stranger_lines(found):
             click.echo(line)
     else:
         click.echo("no worker has announced a device: start one with gpuqueue up", err=True)
 
 
-def _device_rows(found: Sequence[DeviceStatus], settings: Settings) -> str:
-    return "\n".join((device_table(found, settings.beat_s, terminal_width()), *drain_lines(found), *kept_lines(found)))
+def _device_rows(found: Sequence[DeviceStatus], settings: Settings, queue: JobQueue) -> str:
+    """Return the table of devices and what stands below it; *queue* knows what their jobs are called."""
+    called = queue.called(jobs_on(found))
+    table = device_table(found, settings.beat_s, terminal_width(), called)
+    return "\n".join((table, *drain_lines(found), *kept_lines(found, called)))
 
 
 def _stranger_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gpuqueue.array import Member
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import Unreadable
 from gpuqueue.job import Job, JobState, WaitReason
@@ -70,6 +71,22 @@ class Looks(Recovery, Fleet, Ticks):
         for member_id in self._redis.smembers(keys.members(array_id)):
             pipe.hget(keys.job(member_id), "st")
         return [JobState(state) for state in pipe.execute() if state]
+
+    @answering
+    def called(self, job_ids: Iterable[int]) -> dict[int, str]:
+        """Return by which names people know those of *job_ids* that are members of arrays: ``17_2``."""
+        ids = sorted(set(job_ids))
+        if not ids:
+            return {}
+        pipe = self._redis.pipeline(transaction=False)
+        for job_id in ids:
+            pipe.hget(keys.job(job_id), "ar")
+        arrays = zip(ids, pipe.execute(), strict=True)
+        return {
+            job_id: str(Member.of(job_id, int(array)))
+            for job_id, array in arrays
+            if array and array.isascii() and array.isdecimal()
+        }
 
     @answering
     def record(self, job_id: int) -> Record | None:

@@ -14,6 +14,8 @@ from gpuqueue import Client
 from gpuqueue.array import Array
 from gpuqueue.errors import BadRequest, JobNotFound, Refused
 from gpuqueue.job import JobState, WaitReason
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
 from gpuqueue.run import Ending
 from workers.recorder import Recorder
 
@@ -53,6 +55,24 @@ def test_a_sweep_goes_its_whole_way(site: Site) -> None:
     assert f"member     2 of array {array}, job {array + 3}" in site.cli("show", f"{array}_2").stdout
     assert JobState.FAILED is site.client.get(array).state
     assert site.client.get(f"{array}_2") == site.client.get(array + 3)
+
+
+def test_a_device_names_the_members_that_it_has(site: Site) -> None:
+    """As every other command does: it gave the ids of their jobs, and `why` called them otherwise."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-3").id
+    claimed = [must_claim(site.queue).job_id for _ in range(2)]
+    redis = connect(site.queue.url)
+    redis.hset(keys.KEPT, "GPU-0", f"{claimed[1]}:1")
+    redis.close()
+
+    for command in (("gpus",), ("status",)):
+        shown = site.cli(*command).stdout
+        assert f"  {array}_0 {array}_1  " in shown, shown
+        assert f"for job {array}_1, see gpuqueue why {array}_1\n" in shown
+    (plain,) = json.loads(site.cli("gpus", "--json").stdout)
+    assert (claimed, claimed[1]) == (plain["jobs"], plain["kept_for"])
+    assert f"; jobs {array}_0, {array}_1 go on\n" in site.cli("drain", f"{plain['host']}:0").stdout
 
 
 def test_a_member_that_never_was_a_job_has_no_number(site: Site) -> None:

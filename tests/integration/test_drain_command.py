@@ -40,7 +40,7 @@ def announce(site: Site) -> None:
 @pytest.mark.parametrize(("jobs", "words"), [((), ""), ((4,), "; job 4 goes on"), ((4, 5), "; jobs 4, 5 go on")])
 def test_it_is_said_what_goes_on(jobs: tuple[int, ...], words: str) -> None:
     """It said "job 94, 95, 96 goes on"."""
-    assert words == _going_on(jobs)
+    assert words == _going_on(jobs, {})
 
 
 def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from factories import make_device
 
 from gpuqueue.cli.device_table import device_table
 from gpuqueue.queue.drains import Drain, DrainOrigin
-from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.queue.lease import DeviceStatus, Kept
 from gpuqueue.units import GIB
 
 CARD = DeviceStatus(
@@ -50,6 +50,16 @@ def test_how_a_device_stands_is_there_at_any_width(width: int) -> None:
 def test_a_trouble_is_whole_at_80_columns() -> None:
     """Who cannot use a device wants to know why, and not how large it is."""
     assert device_table((TROUBLED,), 10.0, 80).splitlines()[1].endswith("drained by ada")
+
+
+def test_a_member_is_called_by_its_name() -> None:
+    """The job on the device, and the one that it is kept for; what is no member by its id."""
+    kept = replace(CARD, kept=Kept(job_id=14, since=None))
+
+    row = device_table((kept,), 10.0, None, {13: "9_3", 14: "9_4"}).splitlines()[1]
+
+    assert "  12 9_3  " in row
+    assert row.endswith("kept for job 9_4")
 
 
 def test_a_pipe_gets_all_of_it() -> None:
