@@ -122,6 +122,7 @@ class _Examination:
             queue=found,
             moving=_or(self._moving, instead=False),
             host_runs=self._host_runs(),
+            told=self._told(),
         )
         yield from examined("queue", facts, queue.CHECKS)
 
@@ -171,6 +172,12 @@ class _Examination:
             return self._processes.seen().host is not None
         except Unseen:
             return False
+
+    def _told(self) -> str | None:
+        try:
+            return self._processes.seen().told
+        except Unseen:
+            return None
 
 
 def _or(look: Look[T], *, instead: T) -> T:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gpuqueue.device import Device, DeviceKind
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.finding import Findings, note, ok, problem, unknown, warning
 from gpuqueue.frozen import dataclass
@@ -19,6 +21,15 @@ from gpuqueue.version import VERSION
 
 #: Settings that the workers do not look at; all others hold for them from their next start on.
 NOT_OF_WORKERS = frozenset({"state_dir", "default_mem_bytes", "default_device"})
+#: What to do about a device that the workers were not started for: an `up` is refused other devices, and a `down`
+#: forgets those that hold no job.
+WITH_ITS_DEVICES = (
+    "gpuqueue down, then gpuqueue up with the --devices of before; or without them, if it is gone for good: the down "
+    "forgets it"
+)
+#: How ``--devices`` names simulated ones, and the CPU beside others. Of each kind of simulated ones how many.
+_SIM, _BESIDE = "sim:", ",cpu"
+_SIMULATED = re.compile(r"(?:^|\+) *(?:([0-9]+)x)?[^+]+")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,6 +43,8 @@ class ProcessFacts:
     #: The devices that its workers serve, by UUID, and whether its recorder runs. Empty and false without a host.
     workers: frozenset[str]
     recorder: bool
+    #: Which devices the host process was told to serve (``--devices``); None where nobody can see that.
+    told: str | None
     #: Our variables as the host process found them when it started; None where one may not look.
     environ: Mapping[str, str] | None
     #: Whether the settings file was written after the host process had started.
@@ -67,7 +80,8 @@ def process_facts(settings: Settings, environ: Mapping[str, str]) -> ProcessFact
         OSError: the state directory cannot be looked at.
 
     """
-    host = Machine(settings).host_running()
+    machine = Machine(settings)
+    host = machine.host_running()
     words = list(_children(host.pid)) if host is not None else []
     return ProcessFacts(
         settings=settings,
@@ -75,6 +89,7 @@ def process_facts(settings: Settings, environ: Mapping[str, str]) -> ProcessFact
         host=host,
         workers=frozenset(each[each.index("--device") + 1] for each in words if "--device" in each[:-1]),
         recorder=any("record" in each for each in words),
+        told=machine.served(host) if host is not None else None,
         environ=_environ(host.pid) if host is not None else None,
         file_changed=host is not None and _changed_since(host, settings_file(environ)),
     )
@@ -133,13 +148,33 @@ def workers(facts: ProcessFacts) -> Findings:
     if not missing:
         return ok(f"{len(facts.workers)}, one for each device")
     return (
-        problem(
+        warning(
+            f"device {each.status.device.index} ({each.status.device.uuid}) is none of those that the workers were "
+            f"started for (--devices {facts.told})",
+            WITH_ITS_DEVICES,
+            about=f"device {each.status.device.index}",
+        )
+        if not is_meant(facts.told, each.status.device)
+        else problem(
             f"no worker serves device {each.status.device.index} ({each.status.device.uuid}): it ends again and again",
             f"why: {facts.settings.logs_dir / (each.status.device.uuid + '.log')}",
             about=f"device {each.status.device.index}",
         )
         for each in missing
     )
+
+
+def is_meant(told: str | None, device: Device) -> bool:
+    """Return whether who was *told* to serve some devices starts a worker for *device*; as long as we know, it does."""
+    if told is None:
+        return True
+    spec = told.removesuffix(_BESIDE)
+    if device.kind is DeviceKind.SIMULATED:
+        counts = _SIMULATED.findall(spec.removeprefix(_SIM)) if spec.startswith(_SIM) else []
+        return device.index < sum(int(count or 1) for count in counts)
+    if device.kind is DeviceKind.CPU:
+        return told != spec or spec in {"auto", "cpu"}
+    return spec in {"auto", "gpu"}
 
 
 def recorder(facts: ProcessFacts) -> Findings:

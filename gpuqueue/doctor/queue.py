@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from gpuqueue.doctor.processes import WITH_ITS_DEVICES, is_meant
 from gpuqueue.doctor.store import SKEW_S
 from gpuqueue.event import BEHIND_S
 from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
@@ -29,6 +30,8 @@ class Facts:
     #: Whether an ``up`` or ``down`` is at work on this machine, and whether its workers are kept alive.
     moving: bool
     host_runs: bool
+    #: Which devices they are for; None where nobody can see that, or they are not kept alive.
+    told: str | None = None
 
     def ago_s(self, ms: int) -> float:
         """Return how long ago *ms* was, on the store's clock."""
@@ -81,6 +84,8 @@ def _silent(facts: Facts, device: DeviceFacts) -> Finding:
     here = device.status.host == facts.settings.host
     seen = f"its worker has been silent for {format_duration(device.status.seen_s_ago)}"
     remedy = "gpuqueue up" if here else f"on {device.status.host}: gpuqueue doctor, gpuqueue up"
+    if here and not is_meant(facts.told, device.status.device):
+        remedy = WITH_ITS_DEVICES  # a worker for it is not even started
     if is_down(device):
         return note(f"{seen}: its machine was taken down", "gpuqueue up there takes it back", about=device.name)
     if not device.status.jobs:

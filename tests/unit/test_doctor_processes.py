@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from factories import make_device
 
-from gpuqueue.doctor.processes import CHECKS, ProcessFacts
+from gpuqueue.device import DeviceKind
+from gpuqueue.doctor.processes import CHECKS, ProcessFacts, is_meant
 from gpuqueue.finding import Finding, Grade, examined
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.queue.lease import DeviceStatus
@@ -43,6 +44,7 @@ def make_facts(**changes: object) -> ProcessFacts:
         host=ProcessIdentity(7, 7, "boot"),
         workers=frozenset({"GPU-0"}),
         recorder=True,
+        told="auto",
         environ=ENVIRON,
         file_changed=False,
         devices=(make_served("GPU-0"),),
@@ -70,6 +72,41 @@ def test_a_device_whose_worker_ends_again_and_again_is_named_with_its_log() -> N
     assert Grade.PROBLEM is finding.grade
     assert "GPU-1" in finding.seen
     assert finding.remedy.endswith("/s/log/GPU-1.log")
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "index", "meant"),
+    [
+        ("auto", DeviceKind.SIMULATED, 0, False),
+        ("sim:2x1G", DeviceKind.SIMULATED, 1, True),
+        ("sim:2x1G", DeviceKind.SIMULATED, 2, False),
+        ("sim:1x8G+2x16G,cpu", DeviceKind.SIMULATED, 2, True),
+        ("sim:8G + 16G", DeviceKind.SIMULATED, 1, True),
+        ("sim:24G", DeviceKind.SIMULATED, 1, False),
+        ("sim:2x1G", DeviceKind.CPU, 0, False),
+        ("gpu,cpu", DeviceKind.CPU, 0, True),
+        ("gpu", DeviceKind.CPU, 0, False),
+        ("auto", DeviceKind.CPU, 0, True),
+        ("auto", DeviceKind.GPU, 9, True),
+        ("cpu", DeviceKind.GPU, 0, False),
+        (None, DeviceKind.SIMULATED, 0, True),
+    ],
+)
+def test_what_the_workers_were_started_for(told: str | None, kind: DeviceKind, index: int, *, meant: bool) -> None:
+    """Another device than those gets no worker, however often one says `gpuqueue up`."""
+    assert meant is is_meant(told, replace(make_device("X"), kind=kind, index=index))
+
+
+def test_a_device_that_no_worker_is_started_for_is_told_with_what_helps() -> None:
+    """After a killed host and an `up` without its --devices: it was said to end again and again, and read its log."""
+    gone = make_served("sim-nodeA-0")
+    gone = replace(gone, status=replace(gone.status, device=replace(gone.status.device, kind=DeviceKind.SIMULATED)))
+
+    finding = found(make_facts(devices=(make_served("GPU-0"), gone)), "workers")
+
+    assert Grade.WARNING is finding.grade
+    assert "(sim-nodeA-0) is none of those that the workers were started for (--devices auto)" in finding.seen
+    assert finding.remedy.startswith("gpuqueue down, then gpuqueue up with the --devices of before")
 
 
 def test_how_many_workers_there_should_be_only_the_store_knows() -> None:
