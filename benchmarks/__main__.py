@@ -65,15 +65,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     options = parser.parse_args(words)
     if options.kept and (options.only or options.quick):
         parser.error("--from measures nothing: it goes with --write and --json only")
-    if options.json and not options.json.absolute().parent.is_dir():
-        parser.error(f"--json: there is no directory {options.json.absolute().parent}")
-    if options.json and options.json.is_dir():
-        parser.error(f"--json: {options.json} is a directory; name a file")
     if options.json:
-        try:
-            check_writable(options.json)
-        except OSError as error:
-            parser.error(f"--json: {options.json} cannot be written: {error.strerror}")
+        _check_json(options.json, parser)
     if options.write and options.only and set(options.only) != set(BENCHMARKS):
         parser.error(f"--write: some of the rows would be empty; {WHOLE}")
     if options.write:
@@ -81,10 +74,25 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _check(page: Path, parser: argparse.ArgumentParser) -> None:
-    if not page.is_file():
-        parser.error(f"--write: there is no page {page}")
+def _check_json(path: Path, parser: argparse.ArgumentParser) -> None:
     try:
+        if not path.absolute().parent.is_dir():
+            parser.error(f"--json: there is no directory {path.absolute().parent}")
+        if path.is_dir():
+            parser.error(f"--json: {path} is a directory; name a file")
+        check_writable(path)
+    except OSError as error:
+        parser.error(f"--json: {path} cannot be written: {error.strerror}")
+    except RuntimeError as error:  # what pathlib makes of links in a circle, before Python 3.13
+        parser.error(f"--json: {path} cannot be written: {error}")
+    except ValueError as error:  # a zero byte
+        parser.error(f"--json: {str(path)!r} cannot be written: {error}")
+
+
+def _check(page: Path, parser: argparse.ArgumentParser) -> None:
+    try:
+        if not page.is_file():
+            parser.error(f"--write: there is no page {page}")
         check(page)
     except (OSError, ValueError, PageError) as error:
         parser.error(f"--write: {error}")

@@ -22,7 +22,7 @@ from benchmarks.made_history import NOW, SPAN, fill
 from benchmarks.measure.command import beside_click
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.home import clean_environ
-from benchmarks.measure.options import how_many
+from benchmarks.measure.options import how_many, postgres_url
 from benchmarks.measure.place import GPUQUEUE, postgres, quiet
 from benchmarks.measure.rounds import timed
 from benchmarks.measure.table import tell
@@ -191,7 +191,7 @@ def main() -> None:
     arguments.add_argument("--plans", action="store_true", help="show how what is slow was found")
     arguments.add_argument("--only", choices=["sqlite", "postgresql"])
     arguments.add_argument("--sqlite", metavar="PATH", help="keep the book there, and use the one that is there")
-    arguments.add_argument("--postgres-url", help="default: a private server")
+    arguments.add_argument("--postgres-url", type=postgres_url, help="default: a private server")
     chosen = arguments.parse_args()
     tell(figures(count=chosen.jobs, only=chosen.only, path=chosen.sqlite, url=chosen.postgres_url, plans=chosen.plans))
 

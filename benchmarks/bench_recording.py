@@ -18,7 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.measure.figure import Absent, Figure, Floor, Measured
-from benchmarks.measure.options import how_many
+from benchmarks.measure.options import how_many, postgres_url
 from benchmarks.measure.place import postgres
 from benchmarks.measure.table import tell
 from gpuqueue.book import migrate
@@ -153,7 +153,9 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--jobs", type=how_many, default=4000)
     arguments.add_argument("--width", type=how_many, default=50, help="jobs under way at a time")
-    arguments.add_argument("--postgres-url", help="default: a private server, which does not wait for the disk")
+    arguments.add_argument(
+        "--postgres-url", type=postgres_url, help="default: a private server, which does not wait for the disk"
+    )
     chosen = arguments.parse_args()
     tell(figures(jobs=chosen.jobs, width=chosen.width, url=chosen.postgres_url))
 

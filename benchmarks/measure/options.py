@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import math
 
-from gpuqueue.errors import GpuQueueError
+import sqlalchemy as sa
+
+from gpuqueue.book.connect import open_engine
+from gpuqueue.errors import BookUnreachable, GpuQueueError
 from workers.devices.choose import choose
 
 
@@ -39,6 +42,26 @@ def duration_s(text: str) -> float:
     if not 0 < number < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return number
+
+
+def postgres_url(text: str) -> str:
+    """Return the address of a PostgreSQL database that answers. Nothing is left there.
+
+    Raises:
+        argparse.ArgumentTypeError: it does not, or this is the address of something else. A password is not told.
+
+    """
+    try:
+        engine = open_engine(text)
+        if engine.dialect.name != "postgresql":
+            raise argparse.ArgumentTypeError("that is no PostgreSQL database: write postgresql://USER@HOST/NAME")
+        engine.connect().close()
+        engine.dispose()
+    except BookUnreachable as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    except sa.exc.DBAPIError as error:  # the book's words for it would tell what becomes of jobs meanwhile
+        raise argparse.ArgumentTypeError(f"it does not answer: {' '.join(str(error.orig).split())}") from error
+    return text
 
 
 def devices(text: str) -> str:

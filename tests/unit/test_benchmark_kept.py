@@ -119,6 +119,23 @@ def test_what_is_replaced_stays_what_it_was(tmp_path: Path) -> None:
     assert not Path(os.devnull).is_file()
 
 
+@pytest.mark.parametrize("option", ["--json", "--write"])
+def test_a_name_that_no_file_can_have_is_refused(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One too long, and links in a circle: each was a traceback."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+
+    for name in ("x" * 300, "a", "a/run.json"):
+        with pytest.raises(SystemExit) as ended:
+            whole.main([option, name])
+        assert 2 == ended.value.code
+        assert f"error: {option}: " in capsys.readouterr().err.splitlines()[-1]
+    assert {"a", "b"} == {each.name for each in tmp_path.iterdir()}
+
+
 @pytest.mark.parametrize("place", ["/dev/full", "/sys/x.json"])
 def test_where_no_report_can_be_written_is_told_before_an_hour_is_gone(
     place: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

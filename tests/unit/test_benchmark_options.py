@@ -25,6 +25,9 @@ from benchmarks.measure.options import devices, duration_s, how_many
         ("scale", ["--pending", "0"]),
         ("recording", ["--width", "0"]),
         ("kills", ["--kills", "x"]),
+        *((name, ["--postgres-url", "foo://x"]) for name in ("recording", "history")),
+        ("recording", ["--postgres-url", "sqlite:///x.db"]),
+        ("recording", ["--postgres-url", "postgresql://ada:secret@127.0.0.1:1/x?connect_timeout=2"]),
         ("sampling", ["--seconds", "nan"]),
         ("workers", ["--seconds", "-1"]),
     ],
@@ -39,7 +42,9 @@ def test_a_number_that_measures_nothing_is_refused(
         importlib.import_module(f"benchmarks.bench_{name}").main()
 
     assert 2 == ended.value.code
-    assert f"error: argument {words[0]}: " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"error: argument {words[0]}: " in said
+    assert "secret" not in said
 
 
 def test_what_can_be_measured_is_taken() -> None:
