@@ -160,6 +160,8 @@ class Changes(Store):
             raise not_yours(job_id, reply[1])
         if reply[0] == "many":
             raise BadRequest(f"job {job_id} would have more than {MAX_TAGS} tags: take some away with --remove")
+        if reply != ["done"]:
+            raise Unreadable(f"the store has answered what it should not to a mark of job {job_id}: {brief(reply)}")
         return True
 
 

@@ -51,6 +51,9 @@ _BY_CODE = {
     "TRYAGAIN": "the store's cluster is being moved: try again in a moment",
 }
 
+#: What comes of an answer that has another shape than what was asked for, wherever it is taken apart.
+_TAKEN_APART = (TypeError, ValueError, AttributeError, LookupError, OverflowError)
+
 
 class Connect(Protocol):
     """How to come to the store at an address: what it returns has the methods of ``door.door.Door``."""
@@ -182,6 +185,18 @@ def _said(error: DoorError, words: Mapping[str, str]) -> str | None:
     return next((words[word] for word in str(error).split() if word in words), None)
 
 
+def _misshapen(error: Exception, url: str) -> Unreadable:
+    """Return what to raise where an answer could not be taken apart; it may be our own mistake, and tells where."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}" if trace is not None else ""
+    return Unreadable(
+        f"what answers at {without_password(url)} is no store of this gpuqueue: nobody can read its reply "
+        f"({type(error).__name__}{where}: {brief(str(error), 100)})"
+    )
+
+
 class _Addressed(Protocol):
     @property
     def url(self) -> str: ...
@@ -193,11 +208,20 @@ R = TypeVar("R")
 
 
 def answering(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """Let *method*, of an object that knows the store's URL, raise our errors instead of the client library's."""
+    """Let *method*, of an object that knows the store's URL, raise our errors instead of the client library's.
+
+    Behind the small door also where an answer has not the shape that was asked for: a person who met another program
+    at the address of their store needs no traceback. Workers, which come by the library, tell theirs to the log.
+    """
 
     @wraps(method)
     def wrapper(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
-        with translated(self.url):
-            return method(self, *args, **kwargs)
+        try:
+            with translated(self.url):
+                return method(self, *args, **kwargs)
+        except _TAKEN_APART as error:
+            if not isinstance(getattr(self, "_redis", None), Door):
+                raise
+            raise _misshapen(error, self.url) from error
 
     return cast("Callable[Concatenate[S, P], R]", wrapper)

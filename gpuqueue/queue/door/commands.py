@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gpuqueue.queue.door.errors import NoStore
 from gpuqueue.queue.door.resp import Word
 
 Shape = Callable[[Any], Any]
@@ -112,6 +113,8 @@ def _clock(answer: Sequence[str]) -> tuple[int, int]:
 def _pairs(answer: Any) -> dict[str, str]:
     if isinstance(answer, dict):
         return answer
+    if not isinstance(answer, list):  # a text can be cut into pairs as well
+        raise NoStore("a hash is answered with no list")
     return dict(zip(answer[::2], answer[1::2], strict=True))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from gpuqueue.queue.door.address import Address
 from gpuqueue.queue.door.commands import Commands, Shape
 from gpuqueue.queue.door.ear import Ear
-from gpuqueue.queue.door.errors import DoorError
+from gpuqueue.queue.door.errors import DoorError, NoStore
 from gpuqueue.queue.door.line import Line
 from gpuqueue.queue.door.resp import Word
 from gpuqueue.queue.door.script import Script
@@ -117,4 +117,6 @@ class Pipeline(Commands):
                 raise answer
         if isinstance(done, DoorError):
             raise done
-        return list(done)
+        if not isinstance(done, list):
+            raise NoStore("a transaction is answered with no list")
+        return done
