@@ -6,8 +6,8 @@
 -- written and removed together with the leases.
 --
 -- lk (hash): user, or @ and group -> job:GPUs:bytes:user:start:since:runs:shape: the room under their limits that is kept
--- for a job that has waited too long for it, and what its run will hold. `start` is when there will be room for it, 0
--- where nobody can say; `since` when this began, or a run that it waits for last ended; `runs` are those without a time
+-- for a job that has waited too long for it, and what its run will hold. `start` is by when it has that and its devices,
+-- 0 where nobody can say; `since` when this began, or a run that it waits for last ended; `runs` are those without a time
 -- limit that it waits for. See quota.lua.
 local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, time_of, beyond_a_limit,
   default_time_ms, bounds_of, asked_for, rooms_kept, keep_room, room_is_taken

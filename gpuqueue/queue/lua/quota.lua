@@ -4,6 +4,12 @@
 -- What is kept for a job (lk, see limits.lua) is what it asks for, of all measures, under one limit at a time for one
 -- job. As with devices (reserve.lua): who is gone before the job can start may start; and where nobody can say when that
 -- is, the room is kept for as long as the job had waited, then it is let go.
+--
+-- Nothing is kept for whom its devices hold and not the limit: they must be there by the time at which the limit has
+-- room, or within as long as the job has waited. The latter so that who needs both gets both: no device is kept for a job
+-- at its limit, so that others take one or the other time and again. For the same reason a run that came to its devices
+-- after the room was kept does not count by its time limit, but as one without. As time goes this only becomes true: what
+-- is kept is dropped where a run ended early or a device went, and not kept, dropped and kept by turns.
 local keep_rooms
 do
 local MEASURES = {'running_jobs', 'running_gpus', 'running_mem'}
@@ -77,13 +83,37 @@ local function bound_of(user, whose)
   end
 end
 
--- What is kept goes on being kept, or is let go. `patient_until(id, since)`, as for devices.
-local function look_again(whose, kept, now, patient_until)
-  local j = call('HMGET', job_key(kept.id), 'st', 'u', 'sh', 'lv', 'rv')
+-- The most bytes that a device may give to a job that gets all of it, by all limits of its user's.
+local function most_alone_under(kept)
+  local most = math.huge
+  for _, bound in ipairs(wants_alone(kept.shape) and bounds_of(kept.user) or {}) do
+    most = math.min(most, bound.figures.running_mem and bound.figures.running_mem.most or most)
+  end
+  return most
+end
+
+-- When can a job start, as far as a limit and devices tell? -> the time (now; later; 0: nobody can say), by when it
+-- starts at the latest (0: no time limit tells), and the runs that it waits for and that nobody knows the end of, under
+-- the limit and on devices: {id -> run}, {id -> run}; nil: nothing is to be kept under the limit. `keeping` as in
+-- placement.lua; `at` are reserve.lua's looks at the rest: see keep_rooms.
+local function start_of(id, bound, kept, now, at, keeping)
+  local room, without = room_under(bound, kept, now, keeping)
+  if not room then return nil end
+  local devices, latest, on_devices = at.devices_of(kept, most_alone_under(kept), keeping)
+  if not devices or devices > math.max(room, at.patient_until(id, now)) then return nil end
+  local function later(time) return (room == 0 or time == 0) and 0 or math.max(room, time) end
+  return later(devices), later(latest), without, on_devices
+end
+
+-- What is kept goes on being kept, or is let go.
+local function look_again(whose, kept, now, at)
+  local j = call('HMGET', job_key(kept.id), 'st', 'u', 'sh', 'lv', 'rs')
   local bound = j[1] == 'queued' and j[2] == kept.user and j[3] == kept.shape and j[4]
     and call('ZSCORE', queue_key(j[4], kept.user, kept.shape), kept.id) and bound_of(kept.user, whose)
-  local start, without = nil, nil
-  if bound then start, without = room_under(bound, kept, now, kept.waits_for) end
+  local reserved, keeping = at.hold_of(kept.id)
+  for id in pairs(kept.waits_for) do keeping[id] = true end
+  local start, latest, without, on_devices = nil, nil, nil, nil
+  if bound then start, latest, without, on_devices = start_of(kept.id, bound, kept, now, at, keeping) end
   if not start then
     keep_room(whose, nil)
     return
@@ -91,11 +121,14 @@ local function look_again(whose, kept, now, patient_until)
   for id in pairs(kept.waits_for) do
     if not call('ZSCORE', P .. 'leases', id) then kept.since, kept.waits_for = now, without end
   end
-  kept.start = start == now and 0 or start
-  local is_over = (start == 0 or start == now) and not j[5] and now >= patient_until(kept.id, kept.since)
+  kept.start = latest == now and 0 or latest
+  -- Once there is room, devices are kept for it, and it is the end of a run there that brings it nearer.
+  local since = next(without) and kept.since or math.max(kept.since, reserved or 0, tonumber(j[5] or '') or 0)
+  local is_over = (start == 0 or start == now) and now >= at.patient_until(kept.id, since)
   if is_over and is_missed_under(bound, kept) then
-    for id, run in pairs(without) do
-      if run.claimed ~= '' then call('HSET', job_key(id), 'iw', run.claimed) end -- not of a damaged entry
+    for id, run in pairs(next(without) and without or on_devices) do
+      local is_endless = run.ends == 0 and run.claimed ~= '' -- not of a damaged entry
+      if is_endless then call('HSET', job_key(id), 'iw', run.claimed) end
     end
     kept = nil
   end
@@ -136,7 +169,7 @@ local function might_be_beyond(shape, left)
 end
 
 -- Keep room for a user's first job of a shape, if a limit is in its way, and nothing else is.
-local function keep_for(id, user, shape, now)
+local function keep_for(id, user, shape, now, at)
   local _, _, _, _, wish = parse_shape(shape)
   local kind = wish == 'any' and 'cpu' or nil
   local beyond = limit_in_the_way(user, shape, kind, nil, true)
@@ -144,28 +177,31 @@ local function keep_for(id, user, shape, now)
     return
   end
   local kept = asked_for(shape, kind)
-  local start, without = room_under(bound_of(user, beyond.whose), kept, now, {})
+  kept.id, kept.user, kept.shape, kept.since, kept.waits_for = id, user, shape, now, {}
+  local start, latest, without = start_of(id, bound_of(user, beyond.whose), kept, now, at, {})
   if start then
-    kept.id, kept.user, kept.shape, kept.since = id, user, shape, now
-    kept.start, kept.waits_for = start == now and 0 or start, without
+    kept.start, kept.waits_for = latest == now and 0 or latest, without
     keep_room(beyond.whose, kept)
   end
 end
 
--- Look at all limits, in the order in which jobs are claimed. `heads_of(lv, user)` gives the shapes of a user with the
--- places of their first jobs; `has_waited(id)`: for too long?
-function keep_rooms(now, patient_until, heads_of, has_waited)
-  for whose, kept in pairs(rooms_kept()) do look_again(whose, kept, now, patient_until) end
+-- Look at all limits, in the order in which jobs are claimed. `at` is {heads_of(lv, user): the shapes of a user with the
+-- places of their first jobs; has_waited(id): for too long?; patient_until(id, since), as for devices; hold_of(id):
+-- since when and for which runs do devices that are kept for it wait; devices_of(kept, most_bytes, keeping): when could it
+-- have devices that give no more, whatever its limits say, by when at the latest, and behind which runs that nobody knows
+-- the end of}
+function keep_rooms(now, at)
+  for whose, kept in pairs(rooms_kept()) do look_again(whose, kept, now, at) end
   for _, lv in ipairs(LEVELS) do
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
       local left, tried = left_to(user), 0
-      local heads = left and heads_of(lv, user) or {}
+      local heads = left and at.heads_of(lv, user) or {}
       for i = 1, #heads, 2 do
         if left and tried < MOST_TRIED and might_be_beyond(heads[i], left) then
           local id = first_at(heads[i + 1], lv, user, heads[i])
           tried = tried + 1
-          if has_waited(id) then
-            keep_for(id, user, heads[i], now)
+          if at.has_waited(id) then
+            keep_for(id, user, heads[i], now, at)
             left = left_to(user)
           end
         end

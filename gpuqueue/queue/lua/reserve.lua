@@ -183,8 +183,46 @@ local function heads_of(lv, user)
   return call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last_waiting), 'BYSCORE', 'WITHSCORES')
 end
 
+-- Where could a job have its devices first, whatever its limits say? Of several, those that give more than the limits
+-- allow may be among them: each counts for what the one of them gives that gives the least.
+local plans, planned = {}, 0 -- of jobs for which nothing is kept yet: many are alike, and one tick tries so many
+local function plan_for(kept, most_bytes, keeping)
+  local like = kept.shape .. ' ' .. string.format('%.0f', most_bytes)
+  local is_new = kept.since == now and not next(keeping)
+  if is_new and (plans[like] ~= nil or planned == MOST_SHAPES) then return plans[like] end
+  local _, _, n = parse_shape(kept.shape)
+  local best
+  for _, host in ipairs(hosts) do
+    local devices = {}
+    for _, device in ipairs(host.devices) do
+      if n > 1 or device.capacity <= most_bytes then devices[#devices + 1] = device end
+    end
+    local found = plan(devices, kept.shape, now, nil, keeping)
+    if found and (not best or sooner(found.start, best.start)) then best = found end
+  end
+  if is_new then plans[like], planned = best or false, planned + 1 end
+  return best
+end
+
+-- For the room under limits, see quota.lua. A run that came after the room was kept counts as one without a time limit:
+-- these are mostly far too long, and the room would be dropped for each that comes.
+local function devices_of(kept, most_bytes, keeping)
+  local best = plan_for(kept, most_bytes, keeping)
+  local start, unknown = now, {}
+  for _, device in ipairs(best and best.devices or {}) do
+    for id in string.gmatch(device.blockers, '%d+') do
+      local run = runs[id]
+      if run.ends == 0 or run.since > kept.since then unknown[id] = run else start = math.max(start, run.ends) end
+    end
+  end
+  if not best then return nil end
+  return start <= now and next(unknown) and 0 or start, best.start, unknown
+end
+
 if most > 0 and limits_set() then -- first: nothing is kept for whom that holds
-  keep_rooms(now, patient_until, heads_of, function(id) return (waits_since(id) or now + 1) <= moment end)
+  local function has_waited(id) return (waits_since(id) or now + 1) <= moment end
+  keep_rooms(now, {heads_of = heads_of, has_waited = has_waited, patient_until = patient_until, devices_of = devices_of,
+    hold_of = hold_of})
 elseif limits_set() then
   call('DEL', P .. 'lk')
 end
