@@ -45,7 +45,12 @@ def check_writable(path: Path) -> None:
         OSError: it cannot be written.
 
     """
-    if path.exists():
+    is_there = True
+    try:
+        path.stat()  # which tells a circle of links from a name that is free: what else asks may take it for one
+    except FileNotFoundError:
+        is_there = False
+    if is_there:
         if not path.is_fifo():  # to open one is to wait for its reader
             number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             try:
