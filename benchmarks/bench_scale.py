@@ -25,7 +25,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_claim import FLOOR, LOGGED_US, READS, cost_of, reader
+from benchmarks.bench_claim import FLOOR, LOGGED_US, READS, costs_of, reader
 from benchmarks.bench_history import best_s
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import how_many
@@ -109,7 +109,7 @@ def figures(*, quick: bool = False, size: Size | None = None) -> Measured:
         book = Book(f"sqlite:///{path}")
         site = SimulatedSite(store, book)
         _listen(store, FLOORS)
-        least = cost_of(store.client, FLOOR, reader(store.client), FLOORS)
+        (least,) = costs_of(store.client, (FLOOR,), reader(store.client), FLOORS)
         floor = Floor(name=f"a script of {READS} reads", value=float(least.p50))
         yield from _filled(site, store, size, floor)
         yield from _week(_Week(site, store, path, size), size, floor)
