@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
-from factories import ADA, claim, make_spec, must_claim, serve
+from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
 from store_dump import dump, faults
 
 from gpuqueue.job import JobState
@@ -20,6 +21,7 @@ from gpuqueue.units import GIB, MIB
 SIZES = [step * 384 * MIB for step in range(1, 64)]
 #: What strangers take: the device has 24 GiB.
 TAKEN = [step * GIB for step in range(24)]
+DEVICES = ("GPU-0", "GPU-1")
 
 
 def passed_over(queue: JobQueue, large: int = 8, small: int = 16) -> list[int]:
@@ -35,6 +37,14 @@ def note(store_url: str) -> dict[str, str]:
     found: dict[str, str] = client.hgetall(f"{keys.PREFIX}ub:1:{ADA.name}")
     client.close()
     return found
+
+
+def let_go_last(user: str, store_url: str) -> None:
+    """Let a user who waits have used more than anybody uses here."""
+    client = connect(store_url)
+    for key in (f"{keys.PREFIX}fair", f"{keys.PREFIX}ul:1"):
+        client.zincrby(key, 1e12, user)
+    client.close()
 
 
 def test_what_is_too_large_is_looked_at_once(queue: JobQueue, store_url: str) -> None:
@@ -83,6 +93,56 @@ def test_an_earlier_job_that_comes_into_the_line_comes_first(queue: JobQueue, st
     assert not faults_of(store_url)
 
 
+def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue, store_url: str) -> None:
+    """Once a note stayed for whatever came in last, and this one was looked for behind where it stands, for ever."""
+    jobs = passed_over(queue, large=8, small=1)
+    queue.hold(jobs[-1])
+    later = [queue.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(1, 9)]
+    assert later[0] == must_claim(queue, foreign_bytes=16 * GIB).job_id
+    for job_id in later[1:]:
+        queue.cancel(job_id)
+
+    queue.release(jobs[-1])
+    for step in range(9, 17):
+        queue.submit(make_spec(mem_bytes=GIB + step * MIB))
+
+    assert jobs[-1] == must_claim(queue, foreign_bytes=17 * GIB).job_id
+    assert not faults_of(store_url)
+
+
+def test_what_is_given_back_to_the_last_line_is_found_by_the_other_devices(queue: JobQueue, store_url: str) -> None:
+    """A sweep behind four large jobs: of two devices one began behind the member that the other had given back."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for step in range(4):
+        queue.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
+    sweep = [queue.submit(make_spec(mem_bytes=GIB)).id for _ in range(8)]
+    for step in range(16):
+        queue.submit(make_spec(account=BOB, mem_bytes=GIB + step * MIB))
+    let_go_last(BOB.name, store_url)
+    first = must_claim(queue, "GPU-0", foreign_bytes=16 * GIB)
+    assert (sweep[0], sweep[1]) == (first.job_id, must_claim(queue, "GPU-1", foreign_bytes=16 * GIB).job_id)
+
+    assert queue.giveback(first.job_id, first.token, "")
+
+    assert sweep[0] == must_claim(queue, "GPU-1", foreign_bytes=17 * GIB).job_id
+    assert not faults_of(store_url)
+
+
+def test_what_is_edited_to_fit_is_found(queue: JobQueue, store_url: str) -> None:
+    """It was among what was too large, and is the last of the line."""
+    jobs = passed_over(queue, large=8, small=9)
+    assert jobs[8] == must_claim(queue, foreign_bytes=16 * GIB).job_id
+    for job_id in jobs[8:]:
+        queue.cancel(job_id)
+
+    queue.edit(jobs[7], lambda spec: replace(spec, mem_bytes=GIB))
+    for step in range(8):
+        queue.submit(make_spec(mem_bytes=GIB + step * MIB))
+
+    assert jobs[7] == must_claim(queue, foreign_bytes=17 * GIB).job_id
+    assert not faults_of(store_url)
+
+
 def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: str) -> None:
     """It goes with the last of their jobs."""
     jobs = passed_over(queue)
@@ -126,26 +186,33 @@ def faults_of(store_url: str) -> list[str]:
 class Line:
     """One user's jobs as they should start: what was moved to the front, the last first, then as they came."""
 
-    def __init__(self, queue: JobQueue, chance: random.Random) -> None:
+    def __init__(self, queue: JobQueue, chance: random.Random, sizes: Sequence[int]) -> None:
         self.queue = queue
         self.chance = chance
+        self.sizes = sizes
         self.waiting: dict[int, int] = {}
         self.held: dict[int, int] = {}
         self.moved: dict[int, int] = {}
 
-    def submit(self, sizes: Sequence[int] = SIZES) -> None:
-        """Add a job of one of these sizes."""
-        size = self.chance.choice(sizes)
-        self.waiting[self.queue.submit(make_spec(mem_bytes=size)).id] = size
+    def submit(self) -> None:
+        """Add a job of one of the sizes."""
+        self.submit_each(1, self.sizes)
+
+    def submit_each(self, count: int, sizes: Sequence[int]) -> None:
+        """Add so many jobs, each of one of these sizes."""
+        for size in self.chance.choices(sizes, k=count):
+            self.waiting[self.queue.submit(make_spec(mem_bytes=size)).id] = size
 
     def claim(self) -> None:
-        """Claim with some memory taken; the first that fits must come."""
-        taken = self.chance.choice(TAKEN)
+        """Claim for some device with some memory taken; the first that fits must come. Some are given back."""
+        taken, uuid = self.chance.choice(TAKEN), self.chance.choice(DEVICES)
         order = sorted(self.waiting, key=lambda job: (-self.moved.get(job, -1), job))
         first = next((job for job in order if self.waiting[job] <= 24 * GIB - taken), None)
-        claimed = claim(self.queue, foreign_bytes=taken)
-        assert first == (claimed and claimed.job_id), f"{taken // GIB} GiB taken"
-        if claimed is not None:
+        claimed = claim(self.queue, uuid, foreign_bytes=taken)
+        assert first == (claimed and claimed.job_id), f"{taken // GIB} GiB taken of {uuid}"
+        if claimed is not None and self.chance.random() < 1 / 3:
+            assert self.queue.giveback(claimed.job_id, claimed.token, "")
+        elif claimed is not None:
             del self.waiting[claimed.job_id]
             ending = Ending.from_status(0)
             self.queue.finish(
@@ -177,15 +244,16 @@ class Line:
         del self.waiting[job]
 
 
+@pytest.mark.parametrize("sizes", [SIZES, SIZES[::5]], ids=["many sizes", "few sizes"])
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_comes_and_goes_each_claim_takes_the_first_that_fits(
-    queue: JobQueue, store_url: str, seed: int
+    queue: JobQueue, store_url: str, seed: int, sizes: list[int]
 ) -> None:
-    """A device whose free memory jumps, and no claim begins behind a job that it should have taken."""
-    line = Line(queue, random.Random(seed))  # noqa: S311 - the same acts each time
-    serve(queue)
-    for sizes in (SIZES[32:],) * 10 + (SIZES,) * 110:
-        line.submit(sizes)
+    """Devices whose free memory jumps, and no claim begins behind a job that it should have taken."""
+    line = Line(queue, random.Random(seed), sizes)  # noqa: S311 - the same acts each time
+    serve(queue, *map(make_offer, DEVICES))
+    line.submit_each(count=10, sizes=sizes[len(sizes) // 2 :])
+    line.submit_each(count=2 * len(sizes), sizes=sizes)
     acts = (line.submit, line.submit, line.claim, line.claim, line.hold, line.release, line.release, line.move)
 
     noted = 0

@@ -169,6 +169,16 @@ local function first_at(place, lv, user, shape)
   return call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1] or '0' -- nobody's: a stale entry has no first job
 end
 
+-- Claims look at a user's jobs from the first on that there was room for (see claim.lua): not where one comes before it.
+local function recall_passed(lv, user, place)
+  local noted = key3('ub', lv, user)
+  local notes = call('HGETALL', noted) -- device -> memory, for whom it is kept, and from where on
+  for i = 1, #notes, 2 do
+    local from = tonumber(string.match(notes[i + 1], '%-?%d+$') or '')
+    if not from or tonumber(place) <= from then call('HDEL', noted, notes[i]) end
+  end
+end
+
 local function enqueue(id, lv, user, shape)
   local shapes, place = key3('us', lv, user), place_of(id)
   call('ZADD', queue_key(lv, user, shape), place, id)
@@ -177,8 +187,7 @@ local function enqueue(id, lv, user, shape)
     call('ZADD', key2('sh', lv), (parse_shape(shape)), shape)
   end
   if call('ZSCORE', key2('ul', lv), user) then
-    -- It may stand among what claims have passed over, but for the last of all.
-    if call('ZRANGE', shapes, -1, -1)[1] ~= shape then call('DEL', key3('ub', lv, user)) end
+    recall_passed(lv, user, place)
   else
     call('ZADD', key2('ul', lv), call('ZSCORE', P .. 'fair', user) or 0, user)
   end
