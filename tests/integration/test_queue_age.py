@@ -8,6 +8,7 @@ import pytest
 import redis
 from factories import BOB, make_offer, make_spec, must_claim, serve
 
+from gpuqueue.array import Array
 from gpuqueue.event import Act
 from gpuqueue.job import Level
 from gpuqueue.queue import keys
@@ -85,6 +86,28 @@ def test_the_story_tells_of_it(queue: JobQueue, store: redis.Redis) -> None:
     *_, event = queue.events("0-0")
 
     assert (Act.LIFT, job_id, "2") == (event.act, event.job_id, event.fields["level"])
+
+
+def test_a_job_is_not_lifted_for_the_time_in_which_it_ran(queue: JobQueue, store: redis.Redis) -> None:
+    """It ran for a day when its host died; that was no waiting."""
+    serve(queue)
+    job_id = submit_days_ago(queue, store, 1.5)
+    run = must_claim(queue)
+    queue.lose(job_id, run.token, loss_limit=3, detail="gone")
+
+    assert 0 == queue.age(after_s=DAY_S)
+
+
+def test_a_member_is_not_lifted_for_the_time_in_which_it_ran_or_was_held(queue: JobQueue, store: redis.Redis) -> None:
+    """Its wait was counted from when it was taken from its array, whatever came since; the array's as well."""
+    serve(queue)
+    array = queue.submit(make_spec(array=Array.parse("0-1%1"))).id
+    run = must_claim(queue)
+    for each in (array, run.job_id):
+        store.hset(keys.job(each), "tw", queue.now_ms() - round(1.5 * DAY_S * 1000))
+    queue.lose(run.job_id, run.token, loss_limit=3, detail="gone")
+
+    assert 0 == queue.age(after_s=DAY_S)
 
 
 def test_a_lifted_job_that_is_lost_waits_on_its_new_level(queue: JobQueue, store: redis.Redis) -> None:

@@ -528,6 +528,30 @@ def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
     assert {"ada": Use(running_jobs=3, running_gpus=1, running_mem=3 * GIB)} == queue.uses()
 
 
+@pytest.mark.parametrize("limits", ["*: running_gpus=1", "*: running_gpus=1/refuse", "*: running_gpus=0"])
+def test_a_limit_of_gpus_holds_no_job_that_a_cpu_may_take(queue: JobQueue, limits: str) -> None:
+    """It was refused, or told that it waits for the limit, where the CPU would have taken it at once."""
+    cpu = make_device("cpu-0", kind=DeviceKind.CPU)
+    serve(queue, make_offer("GPU-0"))
+    limit(queue, "*: running_gpus=1")
+    queue.submit(make_spec())
+    must_claim(queue)
+    limit(queue, limits)
+    anywhere = make_spec(device=DeviceWish.ANY)
+    if limits != "*: running_gpus=1":
+        with pytest.raises(Refused):
+            queue.submit(anywhere)
+
+    serve(queue, make_offer("cpu-0", device=cpu))
+    job_id = queue.submit(anywhere).id
+
+    assert () == queue.why(job_id).limits  # type: ignore[union-attr]
+    offer = make_offer("cpu-0", device=cpu)
+    claimed = queue.claim(offer, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
+    assert claimed is not None
+    assert job_id == claimed.job_id
+
+
 def test_what_is_used_is_what_has_a_lease(queue: JobQueue, store: redis.Redis) -> None:
     """However a run ends it is given back; an entry that a damaged store has left behind counts for nobody."""
     serve(queue)

@@ -304,3 +304,17 @@ def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
     leave(queue, low)
 
     assert before_ms <= int(store.hget(keys.job(low.job_id), "since") or 0)  # type: ignore[arg-type]
+
+
+def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQueue, store: redis.Redis) -> None:
+    """Nobody wrote down by when; then the room that it makes was let go, and the run had left for nothing."""
+    serve(queue)
+    alone = running(queue, store, placement=Placement(exclusive=True))
+    job_id = urgent(queue)
+    latest_ms = queue.now_ms() + 60_000
+
+    assert {alone.job_id: job_id} == preempt(queue)
+
+    _, _, ends, by_right = str(store.hget(keys.device_leases("GPU-0"), str(alone.job_id))).split(":")
+    assert latest_ms <= int(ends) <= queue.now_ms() + 60_000
+    assert "x" == by_right

@@ -9,6 +9,7 @@ import pytest
 import redis
 from factories import ADA, BOB, make_device, make_offer, make_spec
 
+from gpuqueue.device import DeviceKind, DeviceWish
 from gpuqueue.job import Account, JobState
 from gpuqueue.limits import Limits
 from gpuqueue.placement import Placement
@@ -283,3 +284,48 @@ def test_no_room_is_kept_for_a_whole_card_that_the_limit_never_allows(site: Site
 
     assert [] == [kept for kept in site.kept if alone in kept]
     assert site.wait_s(small) == 20
+
+
+def test_many_jobs_that_wait_for_a_device_hide_no_large_one(site: Site) -> None:
+    """Only the first sixteen were looked at, limit in their way or not; behind these it was passed for ever."""
+    site.serve(24, 24, 24, 24, 24, limits="ada: running_gpus=4")
+    for device in range(3):
+        site.submit(ADA, 24, WEEK_S, device)
+    for gib in range(1, 17):
+        site.submit(ADA, gib, 3, 0)
+    gang = site.submit(ADA, 8, 3, gpus=2)
+
+    site.go_on(30)
+
+    assert {gang} == site.kept[-1]
+
+
+def test_many_large_jobs_hide_no_small_one_that_the_room_is_kept_from(site: Site) -> None:
+    """Room that nobody misses stays kept; only sixteen of all were asked, and all of these too large for it."""
+    site.serve(24, 24, limits="ada: running_mem=24G")
+    site.submit(ADA, 20, WEEK_S, 0)
+    for gib in range(20, 3, -1):
+        site.submit(ADA, gib, 3, 1, **({"time_s": WEEK_S} if gib == 4 else {}))
+    small = site.submit(ADA, 1, 3, 1)
+
+    site.go_on(600)
+
+    assert small in site.started_s
+
+
+def test_a_run_that_holds_none_of_what_lacks_is_not_waited_for(site: Site) -> None:
+    """Of GPUs: the room was kept behind an older run on the CPU as well, whose end let the wait begin anew."""
+    cpu = make_device("cpu-0", kind=DeviceKind.CPU)
+    site.serve(24, 24, limits="ada: running_gpus=2")
+    site.queue.announce(make_offer(device=cpu), worker="worker-cpu-0", pid=1, boot_id="boot")
+    site.offers.append(make_offer(device=cpu))
+    site.queue.show(site.offers, lease_s=WEEK_S)
+    on_cpu = site.submit(ADA, 1, WEEK_S, device=DeviceWish.CPU)
+    on_gpu = site.submit(ADA, 8, WEEK_S, 0)
+    assert {on_cpu, on_gpu} == set(site.runs)
+    gang = site.submit(ADA, 8, 3, 0, 1)
+
+    site.go_on(14)
+
+    (text,) = site.store.hvals(keys.KEPT_ROOM)
+    assert (str(gang), str(on_gpu)) == (text.split(":")[0], text.split(":")[6])

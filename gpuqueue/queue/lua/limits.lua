@@ -10,7 +10,7 @@
 -- 0 where nobody can say; `since` when this began, or a run that it waits for last ended; `runs` are those without a time
 -- limit that it waits for. See quota.lua.
 local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, time_of, beyond_a_limit,
-  default_time_ms, bounds_of, asked_for, rooms_kept, keep_room, room_is_taken
+  default_time_ms, bounds_of, asked_for, least_kind, rooms_kept, keep_room, room_is_taken
 do
 local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'}
 
@@ -187,6 +187,24 @@ function asked_for(shape, kind, charged)
     running_mem = n * (charged or (charge_of(shape)))}
 end
 
+-- The kind of device on which a run of this shape holds least: where a limit is in its way there, it is so on all. 'cpu'
+-- where one may take it that takes GPUs as well, else nil: all hold the same.
+local on_cpus = {} -- shape -> is there such a CPU? Looked up once
+function least_kind(shape)
+  local mem, _, n, pool, wish, more = parse_shape(shape)
+  if wish ~= 'any' or n > 1 then return nil end
+  for _, host in ipairs(on_cpus[shape] == nil and call('SMEMBERS', P .. 'hosts') or {}) do
+    local records = call('HGETALL', key2('dev', host))
+    for i = 1, #records, 2 do
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      local is_enough = total and kind == 'cpu' and total - headroom >= mem
+      if is_enough and belongs(pool, wish, constraints(more), records[i], its_pool, kind) then on_cpus[shape] = true end
+    end
+  end
+  on_cpus[shape] = on_cpus[shape] or false
+  return on_cpus[shape] and 'cpu' or nil
+end
+
 -- A limit that leaves no room for a run that holds so much, beside what is kept: {whose, measure, used, most, asked,
 -- kept: the job for which the room is kept that there is}; nil if it does.
 local function beyond(bound, measure, asked, kept)
@@ -263,7 +281,7 @@ end
 -- The first limit that refuses what it has no room for, or that a run of this shape passes alone: it would be waited for
 -- in vain, whatever else is in the way.
 local function refusing(user, shape)
-  local asked = asked_for(shape)
+  local asked = asked_for(shape, least_kind(shape))
   local found = passed_alone(user, asked)
   for _, bound in ipairs(found and {} or bounds_of(user)) do
     for _, measure in ipairs(RUNNING) do

@@ -145,7 +145,8 @@ function plan(devices, shape, now, user, keeping)
 end
 
 -- A bound on the ids of the jobs that were submitted at least so long ago, for ids grow with time. (Where an entry is
--- damaged it may be too high: whoever uses it looks at each job's own time as well.)
+-- damaged it may be too high: whoever uses it looks at each job's own time as well. Of jobs that came while the clock was
+-- ahead it may be too low, until that time has come.)
 function last_id_before(moment)
   local low, high, found = 0, call('ZCARD', P .. 'live') - 1, 0
   while low <= high do

@@ -122,9 +122,9 @@ local function ask_to_go(id, by)
   call('HSET', job_key(id), 'pre', by, 'pd', deadline)
   call('HINCRBY', job_key(id), 'pn', 1)
   for device in string.gmatch(job.devs or '', '[^,]+') do -- others see by this when it will be gone
-    local lease, ends = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)$')
+    local lease, ends, alone = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)(:?x?)$')
     if lease and (ends == '0' or tonumber(ends) > now + grace_ms) then
-      call('HSET', key2('dl', device), id, lease .. ':' .. deadline)
+      call('HSET', key2('dl', device), id, lease .. ':' .. deadline .. alone)
     end
   end
   tell('preempt', id, job.st, now, job.at, job.ls, '', 'token', job.tok, 'by', by, 'deadline', deadline)
@@ -162,7 +162,8 @@ end
 
 local function waits_for_room(id, user, shape) -- and has not come so far by waiting
   local j = call('HMGET', job_key(id), 'st', 'mem', 'lf')
-  if j[1] ~= 'queued' or not j[2] or counted(j[3]) > 0 or limit_in_the_way(user, shape) or under_way(id) then return nil end
+  if j[1] ~= 'queued' or not j[2] or counted(j[3]) > 0 or under_way(id) then return nil end
+  if limit_in_the_way(user, shape, least_kind(shape)) then return nil end
   for _, devices in ipairs(hosts) do
     local free = {}
     for _, device in ipairs(devices) do

@@ -13,7 +13,7 @@
 local keep_rooms
 do
 local MEASURES = {'running_jobs', 'running_gpus', 'running_mem'}
-local MOST_TRIED = 16 -- shapes of one user on one level
+local MOST_TRIED, MOST_ASKED = 16, 1000 -- shapes of one user on one level
 
 -- What runs under this limit, in the order in which it will end: by their time limits, those without one as they came.
 local function runs_under(users)
@@ -54,7 +54,9 @@ local function room_under(bound, asked, now, waits_for)
   local function lacks() return math.max(lacking.running_jobs, lacking.running_gpus, lacking.running_mem) > 0 end
   for _, run in ipairs(lacks() and runs_under(bound.users) or {}) do
     if not lacks() then break end
-    if not run.lasts or waits_for[run.id] then
+    local helps = false -- one that holds nothing of what lacks is not waited for
+    for _, measure in ipairs(MEASURES) do helps = helps or (lacking[measure] > 0 and run[measure] > 0) end
+    if helps and (not run.lasts or waits_for[run.id]) then
       for _, measure in ipairs(MEASURES) do lacking[measure] = lacking[measure] - run[measure] end
       if run.ends == 0 then without[run.id] = run end
       start = (run.ends == 0 or start == 0) and 0 or math.max(start, run.ends)
@@ -68,7 +70,7 @@ end
 local function is_missed_under(bound, kept)
   for _, user in ipairs(bound.users) do
     for _, lv in ipairs(LEVELS) do
-      for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, 15)) do
+      for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, MOST_ASKED - 1)) do
         local is_own = user == kept.user and shape == kept.shape
         if not is_own and parse_shape(shape) and not limit_in_the_way(user, shape, nil, nil, true) then return true end
       end
@@ -161,20 +163,21 @@ local function left_to(user)
   return left
 end
 
--- Could a job of this shape be beyond what is left? Most are not, and there are many: so without parse_shape.
+-- Could a job of this shape be beyond what is left? Most are not, and there are many: so without parse_shape. What one
+-- that wants its devices for itself is charged, its shape does not tell.
 local function might_be_beyond(shape, left)
   local mem, n, more = string.match(shape, '^(%d+):%d+:(%d+):[^:]*:?[^:]*:?(.*)$')
   if not mem then return false end
-  return left.running_jobs < 1 or tonumber(n) > left.running_gpus or n * mem > left.running_mem or more ~= ''
+  return left.running_jobs < 1 or tonumber(n) > left.running_gpus or n * mem > left.running_mem
+    or string.find(more, '^%a*x') ~= nil
 end
 
--- Keep room for a user's first job of a shape, if a limit is in its way, and nothing else is.
+-- Keep room for a user's first job of a shape, if a limit is in its way, and nothing else is. -> was one in its way?
 local function keep_for(id, user, shape, now, at)
-  local _, _, _, _, wish = parse_shape(shape)
-  local kind = wish == 'any' and 'cpu' or nil
+  local kind = least_kind(shape)
   local beyond = limit_in_the_way(user, shape, kind, nil, true)
   if not beyond or beyond.asked > beyond.most or rooms_kept()[beyond.whose] or is_behind(user, shape, beyond.whose) then
-    return
+    return false
   end
   local kept = asked_for(shape, kind)
   kept.id, kept.user, kept.shape, kept.since, kept.waits_for = id, user, shape, now, {}
@@ -183,6 +186,7 @@ local function keep_for(id, user, shape, now, at)
     kept.start, kept.waits_for = latest == now and 0 or latest, without
     keep_room(beyond.whose, kept)
   end
+  return true
 end
 
 -- Look at all limits, in the order in which jobs are claimed. `at` is {heads_of(lv, user): the shapes of a user with the
@@ -199,9 +203,8 @@ function keep_rooms(now, at)
       for i = 1, #heads, 2 do
         if left and tried < MOST_TRIED and might_be_beyond(heads[i], left) then
           local id = first_at(heads[i + 1], lv, user, heads[i])
-          tried = tried + 1
-          if at.has_waited(id) then
-            keep_for(id, user, heads[i], now, at)
+          if at.has_waited(id) and keep_for(id, user, heads[i], now, at) then
+            tried = tried + 1
             left = left_to(user)
           end
         end

@@ -11,7 +11,7 @@
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local MOST_SHAPES, MOMENT_MS, AT_LEAST_MS, A_DAY_MS = 64, 2000, 60000, 86400000
+local MOST_SHAPES, MOST_ASKED, MOMENT_MS, AT_LEAST_MS, A_DAY_MS = 64, 1000, 2000, 60000, 86400000
 local now = now_ms()
 local rsv = P .. 'rsv'
 
@@ -117,7 +117,7 @@ local function is_missed(host, found, own_shape)
   for _, kept in ipairs(found.devices) do
     local device = free[kept.name]
     for _, lv in ipairs(#device.runs < device.slots and LEVELS or {}) do
-      for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', device.free, 'LIMIT', 0, MOST_SHAPES)) do
+      for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', device.free, 'LIMIT', 0, MOST_ASKED)) do
         local mem, _, _, pool, wish, more = parse_shape(shape)
         if mem and shape ~= own_shape and belongs(pool, wish, constraints(more), device.name, device.pool, device.kind) then
           return true
@@ -257,10 +257,7 @@ for _, id in ipairs(ids) do
 end
 
 -- Do the limits of a user leave no room for a run of this shape, whichever device it gets?
-local function beyond_everywhere(user, shape)
-  local _, _, _, _, wish = parse_shape(shape)
-  return limit_in_the_way(user, shape, wish == 'any' and 'cpu' or nil) ~= nil
-end
+local function beyond_everywhere(user, shape) return limit_in_the_way(user, shape, least_kind(shape)) ~= nil end
 
 local function fill() -- in the order in which jobs are claimed
   local judged, tried = {}, 0

@@ -37,7 +37,7 @@ local beyond = beyond_a_limit(user, shape, mem, time_ms, false, members and coun
 if beyond then return beyond end
 local wanted, trouble = ends_of(waits.after)
 if trouble then return trouble end
-if why == '' and limit_in_the_way(user, shape) then why = 'limit' end
+if why == '' and limit_in_the_way(user, shape, least_kind(shape)) then why = 'limit' end
 
 local for_the_book
 shape, for_the_book = meant(shape, wish)

@@ -291,7 +291,8 @@ function lose(id, job, now, loss_limit, detail)
   if state == 'queued' then reason = stand(id, job, now) elseif state == 'held' then out_of_sight(id, job) end
   local event = tell('lose', id, state, now, job.at, losses, reason, 'token', job.tok, 'detail', detail,
     'begin', job.nb or '', 'retries', counted(job.rn))
-  call('HSET', job_key(id), 'st', state, 'ls', losses, 'why', reason, 'tok', '', 'devs', '', 'host', '', 'w', '')
+  call('HSET', job_key(id), 'st', state, 'ls', losses, 'why', reason, 'tok', '', 'devs', '', 'host', '', 'w', '',
+    'since', whole(now)) -- it ran: that was no waiting
   if state == 'cancelled' or state == 'lost' then close(id, state, now, event) end
   ring('room')
   return state

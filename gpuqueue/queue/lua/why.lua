@@ -30,7 +30,7 @@ local most = want.alone and most_alone(wanted_pool) or math.huge -- see limits.l
 local function text(number) return string.format('%.0f', number) end
 
 -- In its way wherever it runs; where none is, those that are on the first device on which one is.
-local limits = limits_in_the_way(job.u, job.sh)
+local limits = limits_in_the_way(job.u, job.sh, least_kind(job.sh))
 -- Does a limit leave no room for it on a device of this kind, of which it would be charged so much?
 local function is_beyond(kind, charged)
   local is_so = limit_in_the_way(job.u, job.sh, kind, charged) ~= nil
