@@ -87,7 +87,6 @@ SENDERS = PREFIX + "senders"
 LEASES = PREFIX + "leases"
 OUTBOX = PREFIX + "ev"
 ENDED = PREFIX + "ended"
-META = PREFIX + "meta"
 
 #: The version of this layout, as open.lua writes it.
 LAYOUT = "1"
