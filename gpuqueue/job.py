@@ -135,7 +135,7 @@ class WaitReason(str, Enum):
     DEVICE = "device"
     #: Devices have the memory for it, but as many runs as may be on them at once.
     SLOTS = "slots"
-    #: Every device that it may run on is kept for a job that has waited too long, or takes no new job.
+    #: It would have room, were that not kept for another job.
     RESERVATION = "reservation"
     #: Every device that it may run on takes no new job, by somebody's say, or so many that too few are left.
     DRAINED = "drained"

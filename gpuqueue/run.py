@@ -41,7 +41,7 @@ class EndingKind(str, Enum):
 class StartKind(str, Enum):
     """How a run came to its start; the words are those of the Flux framework."""
 
-    #: It was first in the order.
+    #: No job that might run there was before it.
     IMMEDIATE = "immediate"
     #: It fitted where jobs before it in the order did not.
     BACKFILL = "backfill"

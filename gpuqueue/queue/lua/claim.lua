@@ -1,7 +1,7 @@
 -- Give a device the job that should run there next, and promise the memory in the same step.
 -- Order: level, then the least-served user, then that user's jobs as they came; what does not fit is passed over.
--- How it came to its start: `immediate` it was first in that order, `backfill` it fitted where those before it did not,
--- `reserved` the device was kept for it.
+-- How it came to its start: `immediate` no job that might run there was before it, `backfill` it fitted where
+-- those before it did not, `reserved` the device was kept for it.
 -- A job that a better device should have is left to that one for a moment (see elsewhere.lua).
 -- arrow: queued -> starting
 -- ARGV: host  device  worker  lease_ms  foreign  nonce  1 if the host serves GPUs,

@@ -1,4 +1,4 @@
--- What a job says of its devices beside kind, pool and memory. Goes before submit.lua, claim.lua, reserve.lua, why.lua.
+-- What a job says of its devices beside kind, pool and memory. Which scripts it stands before: SHARED in ../scripts.py.
 --
 -- It stands at the end of the job's shape, after the wish: flags:models:devices (see gpuqueue.placement.Placement).
 --   flags    x it wants each device for itself, w all of its memory as well; s it spreads, p it packs

@@ -1,4 +1,4 @@
--- What users, groups and pools may have at a time. Goes before claim.lua, reserve.lua, submit.lua, uses.lua, why.lua.
+-- What users, groups and pools may have at a time. Which scripts it stands before: SHARED in ../scripts.py.
 --
 -- limits (hash): user:<name>, user:* (whoever is not named), group:<name> -> measure=most, a ! behind it where what is
 -- beyond is refused at submit; member:<user> -> group; members:<group> -> users, comma-separated; pool:<name>, pool:*

@@ -1,5 +1,5 @@
--- What a reservation leaves to others, and when a device will have room. Goes before claim.lua, reserve.lua, why.lua,
--- and after limits.lua.
+-- What a reservation leaves to others, and when a device will have room. Goes after limits.lua. Which scripts it stands
+-- before: SHARED in ../scripts.py.
 --
 -- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
 -- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.

@@ -220,7 +220,8 @@ function let_in(now)
   if left < LET_IN then ring('work') end
 end
 
--- The same for a claim, to which it must cost nothing.
+-- The same at an end: what waited for it is let in at once, where anything is due. (claim.lua asks by itself, before it
+-- loads this.)
 function let_in_if_due(now)
   local first = call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')
   if first[2] and tonumber(first[2]) <= now then let_in(now) end
