@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import Refused
@@ -31,17 +32,25 @@ _GONE_MS = 5000
 def kept_from(job: Job, text: str, *, now_ms: int) -> Use:
     """Return what is kept from *job* under a limit, by a value of the store's ``lk`` (see ``lua/limits.lua``).
 
-    Nothing where it is kept for the job itself, or that would be gone before it is needed, or the value is damaged.
+    Nothing where it is kept for the job itself or one that is like it, or the job would be gone before it is needed, or
+    the value is damaged.
     """
     try:
-        job_id, gpus, kept_bytes, _, start, *_ = text.split(":")
+        _, gpus, kept_bytes, user, start, _, _, shape = text.split(":", 7)
         room = Use(running_jobs=1, running_gpus=int(gpus), running_mem=int(kept_bytes))
         start_ms = int(start)
     except ValueError:
         return Use()
     limit_s = job.spec.shape.time_limit_s
     is_gone_before = limit_s and start_ms and now_ms + limit_s * 1000 + _GONE_MS <= start_ms
-    return Use() if job_id == str(job.id) or is_gone_before else room
+    is_its_own = user == job.spec.account.name and shape in _shapes(job.spec)
+    return Use() if is_its_own or is_gone_before else room
+
+
+def _shapes(spec: JobSpec) -> set[str]:
+    """Return the shapes that a job may have in the store: one that says no kind of device is mostly meant for a GPU."""
+    shape = spec.shape
+    return {str(shape), str(shape if shape.device else replace(shape, device=DeviceWish.GPU))}
 
 
 #: What a pool's maximum is of, and the option that says it.

@@ -258,6 +258,21 @@ def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue)
     assert {WaitReason.LIMIT} == {queue.get(each).reason for each in (small, large)}  # type: ignore[union-attr]
 
 
+def test_room_that_is_kept_for_a_job_keeps_out_none_that_is_like_it(queue: JobQueue) -> None:
+    """Which of the two starts is all one to the claim, and to why; queue said of the second that a limit held it."""
+    runs, large = full_lab(queue)
+    like_it, other = (queue.submit(make_spec(mem_bytes=6 * GIB, account=who)).id for who in (ADA, BOB))
+    keep(queue)
+    for run in runs[:3]:
+        finish(queue, run)
+
+    told = {each: (queue.get(each).reason, bool(queue.why(each).limits)) for each in (large, like_it, other)}  # type: ignore[union-attr]
+
+    free, kept = (WaitReason.MEMORY, False), (WaitReason.LIMIT, True)
+    assert {large: free, like_it: free, other: kept} == told
+    assert large == must_claim(queue).job_id
+
+
 def test_beside_what_is_kept_under_a_limit_there_is_room(queue: JobQueue) -> None:
     """As on a device that is kept: what the large one will not need even then."""
     serve(queue)

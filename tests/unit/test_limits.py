@@ -129,14 +129,23 @@ def test_what_is_kept_for_others_leaves_no_room_under_that_limit() -> None:
     ("text", "time_limit_s", "is_kept"),
     [
         ("7:2:8:bob:0:1:3,4:1:0:1:", None, True),
-        ("12:2:8:bob:0:1:3:1:0:1:", None, False),
+        (f"7:2:8:ada:0:1:3:{2 * GIB}:0:1:", None, True),
+        (f"7:2:8:bob:0:1:3:{GIB}:0:1:", None, True),
+        (f"12:2:8:ada:0:1:3:{GIB}:0:1:", None, False),
+        (f"7:2:8:ada:0:1:3:{GIB}:0:1:", None, False),
+        (f"7:2:8:ada:0:1:3:{GIB}:0:1::gpu", None, False),
         ("7:2:8:bob:400000:1:3:1:0:1:", 300.0, False),
         ("7:2:8:bob:300000:1:3:1:0:1:", 300.0, True),
         ("7:2:8:bob:400000:1:3:1:0:1:", None, True),
         ("7:x:8:bob:0:1:3:1:0:1:", None, False),
+        ("7:2:8:bob:0:1:3", None, False),
         ("", None, False),
     ],
-    ids=["for another", "for itself", "gone before", "not gone", "without end", "damaged", "empty"],
+    ids=[
+        *("for another", "for one of another shape", "for one of another user"),
+        *("for itself", "for one that is like it", "for one that is like it and meant for a GPU"),
+        *("gone before", "not gone", "without end", "damaged", "without a shape", "empty"),
+    ],
 )
 def test_what_is_kept_under_a_limit_is_kept_from_others(
     text: str, time_limit_s: float | None, *, is_kept: bool
