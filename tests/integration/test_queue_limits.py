@@ -347,6 +347,25 @@ def test_room_under_a_limit_is_not_kept_for_days_behind_a_run_that_stays(queue: 
     assert WaitReason.LIMIT is queue.get(other).reason  # type: ignore[union-attr]
 
 
+def test_room_under_a_limit_is_not_kept_behind_a_run_that_is_no_more(queue: JobQueue, store: redis.Redis) -> None:
+    """An entry without a lease holds nothing, and its end makes no room: it was waited for, and never given up."""
+    runs, large = full_lab(queue)
+    store.hset(f"{keys.PREFIX}run:ada", "999", f"1:{8 * GIB}")
+    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
+
+    keep(queue)
+
+    parts = str(store.hget(keys.KEPT_ROOM, "@lab")).split(":")
+    assert [f"{large}", ",".join(str(run.job_id) for run in runs[:3])] == [parts[0], parts[6]]
+    finish(queue, runs[0])
+    keep(queue)
+    parts = str(store.hget(keys.KEPT_ROOM, "@lab")).split(":")
+    parts[5] = str(int(parts[5]) - 61_000)
+    store.hset(keys.KEPT_ROOM, "@lab", ":".join(parts))
+    keep(queue)
+    assert small == must_claim(queue).job_id
+
+
 def test_two_that_need_room_under_two_limits_do_not_wait_for_each_other(queue: JobQueue) -> None:
     """One had the room under ada's own limit, the other that under her group's: neither would have started."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))

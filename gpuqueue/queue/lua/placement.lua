@@ -3,8 +3,8 @@
 --
 -- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
 -- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.
-local SEEN_MS, parse_reservation, runs_on, left_beside, reserved_in_vain, ends_before, picture, sooner, let_have, plan,
-  last_id_before
+local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, picture, sooner,
+  let_have, plan, last_id_before
 do
 SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
 local GRACE_MS = 5000 -- a run at its limit still needs a moment to go
@@ -47,6 +47,14 @@ end
 -- Gone before the reserved job starts?
 function ends_before(limit_s, start, now) return limit_s > 0 and start > 0 and now + limit_s * 1000 + GRACE_MS <= start end
 
+-- As runs will end: by their time limits, those without one as they came.
+local function ends_sooner(a, b)
+  if (a.ends > 0) ~= (b.ends > 0) then return a.ends > 0 end
+  if a.ends ~= b.ends then return a.ends < b.ends end
+  if a.since ~= b.since then return a.since < b.since end
+  return tonumber(a.id) < tonumber(b.id)
+end
+
 -- A device as it can be planned with; nil if nobody serves it now.
 function picture(host, device, record, now)
   local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
@@ -61,13 +69,30 @@ function picture(host, device, record, now)
     run.lasts = in_vain and in_vain == claimed -- see reserve.lua
     seen_so.free = seen_so.free - run.bytes
   end
-  table.sort(seen_so.runs, function(a, b) -- as they will end: by their limits, those without one as they came
-    if (a.ends > 0) ~= (b.ends > 0) then return a.ends > 0 end
-    if a.ends ~= b.ends then return a.ends < b.ends end
-    if a.since ~= b.since then return a.since < b.since end
-    return tonumber(a.id) < tonumber(b.id)
-  end)
+  table.sort(seen_so.runs, ends_sooner)
   return seen_so
+end
+
+-- The runs of these users that have a lease, as held_by counts them, in the order of ends_sooner: {id, when it must have
+-- ended (0: no limit), when it was claimed, does it last, and what it holds by measure}.
+function runs_under(users)
+  local found = {}
+  for _, user in ipairs(users) do
+    local runs = call('HGETALL', key2('run', user))
+    for i = 1, #runs, 2 do
+      local gpus, bytes = string.match(runs[i + 1], '^(%d+):(%d+)$')
+      if gpus and call('ZSCORE', P .. 'leases', runs[i]) then
+        local claimed, devices, in_vain = unpack(call('HMGET', job_key(runs[i]), 'tc', 'devs', 'iw'))
+        local device = string.match(devices or '', '^[^,]+')
+        local lease = device and call('HGET', key2('dl', device), runs[i]) or ''
+        found[#found + 1] = {id = runs[i], since = tonumber(claimed or '') or 0, claimed = claimed or '',
+          ends = tonumber(string.match(lease, '^%d+:%d+:(%d+)') or '') or 0, lasts = in_vain and in_vain == claimed,
+          running_jobs = 1, running_gpus = tonumber(gpus), running_mem = tonumber(bytes)}
+      end
+    end
+  end
+  table.sort(found, ends_sooner)
+  return found
 end
 
 -- When will the device have room? -> the time (now; later; 0: nobody can say) and the ids of the runs that must end

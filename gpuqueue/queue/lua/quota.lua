@@ -15,32 +15,6 @@ do
 local MEASURES = {'running_jobs', 'running_gpus', 'running_mem'}
 local MOST_TRIED, MOST_ASKED = 16, 1000 -- shapes of one user on one level
 
--- What runs under this limit, in the order in which it will end: by their time limits, those without one as they came.
-local function runs_under(users)
-  local found = {}
-  for _, user in ipairs(users) do
-    local held = call('HGETALL', key2('run', user))
-    for i = 1, #held, 2 do
-      local gpus, bytes = string.match(held[i + 1], '^(%d+):(%d+)$')
-      local j = call('HMGET', job_key(held[i]), 'tc', 'devs', 'iw')
-      local device = string.match(j[2] or '', '^[^,]+')
-      local ends = device and string.match(call('HGET', key2('dl', device), held[i]) or '', '^%d+:%d+:(%d+)')
-      if gpus then
-        found[#found + 1] = {id = held[i], since = tonumber(j[1] or '') or 0, ends = tonumber(ends or '') or 0,
-          claimed = j[1] or '', lasts = j[3] and j[3] == j[1],
-          running_jobs = 1, running_gpus = tonumber(gpus), running_mem = tonumber(bytes)}
-      end
-    end
-  end
-  table.sort(found, function(a, b)
-    if (a.ends > 0) ~= (b.ends > 0) then return a.ends > 0 end
-    if a.ends ~= b.ends then return a.ends < b.ends end
-    if a.since ~= b.since then return a.since < b.since end
-    return tonumber(a.id) < tonumber(b.id)
-  end)
-  return found
-end
-
 -- When does a limit leave room for a job? -> the time (now; later; 0: nobody can say), and of the runs that must end
 -- first those without a time limit: {id -> run}; nil: never, as nothing is kept behind a run that lasts. `waits_for` as
 -- `keeping` in placement.lua.

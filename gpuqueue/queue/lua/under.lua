@@ -5,32 +5,6 @@ do
 local MEASURES = {'running_jobs', 'running_gpus', 'running_mem'}
 local GONE_MS = 5000 -- as in limits.lua
 
--- What runs under a limit, in the order in which it must have ended: those without a time limit come last, as they came.
-local function runs_under(users)
-  local found = {}
-  for _, user in ipairs(users) do
-    local runs = call('HGETALL', key2('run', user))
-    for i = 1, #runs, 2 do
-      local gpus, bytes = string.match(runs[i + 1], '^(%d+):(%d+)$')
-      if gpus and call('ZSCORE', P .. 'leases', runs[i]) then
-        local claimed, devices = unpack(call('HMGET', job_key(runs[i]), 'tc', 'devs'))
-        local device = string.match(devices or '', '^[^,]+')
-        local lease = device and call('HGET', key2('dl', device), runs[i]) or ''
-        found[#found + 1] = {id = runs[i], since = tonumber(claimed or '') or 0,
-          ends = tonumber(string.match(lease, '^%d+:%d+:(%d+)') or '') or 0,
-          running_jobs = 1, running_gpus = tonumber(gpus), running_mem = tonumber(bytes)}
-      end
-    end
-  end
-  table.sort(found, function(a, b)
-    if (a.ends > 0) ~= (b.ends > 0) then return a.ends > 0 end
-    if a.ends ~= b.ends then return a.ends < b.ends end
-    if a.since ~= b.since then return a.since < b.since end
-    return tonumber(a.id) < tonumber(b.id)
-  end)
-  return found
-end
-
 local function users_under(user, whose)
   for _, bound in ipairs(bounds_of(user)) do
     if bound.whose == whose then return bound.users end
