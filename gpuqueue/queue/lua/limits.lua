@@ -12,7 +12,7 @@
 local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, time_of, beyond_a_limit,
   default_time_ms, bounds_of, asked_for, least_kind, rooms_kept, keep_room, room_is_taken
 do
-local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'}
+local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order in which they are told
 
 local limits_are_set
 function limits_set() -- most sites have none: they pay for one look

@@ -12,7 +12,6 @@
 -- is kept is dropped where a run ended early or a device went, and not kept, dropped and kept by turns.
 local keep_rooms
 do
-local MEASURES = {'running_jobs', 'running_gpus', 'running_mem'}
 local MOST_TRIED, MOST_ASKED = 16, 1000 -- shapes of one user on one level
 
 -- When does a limit leave room for a job? -> the time (now; later; 0: nobody can say), and of the runs that must end
@@ -20,18 +19,17 @@ local MOST_TRIED, MOST_ASKED = 16, 1000 -- shapes of one user on one level
 -- `keeping` in placement.lua.
 local function room_under(bound, asked, now, waits_for)
   local lacking, start, without = {}, now, {}
-  local held = held_by(bound.users, true)
-  for _, measure in ipairs(MEASURES) do
+  for measure, held in pairs(held_by(bound.users, true)) do
     local limit = bound.figures[measure]
-    lacking[measure] = limit and asked[measure] > 0 and held[measure] + asked[measure] - limit.most or 0
+    lacking[measure] = limit and asked[measure] > 0 and held + asked[measure] - limit.most or 0
   end
   local function lacks() return math.max(lacking.running_jobs, lacking.running_gpus, lacking.running_mem) > 0 end
   for _, run in ipairs(lacks() and runs_under(bound.users) or {}) do
     if not lacks() then break end
     local helps = false -- one that holds nothing of what lacks is not waited for
-    for _, measure in ipairs(MEASURES) do helps = helps or (lacking[measure] > 0 and run[measure] > 0) end
+    for measure, more in pairs(lacking) do helps = helps or (more > 0 and run[measure] > 0) end
     if helps and (not run.lasts or waits_for[run.id]) then
-      for _, measure in ipairs(MEASURES) do lacking[measure] = lacking[measure] - run[measure] end
+      for measure, more in pairs(lacking) do lacking[measure] = more - run[measure] end
       if run.ends == 0 then without[run.id] = run end
       start = (run.ends == 0 or start == 0) and 0 or math.max(start, run.ends)
     end
@@ -128,9 +126,9 @@ local function left_to(user)
     if not rooms_kept()[bound.whose] then
       if not bound.held then bound.held = held_by(bound.users, false) end
       left = left or {running_jobs = math.huge, running_gpus = math.huge, running_mem = math.huge}
-      for _, measure in ipairs(MEASURES) do
+      for measure, held in pairs(bound.held) do
         local limit = bound.figures[measure]
-        if limit then left[measure] = math.min(left[measure], limit.most - bound.held[measure]) end
+        if limit then left[measure] = math.min(left[measure], limit.most - held) end
       end
     end
   end

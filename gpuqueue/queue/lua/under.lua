@@ -2,7 +2,6 @@
 -- why.lua, after placement.lua.
 local room_under_limits, under_each_limit
 do
-local MEASURES = {'running_jobs', 'running_gpus', 'running_mem'}
 local GONE_MS = 5000 -- as in limits.lua
 
 local function users_under(user, whose)
@@ -56,12 +55,12 @@ function under_each_limit(user, asked, has_gone)
   for _, bound in ipairs(limits_set() and bounds_of(user) or {}) do
     local held = {running_jobs = 0, running_gpus = 0, running_mem = 0}
     for _, run in ipairs(runs_under(bound.users)) do
-      for _, measure in ipairs(has_gone(run.id) and {} or MEASURES) do held[measure] = held[measure] + run[measure] end
+      for measure, before in pairs(has_gone(run.id) and {} or held) do held[measure] = before + run[measure] end
     end
-    for _, measure in ipairs(MEASURES) do
+    for measure, its in pairs(held) do
       local limit = bound.figures[measure]
       if limit and asked[measure] > 0 then
-        found[#found + 1] = {users = bound.users, measure = measure, left = limit.most - held[measure] - asked[measure]}
+        found[#found + 1] = {users = bound.users, measure = measure, left = limit.most - its - asked[measure]}
       end
     end
   end
