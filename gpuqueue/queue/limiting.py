@@ -25,8 +25,8 @@ def use_of(spec: JobSpec, gives_bytes: Iterable[int] = ()) -> Use:
     return Use(running_jobs=1, running_gpus=gpus, running_mem=spec.gpus * each)
 
 
-#: A run at its time limit still needs a moment to go (GONE_MS in lua/limits.lua).
-_GONE_MS = 5000
+#: A run at its time limit still needs a moment to go (as GONE_MS in lua/lib.lua).
+GONE_MS = 5000
 
 
 def kept_from(job: Job, text: str, *, now_ms: int) -> Use:
@@ -42,7 +42,7 @@ def kept_from(job: Job, text: str, *, now_ms: int) -> Use:
     except ValueError:
         return Use()
     limit_s = job.spec.shape.time_limit_s
-    is_gone_before = limit_s and start_ms and now_ms + limit_s * 1000 + _GONE_MS <= start_ms
+    is_gone_before = limit_s and start_ms and now_ms + limit_s * 1000 + GONE_MS <= start_ms
     is_its_own = user == job.spec.account.name and shape in _shapes(job.spec)
     return Use() if is_its_own or is_gone_before else room
 

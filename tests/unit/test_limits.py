@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 
 import pytest
@@ -10,7 +11,8 @@ from factories import make_spec
 from gpuqueue.errors import BadRequest
 from gpuqueue.job import Job, JobState
 from gpuqueue.limits import Bound, Limit, Limits, Measure, PoolLimits, Use
-from gpuqueue.queue.limiting import kept_from
+from gpuqueue.queue.limiting import GONE_MS, kept_from
+from gpuqueue.queue.scripts import whole
 from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
 
@@ -156,6 +158,11 @@ def test_what_is_kept_under_a_limit_is_kept_from_others(
 
     kept = Use(running_jobs=1, running_gpus=2, running_mem=8) if is_kept else Use()
     assert kept == kept_from(job, text, now_ms=0)
+
+
+def test_a_run_needs_as_long_to_go_as_the_scripts_say() -> None:
+    """They have a figure of their own, in one place; this one has all the parts that stood for themselves."""
+    assert [str(GONE_MS)] == re.findall(r"\bGONE_MS = (\d+)", whole("why"))
 
 
 def test_everybody_is_shown_with_what_is_used() -> None:

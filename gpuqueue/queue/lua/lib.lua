@@ -7,6 +7,8 @@ local function refusal()
   return redis.error_reply('NOTOPEN the store knows nothing')
 end
 
+local GONE_MS = 5000 -- a run at its time limit still needs a moment to go (as GONE_MS in ../limiting.py)
+
 -- Does a job of this shape want its devices for itself? Its leases say so at their end, and nobody joins it there.
 local function wants_alone(shape)
   local _, _, _, _, _, more = parse_shape(shape)

@@ -169,7 +169,6 @@ end
 
 -- What is kept from a job of this shape under a limit; nil where nothing is, or it is gone before that is needed. Of the
 -- jobs that are alike the first is the one that it is kept for, or as good.
-local GONE_MS = 5000 -- as in placement.lua
 local function kept_from(user, shape, whose)
   local kept = rooms_kept()[whose]
   if not kept or (kept.user == user and kept.shape == shape) then return nil end

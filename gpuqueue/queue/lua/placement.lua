@@ -7,7 +7,6 @@ local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_
   let_have, plan, last_id_before
 do
 SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
-local GRACE_MS = 5000 -- a run at its limit still needs a moment to go
 
 -- -> job, bytes, start, blockers; or nil
 function parse_reservation(text)
@@ -45,7 +44,7 @@ function reserved_in_vain(id, kind)
 end
 
 -- Gone before the reserved job starts?
-function ends_before(limit_s, start, now) return limit_s > 0 and start > 0 and now + limit_s * 1000 + GRACE_MS <= start end
+function ends_before(limit_s, start, now) return limit_s > 0 and start > 0 and now + limit_s * 1000 + GONE_MS <= start end
 
 -- As runs will end: by their time limits, those without one as they came.
 local function ends_sooner(a, b)

@@ -2,8 +2,6 @@
 -- why.lua, after placement.lua.
 local room_under_limits, under_each_limit
 do
-local GONE_MS = 5000 -- as in limits.lua
-
 local function users_under(user, whose)
   for _, bound in ipairs(bounds_of(user)) do
     if bound.whose == whose then return bound.users end
@@ -40,7 +38,7 @@ function room_under_limits(limits, user, shape, start, now)
   local begins = (at == 0 or start == 0) and 0 or math.max(at, start)
   local gone_before = {}
   for _, kept in ipairs(others) do -- who is gone before that is needed may have it
-    if begins == 0 or not (limit_s > 0 and kept.start > 0 and begins + limit_s * 1000 + GONE_MS <= kept.start) then
+    if begins == 0 or not ends_before(limit_s, kept.start, begins) then
       return {at = 0, ids = ids, kept = kept.id, gone_before = {}}
     end
     gone_before[#gone_before + 1] = kept.id
