@@ -3,8 +3,8 @@
 --
 -- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
 -- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.
-local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, picture, sooner,
-  let_have, plan, last_id_before
+local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, picture, asks_of,
+  could_host, sooner, let_have, plan, last_id_before
 do
 SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
 
@@ -94,11 +94,25 @@ function runs_under(users)
   return found
 end
 
+-- What a job of this shape asks of each of its devices; nil where the shape is damaged. `most`: see most_alone.
+function asks_of(shape)
+  local mem, _, n, pool, wish, more = parse_shape(shape)
+  if not mem then return nil end
+  local want = constraints(more)
+  return {mem = mem, n = n, pool = pool, wish = wish, want = want, most = want.alone and most_alone(pool) or math.huge}
+end
+
+-- May such a job have the device, and is that large enough, were nothing of ours on it?
+function could_host(device, asks)
+  return asks.mem <= device.capacity and (asks.n == 1 or device.kind ~= 'mig') -- one process uses one part of a card
+    and belongs(asks.pool, asks.wish, asks.want, device.name, device.pool, device.kind)
+    and undisturbed(asks.want, device.foreign, device.total) and device.capacity + device.foreign <= asks.most
+end
+
 -- When will the device have room? -> the time (now; later; 0: nobody can say) and the ids of the runs that must end
 -- first; nil: never, as things stand. Who wants to be alone waits for all of them, and all wait for who is alone.
 -- `keeping`: nothing is kept behind a run that lasts, but for who waits for that one already: {its id -> true}.
 local function room_on(device, mem, now, want, keeping)
-  if not undisturbed(want, device.foreign, device.total) then return nil end
   local free, places, start, blockers, at = device.free, device.slots - #device.runs, now, {}, 0
   local first = (want.alone or device.alone) and #device.runs or 0
   while free < mem or places < 1 or #blockers < first do
@@ -138,18 +152,15 @@ end
 -- the limits of its user let it have; with nil for the user, whatever those say. `keeping` as in room_on.
 -- -> {start, free, {{name, start, blockers, all: its bytes where the job wants it for itself}, ...}} | nil
 function plan(devices, shape, now, user, keeping)
-  local mem, _, n, pool, wish, more = parse_shape(shape)
-  local want, by_kind, best = constraints(more), {}, nil
-  local most = want.alone and most_alone(pool) or math.huge
+  local asks, by_kind, best = asks_of(shape), {}, nil
   for _, device in ipairs(devices) do
-    if belongs(pool, wish, want, device.name, device.pool, device.kind) and (n == 1 or device.kind ~= 'mig')
-      and device.capacity + device.foreign <= most then
-      local start, blockers = room_on(device, mem, now, want, keeping)
+    if could_host(device, asks) then
+      local start, blockers = room_on(device, asks.mem, now, asks.want, keeping)
       if start then
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row
         row[#row + 1] = {name = device.name, start = start, blockers = blockers, free = device.free,
-          all = want.alone and device.total or nil, gives = device.capacity, kind = device.kind}
+          all = asks.want.alone and device.total or nil, gives = device.capacity, kind = device.kind}
       end
     end
   end
@@ -159,8 +170,8 @@ function plan(devices, shape, now, user, keeping)
       if a.free ~= b.free then return a.free > b.free end
       return a.name < b.name
     end)
-    local chosen = let_have(row, n, user, shape)
-    local last = chosen and chosen[n]
+    local chosen = let_have(row, asks.n, user, shape)
+    local last = chosen and chosen[asks.n]
     if last and (not best or sooner(last.start, best.start) or (last.start == best.start and last.free > best.free)) then
       best = {start = last.start, free = last.free, devices = chosen}
     end

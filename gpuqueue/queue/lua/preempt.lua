@@ -74,13 +74,10 @@ end
 
 -- The devices of one host where the least is lost: {devices, victims, work, alone}; nil: none can be had.
 local function cheapest(devices, id, user, shape, lower)
-  local mem, _, n, pool, wish, more = parse_shape(shape)
-  local want, by_kind, best = constraints(more), {}, nil
-  local most_bytes = want.alone and most_alone(pool) or math.huge
+  local asks, by_kind, best = asks_of(shape), {}, nil
+  local mem, n, want = asks.mem, asks.n, asks.want
   for _, device in ipairs(devices) do
-    if belongs(pool, wish, want, device.name, device.pool, device.kind) and (n == 1 or device.kind ~= 'mig')
-      and undisturbed(want, device.foreign, device.total) and device.capacity + device.foreign <= most_bytes
-      and (not holder[device.name] or holder[device.name] == id) then
+    if could_host(device, asks) and (not holder[device.name] or holder[device.name] == id) then
       local ids, work = victims_on(device, mem, lower, want)
       if ids then
         local row = by_kind[device.kind] or {}

@@ -227,12 +227,6 @@ local function has_arrays(each) -- each of these counts as one job, and takes th
   return false
 end
 
-local function could_be_on(there, its_mem, its_n, its_pool, its_wish, its)
-  return its_mem <= there.capacity and (its_n == 1 or there.kind ~= 'mig') and undisturbed(its, there.foreign, there.total)
-    and belongs(its_pool, its_wish, its, there.name, there.pool, there.kind)
-    and (not its.alone or there.capacity + there.foreign <= (most_alone(its_pool) or math.huge))
-end
-
 -- Are there as many devices as a job of this shape takes, served now and large enough? Who lacks one (it is drained, its
 -- worker is silent) goes before nobody, however long it waits. One host, or nil for any.
 local startable = {} -- shape and host -> is it so
@@ -240,14 +234,13 @@ local function can_start(shape, host)
   local known = shape .. ' ' .. (host or '')
   if startable[known] ~= nil then return startable[known] end
   startable[known] = false
-  local its_mem, _, its_n, its_pool, its_wish, its_more = parse_shape(shape)
-  local its = its_mem and constraints(its_more)
-  for name, pictures in pairs(its and served or {}) do
+  local asks = asks_of(shape)
+  for name, pictures in pairs(asks and served or {}) do
     local of_kind = {}
     for _, there in ipairs((not host or name == host) and pictures or {}) do
-      if could_be_on(there, its_mem, its_n, its_pool, its_wish, its) then
+      if could_host(there, asks) then
         of_kind[there.kind] = (of_kind[there.kind] or 0) + 1
-        startable[known] = startable[known] or of_kind[there.kind] >= its_n
+        startable[known] = startable[known] or of_kind[there.kind] >= asks.n
       end
     end
   end
@@ -263,16 +256,15 @@ end
 local function rivals_there(devices_of_it, found)
   local enough, taken, jobs, these = true, {}, {}, {}
   for _, each in ipairs(ahead) do
-    local its_mem, _, its_n, its_pool, its_wish, its_more = parse_shape(each.shape)
-    local its = its_mem and constraints(its_more)
-    for _, device in ipairs(its and each.count > 0 and devices_of_it or {}) do
+    local asks = asks_of(each.shape)
+    for _, device in ipairs(asks and each.count > 0 and devices_of_it or {}) do
       local there = drawn[device.name]
-      if not there.kept and could_be_on(there, its_mem, its_n, its_pool, its_wish, its) and can_start(each.shape, there.host)
+      if not there.kept and could_host(there, asks) and can_start(each.shape, there.host)
         and not never_let(each.user, each.shape) then
         these[each] = true
-        taken[there.name] = (taken[there.name] or 0) + each.count * its_mem
+        taken[there.name] = (taken[there.name] or 0) + each.count * asks.mem
         jobs[there.name] = (jobs[there.name] or 0) + each.count
-        enough = enough and not its.alone and not want.alone
+        enough = enough and not asks.want.alone and not want.alone
       end
     end
     enough = enough and not (these[each] and has_arrays(each))
