@@ -43,6 +43,7 @@ _NAMED = re.compile(r"(\w+) \(environment \w+\)")
 @click.option("--reservations", metavar="N", help="Keep devices for so many jobs on each host at a time.")
 @click.option("--age-after", metavar="TIME", help="Lift a job by a level after this wait, or none.")
 @click.option("--half-life", metavar="TIME", help="After this time usage counts half.")
+@click.option("--placement", metavar="WORD", help="Where a job on one device goes: spread or pack.")
 @click.option("--shares", metavar="LIST", help="Shares, such as ann=2,@vision=3.")
 @click.option("--limits", metavar="LIST", help='Limits, such as "*: running_gpus=2": what is beyond waits.')
 @click.option("--groups", metavar="LIST", help="Who is in which group. Default: the trace's column group.")
@@ -143,6 +144,7 @@ def _knobs(settings: Settings) -> Knobs:
         reserve_after_s=settings.reserve_after_s,
         reservations=settings.reservations,
         age_after_s=settings.age_after_s,
+        placement=settings.placement,
         tick_s=settings.beat_s,
     )
 

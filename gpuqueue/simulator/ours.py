@@ -3,7 +3,8 @@
 What real workers do at every beat is done here where it can change something: nobody beats through an idle night.
 Devices that are to be counted on are announced anew right before, leases never run out (nobody dies), and the tick
 that keeps room and lifts comes on the same grid of seconds, but only after something has happened, or when a job has
-waited long enough.
+waited long enough. A job that its device leaves to a better one is mostly taken by that one at the same moment, since
+all are asked; if not, all are asked again when it was left for long enough.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from gpuqueue.event import Act, Cursor
 from gpuqueue.frozen import dataclass
 from gpuqueue.job import Account, JobSpec, JobState
 from gpuqueue.limits import Limits
-from gpuqueue.queue.lease import Claim, Offer
+from gpuqueue.placement import Preference
+from gpuqueue.queue.lease import Claim, Later, Offer
 from gpuqueue.queue.simulated import SimulatedClock, SimulatedQueue
 from gpuqueue.run import Ending
 from gpuqueue.simulator.replay import Placement
@@ -52,6 +54,7 @@ class Knobs:
     reserve_after_s: float | None = 600.0
     reservations: int = 1
     age_after_s: float | None = 86400.0
+    placement: Preference = Preference.SPREAD
     tick_s: float = 10.0
 
 
@@ -77,6 +80,7 @@ class Ours:
         self._waiting: dict[int, Request] = {}
         self._claims: dict[int, Claim] = {}
         self._due: list[float] = []
+        self._again_s: float | None = None
         self._ticked_s, self._reaped_s, self._changed = 0.0, 0.0, False
         self._kept: set[tuple[int, tuple[str, ...]]] = set()
         self._ends: set[tuple[int, int]] = set()
@@ -87,8 +91,11 @@ class Ours:
 
     def _open(self) -> None:
         self._queue.open(0)
-        self._queue.set_policy(half_life_s=self._knobs.half_life_s, urgent=None, shares=self._knobs.shares)
-        self._queue.set_limits(self._knobs.limits)
+        knobs = self._knobs
+        self._queue.set_policy(
+            half_life_s=knobs.half_life_s, urgent=None, shares=knobs.shares, placement=knobs.placement
+        )
+        self._queue.set_limits(knobs.limits)
         for offer in self._offers:
             self._queue.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="simulated")
         self._tick(0.0)
@@ -154,14 +161,19 @@ class Ours:
         return started
 
     def alarm_s(self) -> float | None:
-        """Return the next tick that can change something."""
+        """Return the next tick that can change something, or when a job was left to a better device for long enough."""
         if not self._waiting:
             return None
+        moments = [each for each in (self._tick_alarm_s(), self._again_s) if each is not None]
+        return min(moments, default=None)
+
+    # ---- the clock and the ticks -----------------------------------------------------------------------------------
+
+    def _tick_alarm_s(self) -> float | None:
+        """Return the next tick that can change something for those that wait."""
         if self._changed and self._somebody_waited_long():
             return self._next_tick_s(self._ticked_s)
         return self._grid_s(self._due[0]) if self._due else None
-
-    # ---- the clock and the ticks -----------------------------------------------------------------------------------
 
     def _is(self, now_s: float) -> None:
         self._clock.now_ms = EPOCH_MS + round(now_s * 1000)
@@ -230,12 +242,14 @@ class Ours:
 
     def _round(self, now_s: float) -> list[Placement]:
         """Let each device that might get something claim as often as it does; in an order that is chance."""
+        self._again_s = None
         if not self._waiting:
             return []
-        if any(request.gpus > 1 for request in self._waiting.values()):
+        asking = [place for place in self._order() if self._might_get_something(place)]
+        if asking and len(self._offers) > 1:  # who claims counts on the others: one of them may be the better one
             self._show(range(len(self._offers)), now_s)
         started = []
-        for place in self._order():
+        for place in asking:
             while self._might_get_something(place) and (claim := self._claim(place)) is not None:
                 started.append(self._begin(claim, now_s))
         return started
@@ -257,9 +271,13 @@ class Ours:
     def _claim(self, place: int) -> Claim | None:
         offer = self._offers[place]
         self._seen_s[place] = self._now_s()
-        return self._queue.claim(
+        found = self._queue.seek(
             offer, worker=f"worker-{offer.device.uuid}", lease_s=FOR_EVER_S, nonce=self._nonce(), gpus_here=True
         )
+        if isinstance(found, Later):
+            self._again_s = self._now_s() + found.after_s
+            return None
+        return found
 
     def _begin(self, claim: Claim, now_s: float) -> Placement:
         request = self._waiting.pop(claim.job_id)

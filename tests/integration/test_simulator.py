@@ -20,6 +20,7 @@ from gpuqueue.cli.main import commands
 from gpuqueue.embedded.scratch import scratch_store
 from gpuqueue.errors import BadRequest, StoreUnreachable
 from gpuqueue.job import Level
+from gpuqueue.placement import Preference
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import ACTS, Scripts, whole
@@ -228,10 +229,41 @@ def test_several_devices_are_taken_together_on_one_host(run: Any) -> None:
     assert starts(beside) == [late_s, late_s + 60]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_jobs_are_placed_as_the_site_says(run: Any, seed: int) -> None:
+    """Whoever hears the bell first. It was chance, whatever the site said: no replay knew the setting."""
+    site = Site.parse("2x24G,48G", slots=8)
+    small = [job(number, number, 4, 1000) for number in range(3)]
+    large = job(3, 10, 44, 60)
+
+    spread = run([*small, large], site, seed=seed)
+    packed = run([*small, large], site, Knobs(placement=Preference.PACK), seed=seed)
+
+    assert [(2,), (2,), (2,)] == [each.cards for each in spread[:3]], "with 40 free it still had the most"
+    assert spread[3].start_s == pytest.approx(1000, abs=2)
+    assert [first for first, *_ in (each.cards for each in packed[:3])] in ([0] * 3, [1] * 3), "one card is filled"
+    assert (packed[3].cards, packed[3].start_s) == ((2,), 10)
+
+
+class OneNeverAsks(Ours):
+    """The worker of the second device beats, and claims nothing."""
+
+    def _might_get_something(self, place: int) -> bool:
+        return place != 1 and super()._might_get_something(place)
+
+
+def test_a_job_that_is_left_to_a_device_which_does_not_take_it_waits_for_a_moment(run: Any) -> None:
+    """As in reality, by its own clock: two jobs are left for 0.2 s, and nothing else happens that would wake anybody."""
+    placed = run([job(0, 5, 4, 60), job(1, 5, 4, 60)], Site.parse("24G,48G", slots=8), kind=OneNeverAsks)
+
+    assert starts(placed) == [5.2, 5.2]
+    assert [(0,), (0,)] == [each.cards for each in placed]
+
+
 class EveryTick(Ours):
     """Ticks every ten seconds, and asks every device every time, as real workers do."""
 
-    def alarm_s(self) -> float | None:
+    def _tick_alarm_s(self) -> float | None:
         """Return the next tick, while anybody waits."""
         self._changed = True
         return self._next_tick_s(self._ticked_s) if self._waiting else None
@@ -462,6 +494,18 @@ def test_knobs_are_those_of_the_settings_unless_an_option_says(monkeypatch: pyte
     assert longest("--slots", "2") == 0
 
 
+def test_placement_is_an_option() -> None:
+    """Two small jobs on a card of their own each leave no room for a large one; on one card they do."""
+    given = "arrival_s,user,mem,duration\n0,ann,4G,1000\n1,ann,4G,1000\n2,bob,22G,10\n"
+
+    def longest(*words: str) -> float:
+        told = json.loads(command("-", "--devices", "2x24G", "--json", *words, given=given).stdout)
+        return float(told["policies"][0]["wait_max_s"])
+
+    assert longest() == longest("--placement", "spread") == 998
+    assert longest("--placement", "pack") == 0
+
+
 def test_a_knob_is_blamed_by_its_option(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not as a setting that nobody set; one that somebody set is."""
     refused = command(example, "--devices", "24G", "--reserve-after", "soon")
@@ -498,6 +542,7 @@ def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None
         (("-", "--devices", "24"), "say the unit: 24M or 24G"),
         (("-", "--devices", "24G", "--slots", "0"), "--slots: '0' is no whole number"),
         (("-", "--devices", "24G", "--half-life", "1s"), "too short"),
+        (("-", "--devices", "24G", "--placement", "x"), "--placement: 'x' is no placement: say spread or pack"),
         (("-", "--devices", "24G", "--shares", "@x=1"), "name them in groups"),
         (("-", "--devices", "24G", "--limits", "ann=2"), "--limits: 'ann=2' is no limit: write ann: running_gpus=4"),
         (("-", "--devices", "24G", "--shares", "ann=0", "--groups", "a: ann"), "--shares and --groups: "),
