@@ -31,13 +31,19 @@ WORDS = {
     WaitReason.MEMORY: "for memory",
     WaitReason.DEVICE: "for a device that serves it",
     WaitReason.SLOTS: "for a free slot on a device",
+    WaitReason.RESERVATION: "for a device that is kept for another job",
     WaitReason.DRAINED: "for a device that is not drained",
     WaitReason.SILENT: "for a worker that was not heard for a while",
+    WaitReason.LIMIT: "for room under a limit",
+    WaitReason.DEPENDENCY: "for other jobs to end",
+    WaitReason.BEGIN: "for its time",
+    WaitReason.ARRAY_LIMIT: "for another member to end",
     WaitReason.RETRY: "for its retry",
     WaitReason.REQUEUE: "to be run again, as its last run asked",
     WaitReason.PAUSE: "for the queue, which was rebuilt",
     WaitReason.HELD: "for a person",
     WaitReason.LOST_TOO_OFTEN: "for a person",
+    WaitReason.REQUEUED_TOO_OFTEN: "for a person",
 }
 
 
@@ -70,7 +76,7 @@ class WaitLine:
             self._stands = False
 
     def _write(self, job: Job, now: float) -> None:
-        reason = f"job {job.id} waits {WORDS.get(job.reason, '') if job.reason else ''}".rstrip()
+        reason = f"job {job.id} waits {WORDS[job.reason] if job.reason else ''}".rstrip()
         if not self._is_terminal:
             if reason != self._told:
                 self._told = reason
