@@ -7,7 +7,7 @@ from datetime import datetime
 
 from gpuqueue.cli import render
 from gpuqueue.cli.why_table import named
-from gpuqueue.clock import SystemClock
+from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.queue.explanation import NEVER_THERE
 from gpuqueue.why import Why
@@ -67,8 +67,10 @@ def _wants_room(found: Why, now: datetime) -> bool:
     if explanation is None or explanation.limit is not None or job.state is not JobState.QUEUED:
         return False
     could_start = explanation.start is not None and not explanation.start.blockers
-    waited_s = (now - job.submitted_at).total_seconds()
-    return job.reason in _FOR_ROOM and not could_start and waited_s >= (found.reserve_after_s or 0.0)
+    if explanation.waits_since_ms is None or could_start:
+        return False
+    waited_s = (now - from_epoch_ms(explanation.waits_since_ms)).total_seconds()
+    return job.reason in _FOR_ROOM and waited_s >= (found.reserve_after_s or 0.0)
 
 
 def kept_to_plain(found: Why) -> list[dict[str, object]]:

@@ -21,7 +21,7 @@ from gpuqueue.queue.explanation import (
 
 def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
     """Return what why.lua answered."""
-    state, level, higher, users_before, theirs, own_before, first, limits, under, *devices = reply
+    state, level, higher, users_before, theirs, own_before, since, first, limits, under, *devices = reply
     stands = JobState(state)
     limit, *more_limits = (_limit(*each) for each in limits) if limits else (None,)
     room = _room(*under) if under else None
@@ -35,6 +35,7 @@ def explanation(job_id: int, reply: Sequence[Any]) -> Explanation:
         users_before=int(users_before),
         theirs=int(theirs),
         own_before=int(own_before),
+        waits_since_ms=int(since) if since else None,
         start=_start(room, *first) if first else None,
         devices=tuple(map(_verdict, devices)),
         limit=limit,

@@ -168,7 +168,9 @@ class Explanation:
     its own level, and ``own_before`` of its own user. ``level`` is the one that it counts as of now.
     ``start`` is None where no device could ever have room as things stand, ``limit`` where none is in its way,
     ``making_place`` where it waits. ``more_limits`` are in its way as well as ``limit``; ``room`` is when there is room
-    under all of them, None where there are none.
+    under all of them, None where there are none. ``waits_since_ms`` is since when it has waited for its turn, as what is
+    kept for whoever waits long goes by: neither being held counts, nor waiting for another job or its time. None where
+    it does not.
     """
 
     job_id: int
@@ -184,6 +186,7 @@ class Explanation:
     more_limits: tuple[LimitReached, ...] = ()
     room: RoomUnderLimits | None = None
     making_place: MakingPlace | None = None
+    waits_since_ms: int | None = None
 
     @property
     def limits(self) -> tuple[LimitReached, ...]:

@@ -4,7 +4,7 @@
 -- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
 -- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.
 local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, picture, asks_of,
-  could_host, sooner, let_have, plan, last_id_before
+  could_host, sooner, let_have, plan, last_id_before, waits_since
 do
 SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
 
@@ -191,5 +191,13 @@ function last_id_before(moment)
     if submitted <= moment then found, low = tonumber(id), middle + 1 else high = middle - 1 end
   end
   return found
+end
+
+-- Since when a queued job has waited for its turn, in ms; `now` where nobody knows. nil: it does not. Neither the time
+-- before it could start counts (it was held, or waited for another job or its time), nor that in which it ran; and of
+-- an array that is being served none before its last member was taken.
+function waits_since(id, now)
+  local j = call('HMGET', job_key(id), 'st', 'tw', 'since', 'ts')
+  return j[1] == 'queued' and (tonumber(j[2] or j[3] or j[4] or '') or now) or nil
 end
 end

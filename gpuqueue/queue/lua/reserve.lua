@@ -83,15 +83,9 @@ local function hold_of(id)
   return tonumber(since), ids
 end
 
--- Since when a queued job has waited for its turn, in ms; `now` where nobody knows. nil: it does not.
-local function waits_since(id)
-  local j = call('HMGET', job_key(id), 'st', 'tw', 'since', 'ts')
-  return j[1] == 'queued' and (tonumber(j[2] or j[3] or j[4] or '') or now) or nil
-end
-
 -- Until when is a device kept that has been kept in vain since then?
 local function patient_until(id, since)
-  local waited = math.max(0, since - (waits_since(id) or since))
+  local waited = math.max(0, since - (waits_since(id, now) or since))
   return since + math.max(after_ms, AT_LEAST_MS, math.min(waited, math.max(A_DAY_MS, math.floor(waited / 4))))
 end
 
@@ -220,7 +214,7 @@ local function devices_of(kept, most_bytes, keeping)
 end
 
 if most > 0 and limits_set() then -- first: nothing is kept for whom that holds
-  local function has_waited(id) return (waits_since(id) or now + 1) <= moment end
+  local function has_waited(id) return (waits_since(id, now) or now + 1) <= moment end
   keep_rooms(now, {heads_of = heads_of, has_waited = has_waited, patient_until = patient_until, devices_of = devices_of,
     hold_of = hold_of})
 elseif limits_set() then
@@ -269,12 +263,12 @@ local function fill() -- in the order in which jobs are claimed
         local id = first_at(heads[i + 1], lv, user, shape)
         local like = limits_set() and user .. ' ' .. shape or shape -- for jobs that are alike in this there is room alike
         if not standing[id] and not judged[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
-          local j = call('HMGET', job_key(id), 'st', 'ts', 'mem', 'since', 'tw')
-          if j[1] == 'queued' and j[3] and (tonumber(j[5] or j[4] or j[2] or '') or now) <= moment then
+          local mem = (waits_since(id, now) or now + 1) <= moment and call('HGET', job_key(id), 'mem')
+          if mem then
             judged[like], tried = true, tried + 1
             local found = best_for(id, user, shape, nil, {})
             if found and found.start ~= now then
-              reserve(id, j[3], found)
+              reserve(id, mem, found)
               changed = true
             end
             if tried == MOST_SHAPES then return end

@@ -1,14 +1,15 @@
 -- Why does a job not run? Told from the same figures and by the same rules as a claim. Changes nothing.
 -- ARGV: id
 -- returns {} if unknown | {state, level, jobs on higher levels, users with less usage, their jobs on this level,
---   own jobs before it, {when there is room on the devices in ms (0: nobody can say), devices, blockers, those of them that
---   were waited for in vain, jobs that go before it and may take the room, 1 if it also waits for room under limits or '',
---   the job for which they are kept, if that moment is when that one has room, or ''} | {}, {{user or @ and group, measure,
---   used, most, asked, the job that the room is kept for or '', ids of the runs ...}, ...}: the limits in its way,
+--   own jobs before it, since when it has waited for its turn in ms ('': it does not), {when there is room on the devices
+--   in ms (0: nobody can say), devices, blockers, those of them that were waited for in vain, jobs that go before it
+--   and may take the room, 1 if it also waits for room under limits or '', the job for which they are kept, if that
+--   moment is when that one has room, or ''} | {}, {{user or @ and group, measure, used, most, asked, the job that the
+--   room is kept for or '', ids of the runs ...}, ...}: the limits in its way,
 --   {when there is room under all of them in ms (0: nobody can say), the job that must start or go first since the room is
 --   kept for it or '', ids of the runs whose ends make it} | {}, for each device: {...}}
---   of one that does not wait {state, level, 0, 0, 0, 0, {}, {}, {}, {the job that it makes place for or '', by when in ms
---   or '', how often its runs have made place}}
+--   of one that does not wait {state, level, 0, 0, 0, 0, '', {}, {}, {}, {the job that it makes place for or '', by when
+--   in ms or '', how often its runs have made place}}
 --   of each device: name, host, obstacle, bytes that it can promise, that it could if nothing ran, its memory,
 --   the job that it is kept for or '', 1 if others made place for that one (preempt.lua) or '', and for each run there:
 --   id, bytes, when it must have ended in ms (0: no limit), how often it made place for others, 1 if it ends in any case
@@ -20,7 +21,7 @@ local job = read_job(id)
 if not job.st then return {} end
 if job.st ~= 'queued' and job.st ~= 'held' or not queueable(job) then
   local by, deadline, times = unpack(call('HMGET', job_key(id), 'pre', 'pd', 'pn'))
-  return {job.st, job.lv or '1', 0, 0, 0, 0, {}, {}, {}, {by or '', deadline or '', times or '0'}}
+  return {job.st, job.lv or '1', 0, 0, 0, 0, '', {}, {}, {}, {by or '', deadline or '', times or '0'}}
 end
 local now = now_ms()
 local mem, limit_s, n, wanted_pool, wish, more = parse_shape(job.sh)
@@ -321,5 +322,6 @@ for _, each in ipairs(limits) do
   told[#told + 1] = {each.whose, each.measure, text(each.used), text(each.most), text(each.asked), each.kept or '',
     unpack(each.ids)}
 end
+local since = waits_since(id, now)
 local room = under and {text(under.at), under.kept or '', table.concat(under.ids, ',')} or {}
-return {job.st, job.lv, higher, users_before, theirs, own_before, first, told, room, unpack(devices)}
+return {job.st, job.lv, higher, users_before, theirs, own_before, since and text(since) or '', first, told, room, unpack(devices)}
