@@ -16,7 +16,7 @@ from gpuqueue.cli.json_option import json_option
 from gpuqueue.cli.why_json import why_to_plain
 from gpuqueue.cli.why_kept import kept_lines
 from gpuqueue.cli.why_preempts import place_lines
-from gpuqueue.cli.why_start import limits_of, start_lines
+from gpuqueue.cli.why_start import have, limits_of, start_lines
 from gpuqueue.cli.why_table import clock, count, label, named, table
 from gpuqueue.client.looking import Looking
 from gpuqueue.clock import SystemClock, from_epoch_ms
@@ -107,8 +107,9 @@ def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
         return f"room by {_soon(start.room_ms)} on {where} for the first"
     if start.free_ms is None and start.behind is not None:
         return f"{where} is kept for job {start.behind}"
-    runs = ", ".join(f"job {each}" for each in explanation.runs_in_the_way)
-    return f"as soon as {runs} ended on {where}" + (f" and under {limits_of(explanation)}" if start.limited else "")
+    runs = explanation.runs_in_the_way
+    ended = f"{', '.join(f'job {each}' for each in runs)} {have(len(runs))} ended"
+    return f"as soon as {ended} on {where}" + (f" and under {limits_of(explanation)}" if start.limited else "")
 
 
 def _soon(at_ms: int) -> str:

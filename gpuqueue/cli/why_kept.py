@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from gpuqueue.cli import render
-from gpuqueue.cli.why_table import named
+from gpuqueue.cli.why_table import count, named
 from gpuqueue.clock import SystemClock, from_epoch_ms
 from gpuqueue.job import JobState, WaitReason
 from gpuqueue.queue.explanation import NEVER_THERE
@@ -27,10 +27,10 @@ Holders = Mapping[int, "datetime | None"]
 def kept_lines(found: Why) -> Iterator[str]:
     """Yield for whom each host keeps devices that would keep some for this job, and since when."""
     hosts = kept_for_others(found, SystemClock().now())
-    most = "1 job" if found.reservations == 1 else f"{found.reservations} jobs"
+    rule = f"a host keeps devices for {count(found.reservations, 'job')} at a time (setting reservations)"
     for host, holders in list(hosts.items())[:MOST_HOSTS]:
         jobs = " and ".join(named(found, each) + _since(at) for each, at in holders.items())
-        yield f"kept   on {plain(host)} for {jobs}; none for this job so far: for {most} on a host (reservations)"
+        yield f"kept   on {plain(host)} for {jobs}; nothing is kept for this job yet: {rule}"
     if len(hosts) > MOST_HOSTS:
         yield f"kept   so it is on {len(hosts) - MOST_HOSTS} more: see gpuqueue gpus"
 

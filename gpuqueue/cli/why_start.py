@@ -43,6 +43,11 @@ def limits_of(explanation: Explanation) -> str:
     return "its limits" if explanation.more_limits else "the limit"
 
 
+def have(number: int) -> str:
+    """Return the verb behind a list of so many."""
+    return "has" if number == 1 else "have"
+
+
 def _where(found: Why, start: Start) -> str:
     return ", ".join(label(found, device) for device in start.devices)
 
@@ -84,10 +89,12 @@ def _endless(found: Why, explanation: Explanation, start: Start) -> str:
     where, room = _where(found, start), explanation.room
     if start.free_ms is None and start.behind is not None:
         return f"{where} is kept for {called(found, start.behind)}, and nobody can say when that one has room"
-    parts = [f"{where} has room when {_listed(found, start.blockers)} ended"] if start.free_ms is None else []
+    waited_for = [(f"{where} has room", start.blockers)] if start.free_ms is None else []
     if start.limited and room is not None and room.at_ms is None:
-        parts.append(f"there is room under {limits_of(explanation)} when {_listed(found, room.runs)} ended")
-    return " and ".join(parts) + ", and not all of them have a time limit"
+        waited_for.append((f"there is room under {limits_of(explanation)}", room.runs))
+    parts = [f"{what} once {_listed(found, runs)} {have(len(runs))} ended" for what, runs in waited_for]
+    one = len({each for _, runs in waited_for for each in runs}) == 1
+    return f"{' and '.join(parts)}, and {'it has no' if one else 'not all of these have a'} time limit"
 
 
 def _usual(found: Why, job_id: int) -> Iterator[str]:

@@ -108,7 +108,7 @@ def _why_not(found: Why, verdict: Verdict) -> str:
     words = {
         Obstacle.POOL: f"not in pool {spec.pool}",
         Obstacle.KIND: f"not a {spec.device or 'gpu'}",
-        Obstacle.NAMED: "the job names another device" if len(spec.placement.devices) == 1 else "the job names others",
+        Obstacle.NAMED: f"the job names {'another device' if len(spec.placement.devices) == 1 else 'other devices'}",
         Obstacle.MODEL: f"not of type {' or '.join(spec.placement.models)}",
         Obstacle.PART: "a MIG instance: a program can use only one",
         Obstacle.TOO_LARGE: "too large: all of it is more than max_mem lets the job have, see gpuqueue limits",

@@ -39,7 +39,7 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
     words = "limit  ada has 2G of 2G in use (running_mem), and this job asks for 1G: job 1 (ada), job 2 (ada)"
     assert words in why
     assert "it has room, and a limit leaves none: see above" in why
-    assert "start  cannot say: there is room under the limit when job 1 ended, and not all of them have a time" in why
+    assert "start  cannot say: there is room under the limit once job 1 has ended, and it has no time limit" in why
     assert [1, 2] == why_told["limit"]["runs"]
     assert "limit" == site.cli("queue").stdout.splitlines()[-1].split()[-1]
 

@@ -209,12 +209,15 @@ def test_a_run_without_a_time_limit_under_the_limit_is_named() -> None:
     room = RoomUnderLimits(at_ms=None, runs=(4,))
 
     assert [
-        "cannot say: there is room under the limit when job 4 ended, and not all of them have a time limit"
+        "cannot say: there is room under the limit once job 4 has ended, and it has no time limit"
     ] == starts(limited((3,)), room)
     assert [
+        "cannot say: there is room under the limit once job 3, job 4 have ended, and not all of these have a time limit"
+    ] == starts(limited(()), replace(room, runs=(3, 4)))
+    assert [
         (
-            "cannot say: a:0 has room when job 3 ended and there is room under the limit when job 4 ended, and not all "
-            "of them have a time limit; 1 job that may take the room goes before it"
+            "cannot say: a:0 has room once job 3 has ended and there is room under the limit once job 4 has ended, and "
+            "not all of these have a time limit; 1 job that may take the room goes before it"
         )
     ] == starts(limited((3,), free_ms=None, rivals=1), room)
 
@@ -254,7 +257,12 @@ def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_
         (
             limited((3,)),
             RoomUnderLimits(at_ms=None, runs=(4,)),
-            "as soon as job 3, job 4 ended on a:0 and under the limit",
+            "as soon as job 3, job 4 have ended on a:0 and under the limit",
+        ),
+        (
+            Start(at_ms=None, devices=("a-0",), blockers=(3,)),
+            RoomUnderLimits(at_ms=None),
+            "as soon as job 3 has ended on a:0",
         ),
         (
             Start(at_ms=None, devices=("a-0",), blockers=(3,), behind=4, rivals=1),
