@@ -117,6 +117,40 @@ def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis
     assert usage(store)["ada"] == pytest.approx(3700, rel=0.01), "the end settles it"
 
 
+def test_what_is_usual_goes_by_how_long_runs_took_and_not_by_what_was_charged(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    """The mean was one with the deposit, which a beat doubles and a time limit cuts: 10 s and 60 s gave 85 s."""
+    serve(queue, make_offer(slots=1))
+
+    def usual_after(took_s: float, **asked: float) -> int:
+        queue.submit(make_spec(**asked))
+        run = must_claim(queue)
+        store.hincrby(keys.job(run.job_id), "tc", -round(took_s * 1000))
+        queue.beat(make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300)
+        ended(queue, run, took_s)
+        return int(store.hget(keys.PREFIX + "usual", "ada") or 0)
+
+    assert usual_after(10.0) == 10, "of the first run nobody knew anything: ten minutes were only charged"
+    assert usual_after(60.0) == 24, "the square root of 10 times 60"
+    assert usual_after(6.0, time_limit_s=6.0) == 12, "and of 24 times 6"
+    assert usual_after(12 * 3600.0) == 720, "of 12 times 43200"
+    assert usual_after(5.0) == 60, "of 720 times 5: also where no more than ten minutes are charged"
+
+
+def test_a_run_that_no_claim_of_today_began_counts_half_as_well(queue: JobQueue, store: redis.Redis) -> None:
+    """It was adopted by a store that had lost it, or claimed by an older version: what is usual is asked at its end."""
+    serve(queue, make_offer(slots=1))
+    queue.submit(make_spec())
+    run = must_claim(queue)
+    store.hdel(keys.job(run.job_id), "usu")
+    store.hset(keys.PREFIX + "usual", "ada", "10")
+
+    ended(queue, run, 40.0)
+
+    assert store.hget(keys.PREFIX + "usual", "ada") == "20"
+
+
 def test_what_was_used_stays_when_the_half_life_changes(queue: JobQueue, store: redis.Redis) -> None:
     """Only how fast it fades from now on is another matter."""
     serve(queue, make_offer(slots=1))

@@ -5,6 +5,7 @@
 --   st state    u user       lv level     sh shape      mem bytes on each device    rq 1 if it may run again
 --   at attempts ls losses    tok token    why reason    w worker    host, devs (comma-separated) of the run
 --   ts submitted, tc claimed, tr started, te ended (ms)  dep deposited seconds, rate usage per second
+--   usu how long its user's runs usually took when it was claimed, in seconds ('': nobody knew)
 --   tf when it was claimed, by the clock of fair_ms    said what the worker said when it started (JSON for the book)
 --   how its run came to its start: immediate, backfill, reserved
 --   pre the job that its run must make place for, pd until when (ms)    pn how often it made place

@@ -216,7 +216,8 @@ local function take(id, lv, user, shape, devices, how)
   if limit_s > 0 then -- the shape's is rounded up; a quote within a text of the spec has a backslash before it
     limit_s = math.min(limit_s, tonumber(string.match(spec or '', '"time_limit_s":([%d.]+)')) or limit_s)
   end
-  local deposit_s = math.min(tonumber(call('HGET', P .. 'usual', user) or '') or DEPOSIT_S, DEPOSIT_S)
+  local usual_s = call('HGET', P .. 'usual', user) or ''
+  local deposit_s = math.min(tonumber(usual_s) or DEPOSIT_S, DEPOSIT_S)
   if limit_s > 0 then deposit_s = math.min(deposit_s, limit_s) end
   local rate, alone, held = n * math.max(tonumber(mem) / total, 1 / all_slots), wants_alone(shape), mem
   if alone then -- all that each can give, and told is what it has on each of them
@@ -225,7 +226,8 @@ local function take(id, lv, user, shape, devices, how)
   if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
   if any_limits then room_is_taken(user, shape) end
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
-    'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'rate', rate, 'how', how, 'why', '')
+    'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'usu', usual_s,
+    'rate', rate, 'how', how, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do
     if alone then held = string.format('%.0f', free_on[devices[i]]) end

@@ -290,9 +290,11 @@ local function free_devices(id, job, now, took_s)
   if not (job.u and claimed and deposit_s and rate) then return end -- damaged: what it cost, nobody knows any more
   local spent_s = took_s or math.max(0, now - claimed) / 1000
   if took_s then -- it ran, and was not given back
-    -- Lengths of runs differ by factors: so the mean is that of their logarithms, in which the last one counts half.
-    local usual_s = deposit_s > 0 and math.sqrt(math.max(1, deposit_s) * math.max(1, took_s)) or math.max(1, took_s)
-    call('HSET', P .. 'usual', job.u, string.format('%.0f', usual_s))
+    -- Lengths of runs differ by factors: so the mean is that of their logarithms, in which the last one counts half, and
+    -- what was usual when it was claimed the other. (Not its deposit: a time limit cuts that, and a beat raises it.)
+    local before_s = tonumber(job.usu or call('HGET', P .. 'usual', job.u) or '') -- adopted: no claim has told
+    local last_s = math.max(1, took_s)
+    call('HSET', P .. 'usual', job.u, string.format('%.0f', before_s and math.sqrt(math.max(1, before_s) * last_s) or last_s))
   end
   charge(job.u, (spent_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed), share_of(job.u), levels_waited_at())
 end
@@ -360,7 +362,7 @@ end
 local function counted(text) return #(text or '') < 10 and tonumber(string.match(text or '', '^%d+$')) or 0 end
 
 local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf', 'why', 'nb',
-  'nw', 'af', 'dk', 'rt', 'ro', 'rn', 'qn', 'rm', 'pre', 'pd'}
+  'nw', 'af', 'dk', 'rt', 'ro', 'rn', 'qn', 'rm', 'pre', 'pd', 'usu'}
 local function read_job(id)
   local values = call('HMGET', job_key(id), unpack(FIELDS))
   local job = {}
