@@ -9,15 +9,14 @@ local now, lifted = now_ms(), 0
 local last = last_id_before(now - after_ms)
 
 local function lift(id, lv, user, shape)
-  local j = call('HMGET', job_key(id), 'st', 'ts', 'lf', 'at', 'ls', 'since', 'tw')
-  -- Of an array that is being served nothing has waited for longer than since its last member was taken.
-  local lifts, submitted = counted(j[3]), tonumber(j[7] or j[6] or j[2] or '')
-  if j[1] ~= 'queued' or not submitted or now - submitted < after_ms * (lifts + 1) then return false end
+  local j = call('HMGET', job_key(id), 'lf', 'at', 'ls')
+  local lifts, since = counted(j[1]), waits_since(id, now)
+  if not since or now - since < after_ms * (lifts + 1) then return false end
   local above = tostring(tonumber(lv) + 1)
   leave_line(id, lv, user, shape) -- what is kept for it stays
   call('HSET', job_key(id), 'lv', above, 'lf', lifts + 1)
   enqueue(id, above, user, shape)
-  tell('lift', id, 'queued', now, counted(j[4]), counted(j[5]), '', 'level', above)
+  tell('lift', id, 'queued', now, counted(j[2]), counted(j[3]), '', 'level', above)
   lifted = lifted + 1
   return true
 end

@@ -195,9 +195,11 @@ end
 
 -- Since when a queued job has waited for its turn, in ms; `now` where nobody knows. nil: it does not. Neither the time
 -- before it could start counts (it was held, or waited for another job or its time), nor that in which it ran; and of
--- an array that is being served none before its last member was taken.
+-- an array that is being served none before its last member was taken, or could be again.
 function waits_since(id, now)
-  local j = call('HMGET', job_key(id), 'st', 'tw', 'since', 'ts')
-  return j[1] == 'queued' and (tonumber(j[2] or j[3] or j[4] or '') or now) or nil
+  local state, taken, since, submitted = unpack(call('HMGET', job_key(id), 'st', 'tw', 'since', 'ts'))
+  if state ~= 'queued' then return nil end
+  local last = math.max(tonumber(taken or '') or 0, tonumber(since or '') or 0)
+  return last > 0 and last or tonumber(submitted or '') or now
 end
 end
