@@ -168,9 +168,9 @@ class Explanation:
     its own level, and ``own_before`` of its own user. ``level`` is the one that it counts as of now.
     ``start`` is None where no device could ever have room as things stand, ``limit`` where none is in its way,
     ``making_place`` where it waits. ``more_limits`` are in its way as well as ``limit``; ``room`` is when there is room
-    under all of them, None where there are none. ``waits_since_ms`` is since when it has waited for its turn, as what is
-    kept for whoever waits long goes by: neither being held counts, nor waiting for another job or its time. None where
-    it does not.
+    under all of them, None where there are none. ``waits_since_ms`` is since when it has waited for its turn, by which
+    devices are kept for whoever waits long: neither being held counts, nor waiting for another job or its time. None
+    where it does not.
     """
 
     job_id: int

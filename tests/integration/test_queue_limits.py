@@ -579,7 +579,6 @@ def test_a_limit_of_gpus_holds_no_job_that_a_cpu_may_take(queue: JobQueue, limit
     serve(queue, make_offer("cpu-0", device=cpu))
     job_id = queue.submit(anywhere).id
 
-    assert () == queue.why(job_id).limits  # type: ignore[union-attr]
     offer = make_offer("cpu-0", device=cpu)
     claimed = queue.claim(offer, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
     assert claimed is not None

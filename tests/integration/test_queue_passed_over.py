@@ -43,7 +43,7 @@ def let_go_last(user: str, store_url: str) -> None:
     """Let a user who waits have used more than anybody uses here."""
     client = connect(store_url)
     for key in (f"{keys.PREFIX}fair", f"{keys.PREFIX}ul:1"):
-        client.zincrby(key, 1e12, user)
+        client.zincrby(key, 1e60, user)
     client.close()
 
 
@@ -244,7 +244,7 @@ class Line:
         del self.waiting[job]
 
 
-@pytest.mark.parametrize("sizes", [SIZES, SIZES[::5]], ids=["many sizes", "few sizes"])
+@pytest.mark.parametrize("sizes", [SIZES, SIZES[:10] + SIZES[-10:]], ids=["many sizes", "few sizes"])
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_comes_and_goes_each_claim_takes_the_first_that_fits(
     queue: JobQueue, store_url: str, seed: int, sizes: list[int]

@@ -208,9 +208,9 @@ def test_a_run_without_a_time_limit_under_the_limit_is_named() -> None:
     """The device's runs have time limits; nobody can say a start all the same."""
     room = RoomUnderLimits(at_ms=None, runs=(4,))
 
-    assert [
-        "cannot say: there is room under the limit once job 4 has ended, and it has no time limit"
-    ] == starts(limited((3,)), room)
+    assert ["cannot say: there is room under the limit once job 4 has ended, and it has no time limit"] == starts(
+        limited((3,)), room
+    )
     assert [
         "cannot say: there is room under the limit once job 3, job 4 have ended, and not all of these have a time limit"
     ] == starts(limited(()), replace(room, runs=(3, 4)))
