@@ -253,8 +253,8 @@ class OneNeverAsks(Ours):
 
 
 def test_a_job_that_is_left_to_a_device_which_does_not_take_it_waits_for_a_moment(run: Any) -> None:
-    """As in reality, by its own clock: two jobs are left for 0.2 s, and nothing else happens that wakes anybody."""
-    placed = run([job(0, 5, 4, 60), job(1, 5, 4, 60)], Site.parse("24G,48G", slots=8), kind=OneNeverAsks)
+    """As in reality, by its own clock: two shapes are left for 0.2 s, and nothing happens meanwhile."""
+    placed = run([job(0, 5, 4, 60), job(1, 5, 6, 60)], Site.parse("24G,48G", slots=8), kind=OneNeverAsks)
 
     assert starts(placed) == [5.2, 5.2]
     assert [(0,), (0,)] == [each.cards for each in placed]
