@@ -106,7 +106,7 @@ _OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--pty", is_flag=True, help="Give it a terminal; with run you type on it."),
     click.option("--separate-stderr", is_flag=True, help="Standard error goes into a file of its own."),
     click.option("--no-git", is_flag=True, help="Do not note which commit its directory has checked out."),
-    click.option("--no-cap", is_flag=True, help="Do not tell its frameworks to stay within --mem."),
+    click.option("--no-cap", is_flag=True, help="Do not hold it to --mem: it may take more."),
     click.option("--warm", is_flag=True, help="Start a script sooner: in an interpreter with torch imported."),
     click.option(
         "--python",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shlex
@@ -22,7 +23,7 @@ from click.testing import CliRunner
 from factories import make_device, make_spec
 from from_code import OTHER_CODES, PROGRAMS, leaves
 
-from gpuqueue import codec
+from gpuqueue import Client, codec
 from gpuqueue.array import Array
 from gpuqueue.book.revision import REVISION
 from gpuqueue.book.tables import metadata
@@ -519,6 +520,23 @@ def fault(line: str) -> str | None:
     options = {**options_of(known[name]), "-h": False, "--help": False}
     given = [word.split("=")[0] for word in rest if word.startswith("-")]
     return next((f"no option {word}" for word in given if word not in options), None)
+
+
+def parameters_shown(text: str) -> list[tuple[str, set[str]]]:
+    """Return the methods that the table of the client shows, each with the names of its parameters."""
+    cells = re.findall(r"^\| (`.*?`) \|", text, re.MULTILINE)
+    calls = [call for cell in cells for call in re.findall(r"`(\w+)\(([^`]*)\)`", cell)]
+    words = [(name, re.sub(r"\(\)", "", given).split(",")) for name, given in calls]
+    return [(name, {word.split("=")[0].strip().lstrip("*") for word in given} - {""}) for name, given in words]
+
+
+def test_every_method_of_the_client_is_shown_with_its_parameters() -> None:
+    """A call by keyword failed: the table said `get(job_id)`, and of submit five were not there."""
+    shown = parameters_shown((ROOT / "docs/reference/python.md").read_text())
+
+    assert len(shown) >= 30
+    for name, words in shown:
+        assert {*inspect.signature(getattr(Client, name)).parameters} - {"self"} == words, name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
