@@ -111,7 +111,7 @@ def _judge(url: str) -> None:
     parts = urlsplit(url)
     (parts.hostname or "").encode("idna")
     for name in parse_qs(parts.query, keep_blank_values=True):
-        if name not in _IN_AN_ADDRESS and not name.startswith("ssl_"):
+        if name not in _IN_AN_ADDRESS and not (name.startswith("ssl_") and parts.scheme == "rediss"):
             raise ValueError(f"{name!r} cannot stand in it, only {', '.join(sorted(_IN_AN_ADDRESS))} and ssl_…")
 
 
@@ -160,12 +160,28 @@ def _in_our_words(error: Exception, url: str) -> Exception:
             f"you may not use {where}: it belongs to another account. Ask whoever runs it to let you in, "
             "or point GPUQUEUE_STATE_DIR or GPUQUEUE_REDIS_URL elsewhere"
         )
+    insecure = _no_secure_line(error) if url.startswith("rediss:") else ""
+    if insecure:
+        return StoreUnreachable(f"there is no secure line to {where}: {insecure}")
     return StoreUnreachable(f"{where} does not answer: is it running? Start it with gpuqueue up{_or_mistyped(url)}")
 
 
+def _no_secure_line(error: BaseException | None) -> str:
+    """Return why TLS failed and what to do; empty if it was not that. Both doors wrap its errors in their own."""
+    while error is not None:
+        if isinstance(error, FileNotFoundError):
+            return "a file that its address names as ssl_… is not there"
+        if type(error).__name__ == "SSLCertVerificationError":
+            return "nobody vouches for its certificate: name whoever does in the address, ?ssl_ca_certs=FILE"
+        error = error.__cause__ or error.__context__
+    return ""
+
+
 def _or_mistyped(url: str) -> str:
-    """Return what else may be wrong: a store that ran once has left at least the directory of its socket."""
+    """Return what else may be wrong. A store that ran once has left at least the directory of its socket."""
     parts = urlsplit(url)
+    if parts.scheme == "rediss":
+        return ". Does it speak TLS? Without, its address begins with redis://"
     if parts.scheme != "unix" or Path(unquote(parts.path)).parent.exists():
         return ""
     return ". Nothing is there at all: is GPUQUEUE_STATE_DIR right?"

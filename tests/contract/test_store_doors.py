@@ -553,6 +553,33 @@ def test_a_child_does_not_talk_on_its_parents_line(door: Any) -> None:
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
 
+def test_what_is_wrong_with_a_secure_line_is_said(
+    by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path
+) -> None:
+    """Each was told as a store that does not run, with the advice to start one."""
+    made, key = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(made, key)
+    _, secure = relayed(context)
+    _, plain = relayed()
+
+    def said(url: str) -> str:
+        with pytest.raises(StoreUnreachable) as raised:
+            JobQueue(url, by=by).epoch()
+        return str(raised.value)
+
+    assert "nobody vouches for its certificate: name whoever does in the address" in said(secure)
+    assert "a file that its address names as ssl_… is not there" in said(f"{secure}?ssl_ca_certs={tmp_path / 'none'}")
+    assert "Does it speak TLS?" in said(plain.replace("redis://", "rediss://"))
+
+
+def test_words_for_a_secure_line_stand_in_no_other_address() -> None:
+    """The library took them, and its first command was a traceback."""
+    for url in ("redis://127.0.0.1:1/0?ssl_min_version=3", "unix:///tmp/none?ssl_ca_certs=x"):
+        with pytest.raises(StoreUnreachable, match="is no usable address"):
+            connect_at_once(url)
+
+
 def test_a_certificate_that_nobody_vouches_for(
     by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path
 ) -> None:
