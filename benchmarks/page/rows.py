@@ -165,7 +165,7 @@ _CORRIDOR = (
         "kernel gives each its turn. It would take a higher priority for the worker, which is the site's to give.",
     ),
     Row(
-        what="a run directory that is ready → first instruction, behind a shim",
+        what="a run directory that is ready → first instruction of a Python, behind a shim",
         aim="≤ 2 times a plain spawn",
         aims=(Aim(figure="shim.forked.first", bound=2, of_ratio=True),),
         why_not="An interpreter is forked twice, as the shim and as the job: most of the time the kernel copies pages "
@@ -252,7 +252,7 @@ _AROUND = (
         aim="≤ 3 times a durable SET; pipelined ≤ 5 times",
         aims=(
             Aim(figure="submit.client", bound=3, of_ratio=True, called="`Client.submit`"),
-            Aim(figure="submit.queue", bound=3, of_ratio=True, called="of that `JobQueue.submit`, with a ready spec"),
+            Aim(figure="submit.queue", bound=3, of_ratio=True, called="`JobQueue.submit` by redis-py, with a ready spec"),
             Aim(figure="submit.pipelined", bound=5, of_ratio=True, called="its script, pipelined"),
             Aim(
                 figure="submit.client.repository",
@@ -261,9 +261,9 @@ _AROUND = (
             ),
         ),
         why_not="A submit checks what is asked for, takes the environment along, judges the job against every limit "
-        "and device and queues it in several orders, where the floor writes one text; and each one waits for the disk. "
-        "Those that are ahead queue a message, and judge nothing. It would take `appendfsync everysec`, or many "
-        "submits in one wait: an array.",
+        "and device and queues it in several orders, where the floor writes one text; and each one waits for the disk, "
+        "which is the lesser part. Those that are ahead queue a message, and judge nothing. It would take many in one "
+        "submit, an array, or a client that is no Python program.",
     ),
     Row(
         what="recording, in batches of 500 events (125 jobs) into an empty history: SQLite, PostgreSQL",
