@@ -252,7 +252,9 @@ _AROUND = (
         aim="≤ 3 times a durable SET; pipelined ≤ 5 times",
         aims=(
             Aim(figure="submit.client", bound=3, of_ratio=True, called="`Client.submit`"),
-            Aim(figure="submit.queue", bound=3, of_ratio=True, called="`JobQueue.submit` by redis-py, with a ready spec"),
+            Aim(
+                figure="submit.queue", bound=3, of_ratio=True, called="`JobQueue.submit` by redis-py, with a ready spec"
+            ),
             Aim(figure="submit.pipelined", bound=5, of_ratio=True, called="its script, pipelined"),
             Aim(
                 figure="submit.client.repository",

@@ -162,7 +162,7 @@ class Changing(Choosing):
 
     def edit(  # noqa: PLR0913 - each is one thing that a person may change, as for submit
         self,
-        job_id: int,
+        job: int,
         *,
         mem: str | int | None = None,
         gpus: int | None = None,
@@ -184,7 +184,7 @@ class Changing(Choosing):
         """Change what is asked for a job that waits, and return it. It keeps its place.
 
         Args:
-            job_id: A job, or all of an array. Of an array that has begun only ``at_once`` can be changed.
+            job: A job, or all of an array. Of an array that has begun only ``at_once`` can be changed.
             mem: As for ``submit``, as all the others. What is not named, or None, stays as it is.
             gpus: See ``submit``.
             device: ``"any"`` takes back a named one.
@@ -229,7 +229,7 @@ class Changing(Choosing):
             retry_on=retry_on,
             at_once=at_once,
         )
-        return self._edited(checks.job_id(job_id), wanted)
+        return self._edited(checks.job_id(job), wanted)
 
     def _edited(self, job_id: int, wanted: Edit) -> Job:
         """Do what is *wanted*; once more where the queue has forgotten a job that it is to come after."""

@@ -32,7 +32,7 @@ class Waiting(Awaiting):
 
     def wait(
         self,
-        job_id: int | str,
+        job: int | str,
         *,
         timeout_s: float | None = None,
         held: Callable[[Job], None] | None = None,
@@ -47,10 +47,10 @@ class Waiting(Awaiting):
             WaitTimeout: it has not ended after *timeout_s*; it goes on.
 
         """
-        _, job = next(self.ends([job_id], timeout_s=timeout_s, held=held, away=away))
-        return self.recorded(job)
+        _, ended = next(self.ends([job], timeout_s=timeout_s, held=held, away=away))
+        return self.recorded(ended)
 
-    def watch(self, job_id: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Iterator[Job]:
+    def watch(self, job: int | str, *, away: Callable[[Unreachable], None] | None = None) -> Iterator[Job]:
         """Yield the job as it stands, again and again (at least once a second), up to its end.
 
         *away* as in :meth:`ends`.
@@ -62,9 +62,9 @@ class Waiting(Awaiting):
         patience = Patience(away)
         while True:
             try:
-                for job in self._watched(job_id):
+                for seen in self._watched(job):
                     patience.answered()
-                    yield job
+                    yield seen
             except ABSENCES as error:
                 patience.bear(error)
             else:
@@ -102,7 +102,7 @@ class Waiting(Awaiting):
             time.sleep(0.01)
         return runs.Record(job=job)
 
-    def log_path(self, job_id: int | str) -> Path:
+    def log_path(self, job: int | str) -> Path:
         """Return where the newest run's log lies, if that is on this machine.
 
         Raises:
@@ -110,7 +110,7 @@ class Waiting(Awaiting):
             Refused: it has not run yet, or its log lies on another host or is gone.
 
         """
-        return self.log_there(self.newest(job_id))
+        return self.log_there(self.newest(job))
 
     def log_there(self, record: Record) -> Path:
         """Return what :meth:`log_path` does, of a job with its newest run.
@@ -147,7 +147,7 @@ class Waiting(Awaiting):
 
     def follow(
         self,
-        job_id: int | str,
+        job: int | str,
         tail: LogTail | None = None,
         *,
         held: Callable[[Job], None] | None = None,
@@ -170,14 +170,14 @@ class Waiting(Awaiting):
         """
         tail, patience, look = tail or LogTail(), Patience(away), seen or _ignored
 
-        def there(job: Job) -> None:
+        def there(seen_so: Job) -> None:
             patience.answered()
-            look(job)
+            look(seen_so)
 
         notice = HeldNotice(held)
         while True:
             try:
-                yield from self._followed(job_id, tail, notice, there, again, whole=whole)
+                yield from self._followed(job, tail, notice, there, again, whole=whole)
             except ABSENCES as error:
                 patience.bear(error)
                 yield from tail.rest()

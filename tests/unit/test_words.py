@@ -66,4 +66,4 @@ def test_edit_says_all_that_can_be_changed() -> None:
     named = inspect.signature(Client.edit).parameters
     told = {each.name: each.type for each in fields(Edit)}
 
-    assert told == {name: each.annotation for name, each in named.items() if name not in {"self", "job_id"}}
+    assert told == {name: each.annotation for name, each in named.items() if name not in {"self", "job"}}
