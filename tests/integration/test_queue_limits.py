@@ -727,6 +727,27 @@ def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
     assert alone == must_claim(queue, "GPU-small").job_id
 
 
+@pytest.mark.parametrize("missing", [(), ("run:ada",)])
+def test_a_whole_card_counts_as_one_under_new_limits(
+    queue: JobQueue, store: redis.Redis, missing: tuple[str, ...]
+) -> None:
+    """Any change of limits let it count for the megabyte that it had to name, and its user's next job go past it."""
+    large = make_device("GPU-large", total_bytes=48 * GIB)
+    serve(queue, make_offer(device=large), make_offer("GPU-small"), make_offer("GPU-other"))
+    limit(queue, "ada: running_mem=50G")
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
+    must_claim(queue, "GPU-large")
+    six = queue.submit(make_spec(mem_bytes=6 * GIB)).id
+    for key in missing:  # claimed by a version that counted nothing
+        store.delete(keys.PREFIX + key)
+
+    limit(queue, "ada: running_mem=50G; bob: running_jobs=3")
+
+    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB, queued_jobs=1)} == queue.uses()
+    assert claim(queue, "GPU-other") is None
+    assert [WaitReason.LIMIT, None] == [queue.get(each).reason for each in (six, alone)]  # type: ignore[union-attr]
+
+
 def test_a_card_that_is_too_large_for_its_pool_is_passed_over(queue: JobQueue, store: redis.Redis) -> None:
     """One that joined after the job was let in gave it all the same; with a smaller one beside the job was refused."""
     small = make_offer("GPU-small", headroom_bytes=12 * GIB, pool="big")

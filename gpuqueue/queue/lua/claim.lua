@@ -33,12 +33,8 @@ local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', 
 if last_nonce == nonce then
   local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
   if j[1] == 'starting' and j[2] == (j[3] or '') .. '.' .. nonce then
-    local mem, least = j[4], nil
-    for name in string.gmatch(wants_alone(j[9] or '') and j[5] or '', '[^,]+') do -- what it was promised on each of them
-      local bytes = tonumber(string.match(call('HGET', key2('dl', name), last_id) or '', '^%d+') or 0)
-      least = math.min(least or bytes, bytes)
-      mem = string.format('%.0f', least)
-    end
+    local mem = j[4]
+    if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', promised_to(last_id, j[5]) or 0) end
     return {last_id, j[2], spec_for(last_id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
   end
   return {}

@@ -251,6 +251,17 @@ local function all_of(host, device, mem)
   return string.format('%.0f', math.max(capacity or 0, tonumber(mem)))
 end
 
+-- What a run was promised on each of its devices, by its leases: of those that it has for itself the least. nil where it
+-- has none.
+local function promised_to(id, names)
+  local least
+  for device in string.gmatch(names, '[^,]+') do
+    local bytes = tonumber(string.match(call('HGET', key2('dl', device), id) or '', '^%d+') or '')
+    least = bytes and math.min(least or bytes, bytes) or least
+  end
+  return least
+end
+
 -- What a run holds counts against its user's limits for as long as its leases are there.
 local function count_run(id, user, mem, names)
   local devices, gpus = 0, 0
@@ -268,14 +279,13 @@ local function hold_devices(id, run, mem, shape, now, expires)
   local ends = limit_s > 0 and string.format('%.0f', tonumber(run.tc) + limit_s * 1000) or '0'
   for name, value in pairs(run) do call('HSET', job_key(id), name, value) end
   call('HSET', job_key(id), 'tf', string.format('%.0f', fair_ms(now)), 'dep', 0)
-  local alone, held, least = wants_alone(shape), mem, nil
+  local alone, held = wants_alone(shape), mem
   for device in string.gmatch(run.devs, '[^,]+') do
     local bytes = alone and all_of(run.host, device, mem) or mem
     if device == string.match(run.devs, '^[^,]+') then held = bytes end
-    least = math.min(least or tonumber(bytes), tonumber(bytes))
     call('HSET', key2('dl', device), id, bytes .. ':0:' .. ends .. (alone and ':x' or ''))
   end
-  count_run(id, call('HGET', job_key(id), 'u'), least or tonumber(mem), run.devs) -- as the claim did
+  count_run(id, call('HGET', job_key(id), 'u'), promised_to(id, run.devs) or tonumber(mem), run.devs) -- as the claim did
   call('ZADD', P .. 'leases', string.format('%.0f', expires), id)
   return held
 end
