@@ -195,7 +195,7 @@ class Changing(Choosing):
             signal: ``"none"`` takes it back.
             name: See ``submit``.
             level: See ``submit``.
-            pool: See ``submit``; empty for any.
+            pool: See ``submit``; empty for any. What comes to another pool and has no time limit gets that pool's.
             after: ``"none"`` takes them back.
             begin: ``"now"`` takes it back.
             retries: See ``submit``.
@@ -245,6 +245,7 @@ class Changing(Choosing):
             level=wanted.level is not None,
             after=wanted.after is not None,
             begin=wanted.begin is not None,
+            time=wanted.time_limit is not None,
             by=self._by,
         )
         try:

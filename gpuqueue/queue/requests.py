@@ -89,14 +89,17 @@ class Requests(Looks):
         level: bool = False,
         after: bool = False,
         begin: bool = False,
+        time: bool = False,
         ends: Mapping[int, bool] | None = None,
         by: str = "",
     ) -> JobState | None:
         """Change the request of a job that waits; return its state, None if it is unknown here. It keeps its place.
 
         *level*, *after* and *begin* tell which of these *change* changes: a job that waiting has lifted stays where it
-        is otherwise, one that has waited for an end or its time does not begin anew. *ends*: see :meth:`submit`; *by*
-        is the account that asks, empty for a part of the queue itself.
+        is otherwise, one that has waited for an end or its time does not begin anew. *time* tells whether the time
+        limit was said, also to have none: one that comes to another pool and has none gets that pool's otherwise, as
+        at submit. What was not said is judged only by a pool that is new to it. *ends*: see :meth:`submit`; *by* is the
+        account that asks, empty for a part of the queue itself.
 
         Raises:
             Refused: it runs or has ended, is somebody else's, waits for a retry beyond those that it would have, or a
@@ -106,25 +109,23 @@ class Requests(Looks):
             Impossible, Unknown: see :meth:`submit`; nothing was changed.
 
         """
+
+        def ask(payload: str | None, spec: JobSpec) -> Sequence[str]:
+            digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
+            words = (int(spec.level) if level else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
+            said = (int(after), int(begin), int(time), waiting.asked(spec, ends))
+            reply: Sequence[str] = self._scripts.run("edit", job_id, digest, *words, *said, by) or ("changed",)
+            return reply
+
         while True:
             fields, payload = next(self._entries([job_id]))
             if not fields:
                 return None
             spec = change(decode_spec(payload))
-            digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
-            verdict, *rest = self._scripts.run(
-                "edit",
-                job_id,
-                digest,
-                int(spec.level) if level else "",
-                spec.mem_bytes,
-                str(spec.shape),
-                encode_spec(spec),
-                int(after),
-                int(begin),
-                waiting.asked(spec, ends),
-                by,
-            ) or ("changed",)
+            verdict, *rest = ask(payload, spec)
+            if verdict == "default":
+                spec = replace(spec, time_limit_s=int(rest[0]) / 1000)
+                verdict, *rest = ask(payload, spec)
             if verdict != "changed":  # else somebody else was faster: what they made of it is changed
                 _refuse_edit(job_id, verdict, rest)
                 _refuse(spec, verdict, rest, self._known)

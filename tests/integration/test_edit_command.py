@@ -208,6 +208,67 @@ def test_who_does_not_ask_for_time_is_not_refused_for_it(site: Site, client: Cli
     assert 5 == site.cli("edit", str(job), "--time", "1h", check=False).returncode
 
 
+POOLS = "big: default_time=30s max_time=1m; *: max_time=7d"
+
+
+@pytest.fixture
+def big(site: Site, client: Client) -> Site:
+    """Return a site with a pool that allows less time than what is outside it, and a device there."""
+    serve(client.queue, make_offer(), make_offer("GPU-big", pool="big"))
+    client.queue.set_limits(Limits.parse("", POOLS, {}))
+    return site
+
+
+@pytest.mark.parametrize("said", [("--time", "2h"), ()])
+def test_a_job_that_comes_to_a_pool_is_held_to_its_time(big: Site, client: Client, said: tuple[str, ...]) -> None:
+    """It was held, edited, released, and ran there for days: its time limit was not judged, as it was the same."""
+    job = submit(big, "--hold", "--mem", "64M", *said)
+    before = client.get(job).spec
+
+    moved = big.cli("edit", str(job), "--pool", "big", check=False)
+
+    assert (5, "") == (moved.returncode, moved.stdout)
+    asked = "2:00:00" if said else "7d 00:00:00"
+    told = f"{asked} of time asked for, and pool big may have 1:00 (limit max_time): ask for less with --time"
+    assert told in moved.stderr
+    assert before == client.get(job).spec
+    big.cli("edit", str(job), "--pool", "big", "--time", "50s")
+    assert ("big", 50.0) == (client.get(job).spec.pool, client.get(job).spec.time_limit_s)
+    assert 0 == big.cli("edit", str(job), "--pool", "").returncode
+
+
+def test_a_job_without_a_time_limit_gets_that_of_the_pool_it_comes_to(big: Site, client: Client) -> None:
+    """As at submit, so that others can plan with its end; an array as well. Who says that there be none is refused."""
+    big.queue.set_limits(Limits.parse("", POOLS.partition(";")[0], {}))
+    jobs = [submit(big, "--hold", "--mem", "64M", *more) for more in ((), ("--array", "0-3"), ())]
+
+    for job in jobs[:2]:
+        assert f"job {job}: held, pool big\n" == big.cli("edit", str(job), "--pool", "big").stdout
+    refused = big.cli("edit", str(jobs[2]), "--pool", "big", "--time", "none", check=False)
+
+    assert [("big", 30.0), ("big", 30.0), ("", None)] == [
+        (client.get(job).spec.pool, client.get(job).spec.time_limit_s) for job in jobs
+    ]
+    assert 5 == refused.returncode
+    assert "pool big may have 1:00 and not more (limit max_time): say how long it may run with --time" in refused.stderr
+    big.cli("release", str(jobs[0]))
+    assert 30.0 == must_claim(big.queue, "GPU-big").spec.time_limit_s
+    connection = connect(big.queue.url)
+    assert [] == faults(dump(connection))
+    connection.close()
+
+
+def test_a_time_limit_that_is_said_is_judged_also_where_it_is_the_same(site: Site, client: Client) -> None:
+    """Six days were refused, and the seven that it had already were not."""
+    job = submit(site, "--mem", "64M", "--time", "7d")
+    site.queue.set_limits(Limits.parse("", "*: max_time=2d", {}))
+
+    codes = [site.cli("edit", str(job), "--time", time, check=False).returncode for time in ("7d", "6d", "none", "2d")]
+
+    assert [5, 5, 5, 0] == codes
+    assert 2 * 86400.0 == client.get(job).spec.time_limit_s
+
+
 def test_alone_and_beside_others_is_not_both(site: Site, client: Client) -> None:
     """The last word would win unseen."""
     job = submit(site, "--mem", "64M")

@@ -152,7 +152,7 @@ GOOD: dict[str, list[Any]] = {
     "hold": [4, ""],
     "release": [6, "root"],
     "part": [7, "cancel", "2-3", "ada"],
-    "edit": [4, DIGEST, 2, GIB, f"{GIB}:0:1:", SPEC, 1, 1, "after=5:ok begin=9 times=3 on=any", "bob"],
+    "edit": [4, DIGEST, 2, GIB, f"{GIB}:0:1:", SPEC, 1, 1, 1, "after=5:ok begin=9 times=3 on=any", "bob"],
     "move": [4, 1, "bob"],
     "mark": [4, "a,b", "c", 1, "text", "bob", "failed", 1, 0, "bob"],
     "mark, of one that is forgotten": [99, "a", "", 0, "", "root", "failed", 1, 0, "bob"],

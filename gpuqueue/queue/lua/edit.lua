@@ -1,23 +1,24 @@
 -- Change the request of a job that waits, and what it waits for: all of it or nothing. It keeps its place.
 -- ARGV: id  digest (SHA-1 of its spec, as the caller knows it)  level ('': as it is)  mem  shape  spec
---       1 if it comes after other jobs than before  1 if it begins at another time  how it waits (see waits.lua)
---       who asks ('': the queue itself)
+--       1 if it comes after other jobs than before  1 if it begins at another time  1 if its time limit was said, also to
+--       have none  how it waits (see waits.lua)  who asks ('': the queue itself)
 -- returns {state} | {'stands', state}: it does not wait | {'changed'}: its spec is another by now | {} unknown
 --       | {'of', the owner}: it is not for them to do (see owner.lua)
 --       | {'begun'}: it is a member of an array, or an array of which a member was taken; of the latter only how many
 --         members may be at once can be changed
 --       | {'granted', how many}: it has had that many retries, the last of which is to come: it runs all the same
---       | {'circle', id}: that one waits for it | {'tangled'}: too many jobs wait for each other | as submit.lua
-local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'text', 'by'}
+--       | {'circle', id}: that one waits for it | {'tangled'}: too many jobs wait for each other
+--       | as submit.lua; 'default' where it comes to another pool
+local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'flag', 'text', 'by'}
 local waits
-if not wrong then waits, wrong = waits_of(9) end
+if not wrong then waits, wrong = waits_of(10) end
 if wrong then return wrong end
-local id, digest, lv, mem, shape, spec, new_after, new_begin = unpack(ARGV, 1, 8)
-local need, _, _, _, wish = parse_shape(shape)
+local id, digest, lv, mem, shape, spec, new_after, new_begin, new_time = unpack(ARGV, 1, 9)
+local need, _, _, pool, wish = parse_shape(shape)
 if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 5 is not the shape of the job') end
 local job = read_job(id)
 if not job.st then return {} end
-local owner = theirs(ARGV[10], job.u)
+local owner = theirs(ARGV[11], job.u)
 if owner then return {'of', owner} end
 local of = call('HMGET', job_key(id), 'ar', 'tw', 'ra')
 local known = call('GET', key2('s', id)) or ''
@@ -67,8 +68,11 @@ end
 local verdict, why, figure = judge(job.u, lv == '' and job.lv or lv, mem, shape)
 -- What was lifted to a level by waiting was not asked for there.
 if verdict == 'impossible' and not (why == 'urgent' and lv == '') then return {verdict, why, figure} end
-local time_ms = time_of(spec)
-if time_ms == time_of(known) then time_ms = 0 end -- that is not asked for now
+local time_ms, _, _, _, old_pool = time_of(spec), parse_shape(job.sh)
+local moves = pool ~= old_pool -- then it is asked of the new one, which has not agreed to it
+local default_ms = moves and new_time == '0' and not time_ms and default_time_ms(pool)
+if default_ms then return {'default', default_ms} end
+if not moves and new_time == '0' and time_ms == time_of(known) then time_ms = 0 end -- that is not asked for now
 local beyond = beyond_a_limit(job.u, shape, mem, time_ms, true)
 if beyond then return beyond end
 local wanted, trouble
