@@ -60,12 +60,22 @@ def _could_have(found: Why, explanation: Explanation) -> list[Verdict]:
         each
         for each in explanation.devices
         if each.device in found.devices
-        and each.kept_for in {None, explanation.job_id}
+        and _may_take(found, each)
         and each.obstacle not in _SHUT
         and _fits(found, each, _stay(found, each.runs))
     ]
     enough = found.with_enough(possible)
     return [each for each in enough if not _fits(found, each, [run for run in each.runs if not run.going])]
+
+
+def _may_take(found: Why, device: Verdict) -> bool:
+    """Return whether a *device* is kept for nobody else, or for a job on a level whose place it may take."""
+    if device.kept_for in {None, found.job.id}:
+        return True
+    holder = found.others.get(device.kept_for)
+    if holder is None:
+        return False
+    return (holder.spec.level if holder.lifted is None else holder.lifted) in found.preempts
 
 
 def _stay(found: Why, runs: Sequence[Occupant]) -> list[Occupant]:

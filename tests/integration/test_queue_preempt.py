@@ -318,3 +318,134 @@ def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQ
     _, _, ends, by_right = str(store.hget(keys.device_leases("GPU-0"), str(alone.job_id))).split(":")
     assert latest_ms <= int(ends) <= queue.now_ms() + 60_000
     assert "x" == by_right
+
+
+def kept(queue: JobQueue) -> dict[int, set[str]]:
+    """Run the tick that keeps devices for who waited too long; return for whom which are kept."""
+    return {each.job_id: set(each.devices) for each in queue.reserve(after_s=0, most=4)}
+
+
+def test_what_is_kept_for_a_lower_level_is_no_shelter(queue: JobQueue, store: redis.Redis) -> None:
+    """A card was kept for a normal job that waited long: an urgent one asked nobody to go, and came after that one."""
+    serve(queue)
+    low = running(queue, store, mem_bytes=20 * GIB)
+    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert {normal: {"GPU-0"}} == kept(queue)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+
+    assert {low.job_id: job_id} == preempt(queue)
+
+    assert {job_id: {"GPU-0"}} == kept(queue), "the next tick gives it back to nobody"
+    leave(queue, low)
+    assert {} == preempt(queue)
+    assert {job_id: {"GPU-0"}} == kept(queue)
+    assert job_id == must_claim(queue).job_id
+    assert {normal: {"GPU-0"}} == kept(queue), "it is planned anew, behind that run"
+
+
+@pytest.mark.parametrize("level", [Level.HIGH, Level.URGENT])
+def test_what_is_kept_for_a_level_that_it_may_not_take_from_stays(
+    queue: JobQueue, store: redis.Redis, level: Level
+) -> None:
+    """Whoever waits on an equal level, or on one that is not named, keeps the card that is kept for it."""
+    serve(queue)
+    running(queue, store, mem_bytes=20 * GIB)
+    other = queue.submit(make_spec(level=level, mem_bytes=20 * GIB)).id
+    assert {other: {"GPU-0"}} == kept(queue)
+    urgent(queue, mem_bytes=10 * GIB)
+
+    assert other in preempt(queue).values()
+
+    assert {other: {"GPU-0"}} == kept(queue)
+
+
+def test_place_that_others_make_already_may_be_taken_from_a_lower_level(queue: JobQueue, store: redis.Redis) -> None:
+    """Nobody is asked twice, and whoever it was made for is planned anew; of an equal level it is left alone."""
+    serve(queue)
+    may = {Level.URGENT: (Level.LOW, Level.NORMAL), Level.NORMAL: (Level.LOW,)}
+    low = running(queue, store, mem_bytes=20 * GIB)
+    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert {low.job_id: normal} == queue.preempt(may, after_s=600, grace_s=60)
+    first, second = urgent(queue, mem_bytes=20 * GIB), urgent(queue, mem_bytes=10 * GIB)
+
+    assert {} == queue.preempt(may, after_s=600, grace_s=60)
+
+    assert {first: {"GPU-0"}} == kept(queue)
+    assert {} == queue.preempt(may, after_s=600, grace_s=60)
+    leave(queue, low)
+    assert first == must_claim(queue).job_id
+    assert {JobState.QUEUED} == {queue.get(each).state for each in (normal, second)}  # type: ignore[union-attr]
+
+
+def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.Redis) -> None:
+    """It begins anew when it has all: until then its other card would be empty for nobody."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
+    running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
+    gang = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    assert {gang: {"GPU-0", "GPU-1"}} == kept(queue)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+
+    assert {low.job_id: job_id} == preempt(queue)
+
+    assert ["GPU-0"] == store.hkeys(keys.PREFIX + "rsv")
+    assert store.hget(keys.job(gang), "rv") is store.hget(keys.job(gang), "rs") is None
+
+
+def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQueue, store: redis.Redis) -> None:
+    """It is taken before any run is asked to go; and the urgent job starts there at once."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
+    gang = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    assert {gang: {"GPU-0", "GPU-1"}} == kept(queue)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+    assert claim(queue, "GPU-1") is None
+
+    assert {} == preempt(queue)
+
+    assert job_id == must_claim(queue, "GPU-1").job_id
+    assert JobState.RUNNING is queue.get(low.job_id).state  # type: ignore[union-attr]
+
+
+def test_nothing_is_taken_from_whom_the_job_may_start_beside(queue: JobQueue, store: redis.Redis) -> None:
+    """There is room beside what is kept, and it starts in a moment."""
+    serve(queue)
+    running(queue, store, mem_bytes=16 * GIB)
+    normal = queue.submit(make_spec(mem_bytes=18 * GIB)).id
+    assert {normal: {"GPU-0"}} == kept(queue)
+    beside = urgent(queue, mem_bytes=6 * GIB)
+
+    assert {} == preempt(queue)
+
+    assert {normal: {"GPU-0"}} == kept(queue)
+    assert beside == must_claim(queue).job_id
+
+
+def test_of_two_cards_the_one_that_is_kept_for_nobody(queue: JobQueue, store: redis.Redis) -> None:
+    """Where as much work is lost on both."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    runs = {uuid: running(queue, store, uuid=uuid, mem_bytes=20 * GIB) for uuid in ("GPU-0", "GPU-1")}
+    for run in runs.values():
+        store.hset(keys.job(run.job_id), "tr", 1)
+    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    ((card,),) = kept(queue).values()
+    (other,) = {"GPU-0", "GPU-1"} - {card}
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+
+    assert {runs[other].job_id: job_id} == preempt(queue)
+
+    assert {normal: {card}, job_id: {other}} == kept(queue)
+
+
+def test_nobody_is_asked_to_go_from_a_kept_card_in_vain(queue: JobQueue, store: redis.Redis) -> None:
+    """Who may not go stays, and leaves no room: what is kept stays as well."""
+    serve(queue)
+    running(queue, store, mem_bytes=12 * GIB, level=Level.URGENT)
+    running(queue, store, mem_bytes=12 * GIB)
+    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert {normal: {"GPU-0"}} == kept(queue)
+    urgent(queue, mem_bytes=20 * GIB)
+
+    assert {} == preempt(queue)
+
+    assert {normal: {"GPU-0"}} == kept(queue)

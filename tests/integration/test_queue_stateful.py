@@ -419,13 +419,24 @@ class Site(RuleBasedStateMachine):
     @rule(after_s=st.sampled_from([0.0, 0.0, 3600.0]))
     def preempt(self, after_s: float) -> None:
         """The tick that makes place: only for higher levels, and what is kept is kept for whom it was made."""
-        jobs = {job.id: job for job in self.queue.live()}
+        jobs, before = {job.id: job for job in self.queue.live()}, self._kept()
         for victim, by in self.queue.preempt(PREEMPT, after_s=after_s, grace_s=60.0, most=2).items():
             assert not after_s, "a fresh run was asked to go"
             assert JobState.RUNNING is jobs[victim].state
             assert jobs[victim].spec.requeue
             assert jobs[by].spec.level > jobs[victim].spec.level
             assert self.client.hget(f"{{gq}}:j:{by}", "rv"), "nothing is kept for the job"
+        after = self._kept()
+        for job_id in {*before, *after}:
+            told = self.client.hget(keys.job(job_id), "rv") or ""
+            assert after.get(job_id, set()) == {*filter(None, told.split(","))}, "it lost a part of it"
+
+    def _kept(self) -> dict[int, set[str]]:
+        """Return for which jobs which devices are kept."""
+        kept: dict[int, set[str]] = {}
+        for device, text in self.client.hgetall(keys.KEPT).items():
+            kept.setdefault(int(text.partition(":")[0]), set()).add(device)
+        return kept
 
     @rule(claim=claims)
     def make_place(self, claim: Claim) -> None:

@@ -450,3 +450,20 @@ def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> 
     assert [goes] == may_preempt(site, both), "the other one ends in any case"
     serve(queue, *offers)
     assert {goes: both} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
+
+
+def test_a_place_is_offered_that_is_kept_for_a_level_below(site: Site) -> None:
+    """Of a card that was kept for a normal job nothing was said, though the run there may be asked to go."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    serve(queue)
+    low = low_run(queue)
+    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert [normal] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+
+    site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
+    assert [] == may_preempt(site, urgent), "who has waited for it is on a level that is not named"
+    site.environ.update(GPUQUEUE_PREEMPT="urgent: low normal")
+    assert [low] == may_preempt(site, urgent)
+    assert {low: urgent} == queue.preempt({Level.URGENT: [Level.LOW, Level.NORMAL]}, after_s=0, grace_s=60)

@@ -32,7 +32,7 @@ RULES = {
     "who waits no more leaves the line": "leave() in cancel.lua, hold.lua; leave_line() in claim.lua, age.lua",
     "what waits no more is kept nothing": "unreserve() in lua/lib.lua, by the claim and whoever leaves the line",
     "what is kept is nobody else's": "fits() in claim.lua: a reservation lets others in only beside it",
-    "one device is kept for one": "holder in reserve.lua and preempt.lua: what another has reserved is passed over",
+    "one device is kept for one": "holder in reserve.lua and preempt.lua: what another has is passed over, or given up",
     "what asked for less is not taken back": "is_spec_of() in adopt.lua: the book missed an edit, it is another job",
     "only what waits is edited": "edit.lua: a run keeps what it was promised",
 }

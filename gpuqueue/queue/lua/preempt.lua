@@ -1,7 +1,8 @@
 -- Let jobs of some levels take the place of runs on lower ones. Anybody may run this, as often as they like.
 -- For each job that fits nowhere: of the runs on a device that may go the newest first, until it fits; then each is
 -- given back that it fits without; and of all devices those where the least work (bytes on all devices, times how long)
--- is lost. The room is kept for the job, and each run hears of it: by ctl, and with its worker's next beat.
+-- is lost. The room is kept for the job, and each run hears of it: by ctl, and with its worker's next beat. Devices that
+-- are kept for a waiting job of such a level may be taken as well: all that is kept for that one is given up.
 -- ARGV: after_ms (a run goes on for so long at least)  grace_ms  most (so often does a job make place), then for each
 --       level that may: level  the levels that it may take the place of, as digits
 -- returns for each run that must go: job  the job that it makes place for
@@ -21,8 +22,23 @@ for _, name in ipairs(names) do
   for i = 1, #records, 2 do devices[#devices + 1] = picture(name, records[i], records[i + 1], now) end
   hosts[#hosts + 1] = devices
 end
-local holder, texts = {}, call('HGETALL', rsv)
+local holder, texts = {}, call('HGETALL', rsv) -- device -> job
 for i = 1, #texts, 2 do holder[texts[i]] = parse_reservation(texts[i + 1]) end
+local given_up = false -- something that was kept
+
+local function give_up(id) -- all that is kept for a job
+  unreserve(id)
+  for device, by in pairs(holder) do
+    if by == id then holder[device] = nil end
+  end
+end
+
+local function is_others(device, id) return holder[device.name] ~= nil and holder[device.name] ~= id end
+local function may_take(device, id, lower)
+  if not is_others(device, id) then return true end
+  local level = call('HGET', job_key(holder[device.name]), 'lv')
+  return level and #level == 1 and string.find(lower, level, 1, true) ~= nil
+end
 
 local known = {} -- run -> level, going (it ends in any case), may (it may be asked to go), began, work
 local function run_of(id)
@@ -72,31 +88,39 @@ local function victims_on(device, mem, lower, want)
   if fits(device, mem, without, want) then return ids, work end
 end
 
--- The devices of one host where the least is lost: {devices, victims, work, alone}; nil: none can be had.
+-- Where the least work is lost, and of these where the least is taken that is kept for others.
+local function costs_less(a, b)
+  if a.work ~= b.work then return a.work < b.work end
+  return a.kept < b.kept
+end
+
+-- The devices of one host that cost least: {devices, victims, work, kept: so many of them for others, alone}; nil: none
+-- can be had.
 local function cheapest(devices, id, user, shape, lower)
   local asks, by_kind, best = asks_of(shape), {}, nil
   local mem, n, want = asks.mem, asks.n, asks.want
   for _, device in ipairs(devices) do
-    if could_host(device, asks) and (not holder[device.name] or holder[device.name] == id) then
+    if could_host(device, asks) and may_take(device, id, lower) then
       local ids, work = victims_on(device, mem, lower, want)
       if ids then
         local row = by_kind[device.kind] or {}
         by_kind[device.kind] = row
-        row[#row + 1] = {device = device, ids = ids, work = work, gives = device.capacity, kind = device.kind}
+        row[#row + 1] = {device = device, ids = ids, work = work, kept = is_others(device, id) and 1 or 0,
+          gives = device.capacity, kind = device.kind}
       end
     end
   end
   for _, row in pairs(by_kind) do
     table.sort(row, function(a, b)
-      if a.work ~= b.work then return a.work < b.work end
+      if a.work ~= b.work or a.kept ~= b.kept then return costs_less(a, b) end
       return a.device.name < b.device.name
     end)
     local chosen = let_have(row, n, user, shape)
     if chosen then
-      local found = {devices = {}, victims = {}, work = 0, alone = want.alone}
+      local found = {devices = {}, victims = {}, work = 0, kept = 0, alone = want.alone}
       local without = {}
       for i = 1, n do
-        found.devices[i] = chosen[i].device
+        found.devices[i], found.kept = chosen[i].device, found.kept + chosen[i].kept
         for _, each in ipairs(chosen[i].ids) do
           if not without[each] then without[each], found.victims[#found.victims + 1] = true, each end
         end
@@ -108,7 +132,7 @@ local function cheapest(devices, id, user, shape, lower)
         if all then table.remove(found.victims, i) else without[found.victims[i]] = true end
       end
       for _, each in ipairs(found.victims) do found.work = found.work + run_of(each).work end
-      if not best or found.work < best.work then best = found end
+      if not best or costs_less(found, best) then best = found end
     end
   end
   return best
@@ -132,7 +156,13 @@ end
 
 local function take_place(id, mem, found)
   for _, victim in ipairs(found.victims) do ask_to_go(victim, id) end
-  unreserve(id)
+  give_up(id)
+  for _, device in ipairs(found.devices) do
+    if holder[device.name] then -- of a job that it goes before
+      give_up(holder[device.name])
+      given_up = true
+    end
+  end
   local chosen = {}
   for _, device in ipairs(found.devices) do
     local blockers = {}
@@ -157,6 +187,16 @@ local function under_way(id) -- has it been given somebody's place, and do they 
   return false
 end
 
+-- Would it start now on a device that is kept for another, and be in nobody's way? As claim.lua judges.
+local function starts_beside(device, mem, user, shape)
+  local _, limit_s, n = parse_shape(shape)
+  local found = n == 1 and plan({device}, shape, now, user)
+  if not found or found.start ~= now then return false end
+  local _, need, start, blockers = parse_reservation(call('HGET', rsv, device.name))
+  local bytes, places = left_beside(device.name, device.capacity, device.slots, need, blockers)
+  return (mem <= bytes and places >= 1 and not wants_alone(shape)) or ends_before(limit_s, start, now)
+end
+
 local function waits_for_room(id, user, shape) -- and has not come so far by waiting
   local j = call('HMGET', job_key(id), 'st', 'mem', 'lf')
   if j[1] ~= 'queued' or not j[2] or counted(j[3]) > 0 or under_way(id) then return nil end
@@ -164,7 +204,8 @@ local function waits_for_room(id, user, shape) -- and has not come so far by wai
   for _, devices in ipairs(hosts) do
     local free = {}
     for _, device in ipairs(devices) do
-      if not holder[device.name] or holder[device.name] == id then free[#free + 1] = device end
+      if not is_others(device, id) then free[#free + 1] = device
+      elseif starts_beside(device, tonumber(j[2]), user, shape) then return nil end
     end
     local found = plan(free, shape, now, user)
     if found and found.start == now then return nil end -- it is about to start
@@ -186,9 +227,9 @@ local function look(lv, lower)
         local best
         for _, devices in ipairs(hosts) do
           local found = cheapest(devices, id, user, shape, lower)
-          if found and (not best or found.work < best.work) then best = found end
+          if found and (not best or costs_less(found, best)) then best = found end
         end
-        if best and #best.victims > 0 then take_place(id, mem, best) end
+        if best and #best.victims + best.kept > 0 then take_place(id, mem, best) end
         if tried == MOST_SHAPES then return end
       end
     end
@@ -200,5 +241,5 @@ for _, lv in ipairs(LEVELS) do
     if ARGV[i] == lv then look(lv, ARGV[i + 1]) end
   end
 end
-if #out > 0 then ring('room') end
+if #out > 0 or given_up then ring('room') end
 return out
