@@ -423,6 +423,17 @@ def test_a_cancel_during_the_grace_wins(shims: Any) -> None:
     assert EndingKind.CANCELLED is shim.ended().ending.kind
 
 
+def test_a_time_limit_holds_during_the_grace(shims: Any) -> None:
+    """Who is asked to go shortly before its time is over has no longer than that."""
+    ignores = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    shim = shims("sh", "-c", ignores, kill_grace_s=0.2, time_limit_s=3.0)
+    until(lambda: "ready" in shim.log())
+
+    shim.directory.ask_for_place(12, 60.0)
+
+    assert EndingKind.TIMED_OUT is shim.ended().ending.kind
+
+
 def test_a_notice_that_makes_no_sense_is_one_all_the_same(shims: Any) -> None:
     """The job may have written over it: then it has as long as at a cancel."""
     shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", kill_grace_s=0.2)
