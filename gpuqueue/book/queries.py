@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from datetime import datetime
 
+    from gpuqueue.job import Job
+
 #: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
 _MOST_IN = 1000
 #: Jobs in a page of survivors.
@@ -74,10 +76,14 @@ def _ends(connection: sa.Connection, records: Sequence[Record]) -> dict[int, boo
 
     One that the book does not know will never be heard of: that is no success.
     """
-    waiting = [record.job for record in records if not record.job.attempt and record.job.spec.waits.after]
-    ids = {each.job_id for job in waiting for each in job.spec.waits.after}
+    ids = {each.job_id for record in records if _may_wait(record.job) for each in record.job.spec.waits.after}
     found = states(connection, ids)
     return {each: found.get(each) is JobState.SUCCEEDED for each in ids if found.get(each, JobState.LOST).is_end}
+
+
+def _may_wait(job: Job) -> bool:
+    """Return whether it may wait for others: it never ran, or may have been told to since."""
+    return not job.attempt or not job.state.is_active
 
 
 def states(connection: sa.Connection, job_ids: Collection[int]) -> dict[int, JobState]:

@@ -13,6 +13,8 @@ from site_of_one import Site
 from store_dump import digest, dump, faults
 
 from gpuqueue.book.book import Book
+from gpuqueue.book.connect import writing
+from gpuqueue.book.tables import jobs
 from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest, Impossible, JobNotFound, Refused, Unreadable
 from gpuqueue.job import Job, JobSpec, JobState, Level, WaitReason
@@ -292,6 +294,90 @@ def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, book
         at_once(queue, job_id)
     end(queue, 1)
     assert JobState.FAILED is job_of(queue, job_id).state
+
+
+@pytest.mark.parametrize("way", ["in its pause", "asked for again", "held", "held before"])
+def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(queue: JobQueue, book: Book, way: str) -> None:
+    """What its first run had waited for was over, and so was what it was told to wait for since: it ran."""
+    serve(queue)
+    done, parent = submit(queue), submit(queue, waits=Waits(hold=True))
+    end(queue, 0)
+    job_id = submit(queue, retries=RETRIES, waits=after(done))
+    end(queue, 75 if way == "asked for again" else 1)
+    if way == "held before":
+        queue.hold(job_id)
+    queue.edit(job_id, to(waits=after(done, parent)), after=True)
+    if way == "held":
+        queue.hold(job_id)
+    before = job_of(queue, job_id)
+    assert (Dependency(parent),) == before.awaits
+
+    for _ in range(2):
+        lose_the_store(queue, book)
+        queue.reap(loss_limit=3, lease_s=300, tick_s=10)  # which lets go of those that have ended
+        assert before == job_of(queue, job_id)
+
+    if way.startswith("held"):
+        queue.release(job_id)
+    at_once_but_for_others(queue, job_id)
+    queue.release(parent)
+    end(queue, 0)
+    end(queue, 0)
+    assert (JobState.SUCCEEDED, 2) == (job_of(queue, job_id).state, job_of(queue, job_id).attempt)
+
+
+def at_once_but_for_others(queue: JobQueue, job_id: int) -> None:
+    """Let the pause before the next run be over; it still waits for others."""
+    queue.edit(job_id, to(), begin=True)
+    assert WaitReason.DEPENDENCY is job_of(queue, job_id).reason
+
+
+def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(queue: JobQueue, book: Book) -> None:
+    """Otherwise than it needs: it is told so after the rebuild, though it has run before."""
+    serve(queue)
+    parent = submit(queue, waits=Waits(hold=True))
+    job_id = submit(queue, retries=RETRIES)
+    end(queue, 1)
+    queue.edit(job_id, to(waits=after(parent)), after=True)
+    recorder = Recorder(Settings.load(), queue, book)
+    while recorder.record(0):
+        pass
+    queue.cancel(parent)
+    for event in queue.events("0-0", most=1000):
+        if event.job_id == parent:  # and the store is lost before the book hears what that meant for the job
+            assert book.apply([event], expected=book.cursor(), epoch=queue.epoch() or "")
+
+    store = connect(queue.url)
+    store.flushall()
+    open_queue(queue, book, lease_s=300)
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    told = job_of(queue, job_id)
+    assert (JobState.CANCELLED, f"dependency {parent} failed") == (told.state, told.because)
+    store.close()
+
+
+@pytest.mark.parametrize("way", ["in its pause", "held"])
+def test_what_let_a_job_in_is_over(queue: JobQueue, book: Book, way: str) -> None:
+    """However it is said to have ended by now: a job that has run is not cancelled for it, and waits for nobody."""
+    serve(queue)
+    parent = submit(queue)
+    end(queue, 0)
+    job_id = submit(queue, retries=RETRIES, waits=after(parent))
+    end(queue, 1)
+    if way == "held":
+        queue.hold(job_id)
+    recorder = Recorder(Settings.load(), queue, book)
+    while recorder.record(0):
+        pass
+    with writing(book._engine) as connection:
+        connection.execute(jobs.update().where(jobs.c.id == parent).values(state=JobState.LOST.value))
+    before = job_of(queue, job_id)
+
+    lose_the_store(queue, book)
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    assert before == job_of(queue, job_id)
 
 
 def lose_the_store(queue: JobQueue, book: Book) -> None:
