@@ -35,6 +35,9 @@ else:
 PREFIX = "GPUQUEUE_"
 #: So many beats must fit into a lease: some may be late or get lost.
 BEATS_IN_A_LEASE = 5
+#: Longest time between two beats, in seconds. The scripts count on a device for 15 s after it was heard (SEEN_MS in
+#: queue/lua/placement.lua): a beat that is a little late must not make it silent.
+LONGEST_BEAT_S = 10.0
 #: A unix socket's path may have about 107 bytes; below this we never come near it.
 _MAX_SOCKET_PATH = 90
 #: Largest settings file that is read, in bytes: there is not that much to set.
@@ -193,7 +196,12 @@ class Settings:
     def _unfitting(self) -> Iterator[BadRequest]:
         """Yield what is wrong with values that could be read: they do not go together, or are written wrongly."""
         shortest_s = BEATS_IN_A_LEASE * self.beat_s
-        if self.lease_s < shortest_s:
+        if self.beat_s > LONGEST_BEAT_S:
+            yield BadRequest(
+                f"setting beat ({self.origins['beat_s']}): {self.beat_s:g} s are too long, devices would be taken for "
+                f"silent between two beats: give it at most {LONGEST_BEAT_S:g} s"
+            )
+        elif self.lease_s < shortest_s:
             yield BadRequest(
                 f"a lease of {self.lease_s:g} s is too short for a beat every {self.beat_s:g} s, jobs would be "
                 f"lost: give it at least {shortest_s:g} s"

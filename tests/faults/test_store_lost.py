@@ -244,7 +244,7 @@ def test_a_worker_that_finds_the_store_not_open_keeps_its_runs_alive_meanwhile(
 
 def test_an_end_may_be_the_first_that_a_rebuilt_store_hears_of_a_run(own_store: OwnStore, tmp_path: Path) -> None:
     """It ended while the store was away, and the next beat is far: it must not be taken for a stale one."""
-    site = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE="90s", GPUQUEUE_BEAT="15s")
+    site = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE="90s", GPUQUEUE_BEAT="10s")
     try:
         site.cli("db", "upgrade")
         site.start_worker()

@@ -22,10 +22,13 @@ from site_of_one import Site
 
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.scripts import ACTS, whole
+from gpuqueue.settings import LONGEST_BEAT_S
 from gpuqueue.units import MIB
 
 #: One after the other: the next is submitted when the book has the last.
 JOBS = 40
+#: Those before we listen.
+FIRST = 3
 #: Looks for work. Of each job's one finds it, one more is made at once for the next, and one for each ring: of its
 #: submit, of its end, and of the worker itself when it has let go of it. Rings that come while it looks are one: how
 #: many do depends on who else is on the machine, that it is no more does not. Those of the job before we listened may
@@ -41,8 +44,12 @@ BATCHES = Bound(JOBS - 1, 4 * JOBS + 1)
 #: For each time that the recorder reads the outbox: it asks for the epoch to see whether the store is open, whether it
 #: is the book's, and whose events it reads; and how far the book was said to be.
 A_TURN = {"get": 3, "hget": 1, "settle": 1}
-#: Nothing that comes by the clock comes while we listen: no beat, no tick, no look without a ring.
-NEVER = {"GPUQUEUE_BEAT": "1h", "GPUQUEUE_LEASE": "10h", "GPUQUEUE_POLL": "1h"}
+#: At most so often what comes by the clock comes while we listen: a beat and a tick, and no look without a ring.
+SELDOM = {"GPUQUEUE_BEAT": f"{LONGEST_BEAT_S:g}s", "GPUQUEUE_LEASE": "10h", "GPUQUEUE_POLL": "1h"}
+#: What a beat and a tick ask for. Mostly there is one of them, or none: one question more for each job would be forty.
+A_BEAT = {"beat": 1, "age": 1, "reap": 1, "reserve": 1, "get": 2, "hget": 1, "multi": 1, "exec": 1}
+#: A beat also asks of each run that has ended whether the book has it: once, or twice where it did not have it yet.
+ENDED = JOBS + FIRST
 DIGESTS = {hashlib.sha1(whole(act).encode(), usedforsecurity=False).hexdigest(): act for act in ACTS}
 
 
@@ -74,7 +81,7 @@ def listen(store: OwnStore, site: Site) -> Heard:
     admin = connect(store.url)
     reserve = next(digest for digest, act in DIGESTS.items() if act == "reserve")
     until(lambda: all(admin.script_exists(reserve)), what="the last act of the first tick")
-    through(site, 3)  # by then all scripts are known that a job needs
+    through(site, FIRST)  # by then all scripts are known that a job needs
     heard = Heard(worker=Counter(), others=Counter())
     with admin.monitor() as listening:
         through(site, JOBS)
@@ -92,7 +99,7 @@ def listen(store: OwnStore, site: Site) -> Heard:
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_path: Path, *, plain: bool) -> None:
     """Ten questions more before each look for work, or three before each start, went unnoticed here once."""
-    site = Site(tmp_path / "state", own_store.listen(), **NEVER)
+    site = Site(tmp_path / "state", own_store.listen(), **SELDOM)
     try:
         site.start_recorder()
         site.environ["GPUQUEUE_REDIS_URL"] = own_store.url
@@ -107,13 +114,21 @@ def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_pat
         EVENTS.hold(worker.pop("celery's task"), f"events of Celery for {JOBS} jobs")
         for name in CELERYS:
             worker.pop(name, None)
-    assert {"started": JOBS, "finish": JOBS} == worker
+    assert [JOBS, JOBS] == [worker.pop("started"), worker.pop("finish")]
+    beats = worker["beat"] + 1  # one has begun before we listened, or goes on after
+    assert worker.pop("hmget", 0) <= ENDED + beats
+    assert set(worker) <= set(A_BEAT)
+    for name, asked in worker.items():
+        assert asked <= A_BEAT[name] * beats, f"{name}: {asked} in {beats} beats"
 
     assert JOBS == others.pop("submit")
     BATCHES.hold(others["settle"], f"batches of {JOBS} jobs")
     turns = others.pop("xread") + 1  # one has begun before we listened
     for sender in ("time", "hset"):  # who sends messages says that it is there, by the clock
         others.pop(sender, None)
+    for name in ("age", "reap", "reserve"):  # the recorder ticks as well
+        assert others.pop(name, 0) <= beats + 1
+    turns += beats  # a tick asks for the epoch once
     assert set(others) == set(A_TURN)
     for name, usual in A_TURN.items():
         assert others[name] <= usual * turns, f"{name}: {others[name]} in {turns} turns of the recorder"

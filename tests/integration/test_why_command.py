@@ -147,7 +147,7 @@ def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> N
 def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
     """It said `ready` of a device on which others start only beside that job, or before it."""
     queue = site.queue
-    site.environ |= {"GPUQUEUE_BEAT": "60s", "GPUQUEUE_LEASE": "1h"}  # nobody beats here
+    site.environ |= {"GPUQUEUE_BEAT": "10s", "GPUQUEUE_LEASE": "1h"}  # nobody beats here
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
     for uuid in ("GPU-0", "GPU-1"):
         queue.submit(make_spec(mem_bytes=20 * GIB))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.settings import Settings, embedded_socket
+from gpuqueue.queue.surroundings import SEEN_MS
+from gpuqueue.settings import LONGEST_BEAT_S, Settings, embedded_socket
 from gpuqueue.units import GIB
 
 HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}
@@ -118,6 +119,15 @@ def test_a_lease_must_hold_several_beats() -> None:
     """With 5 s between beats of 10 s every job was lost three times, and nobody said why."""
     with pytest.raises(BadRequest, match="too short for a beat"):
         Settings.load({**HERE, "GPUQUEUE_LEASE": "5s"})
+
+
+def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
+    """With a beat every 40 s `queue` and `why` called healthy devices silent, and `gpus` called them ready."""
+    with pytest.raises(BadRequest, match=r"beat \(environment GPUQUEUE_BEAT\): 11 s are.*silent.*at most 10 s"):
+        Settings.load({**HERE, "GPUQUEUE_BEAT": "11s", "GPUQUEUE_LEASE": "10m"})
+
+    assert LONGEST_BEAT_S == Settings.load({**HERE, "GPUQUEUE_BEAT": "10s"}).beat_s
+    assert SEEN_MS >= 1.5 * LONGEST_BEAT_S * 1000
 
 
 def test_all_that_is_wrong_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
