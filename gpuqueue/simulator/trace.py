@@ -24,7 +24,7 @@ COLUMNS = ("arrival_s", "user", "mem", "gpus", "duration_s", "time_limit_s", "le
 _ALSO = {"mem": "mem_bytes", "duration_s": "duration", "time_limit_s": "time_limit"}
 _USER = re.compile(r"[A-Za-z0-9_.@+-]{1,64}")
 #: A number as programs write it: the history's are a float's shortest text, with 17 digits or an exponent.
-_NUMBER = re.compile(r"\d{1,16}(?:\.\d{1,24})?(?:e[+-]\d{1,2})?", re.ASCII)
+_NUMBER = re.compile(r"\d{1,16}(?:\.\d{1,24})?(?:e[+-]?\d{1,2})?", re.ASCII)
 _SEE = "see gpuqueue simulate --example"
 #: Most jobs of a trace; and least time of a run: the clock of the queue counts milliseconds.
 MOST_JOBS, LEAST_S = 200_000, 0.001

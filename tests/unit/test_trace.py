@@ -63,6 +63,14 @@ def test_jobs_come_in_the_order_of_their_arrival() -> None:
     ]
 
 
+@pytest.mark.parametrize("figure", ["100000", "100000.0", "1e5", "1e+05", "1e05"])
+def test_a_figure_is_read_however_a_program_writes_it(figure: str) -> None:
+    """``1e5`` was refused, and ``1e+05`` was not."""
+    (job,) = read(HEAD, f"0,a,1G,{figure}").requests
+
+    assert 100_000.0 == job.duration_s
+
+
 def test_a_limit_ends_a_run() -> None:
     """What holds the device is the shorter of the two."""
     jobs = read(f"{HEAD},time_limit_s", "0,a,1G,100,60", "0,a,1G,100,600", "0,a,1G,100,").requests
