@@ -441,11 +441,12 @@ class Job:
     ``attempt`` counts the runs so far, ``losses`` those that vanished with their worker, ``retries`` those after a
     failure, ``requeues`` those that a run asked for (exit 75). Times are on the store's clock. ``devices`` holds the
     UUIDs of the current or last run. ``awaits`` are the jobs whose end it still waits for, as far as the queue tells;
-    ``begins_at`` is when it may start, where that is to come; ``because`` why it was cancelled, where nobody did.
-    ``member`` says whose member it is, ``tally`` how far it has come where it is an array itself. ``front`` is not None
-    where it was moved before all others of its user that waited then: of several the highest goes first. ``tags`` are
-    the words that it can be found by, ``note`` is what somebody has to say of it. ``lifted`` is the level to which
-    waiting has lifted it, None where it counts as was asked for; only the queue tells, of what waits.
+    ``begins_at`` is when it may start, where that is to come; ``because`` why it was cancelled, where nobody did, or
+    why an array cannot go on. ``member`` says whose member it is, ``tally`` how far it has come where it is an array
+    itself. ``front`` is not None where it was moved before all others of its user that waited then: of several the
+    highest goes first. ``tags`` are the words that it can be found by, ``note`` is what somebody has to say of it.
+    ``lifted`` is the level to which waiting has lifted it, None where it counts as was asked for; only the queue tells,
+    of what waits.
     """
 
     id: int

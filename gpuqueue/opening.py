@@ -61,7 +61,7 @@ def open_queue(queue: JobQueue, book: Book, *, lease_s: float, settings: Setting
         if back is None:
             return None  # somebody else was faster, and their work is whole; or the store was lost again
         jobs += back
-        arrays += [each for each in page if each.record.job.tally is not None]
+        arrays += [each for each in page if each.is_array]
     if arrays and not queue.gather(epoch, arrays):
         return None
     if settings is not None:

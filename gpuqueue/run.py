@@ -241,6 +241,11 @@ class Survivor:
         return replace(shape, device=DeviceWish.GPU) if self.meant_for_gpu and shape.device is None else shape
 
     @property
+    def is_array(self) -> bool:
+        """Return whether it is an array, as the scripts see it: also one whose request cannot be read any more."""
+        return self.record.job.member is None and '"array":{' in self.payload
+
+    @property
     def run(self) -> Run | None:
         """Return the run that holds devices now, or None."""
         job, run = self.record.job, self.record.last_run

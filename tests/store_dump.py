@@ -178,6 +178,11 @@ def _array_faults(store: Dump, jobs: dict[str, dict[str, str]]) -> list[str]:
         if any(int(array_id) + 1 + int(each["ix"]) != int(job_id) for job_id, each in members.items()):
             found.append(f"a member of {array_id} has the id of another one")
         ended = sum(int(array.get(name, 0)) for name in ("es", "ef", "ec", "el"))
+        if array.get("un") == "1" and JobState(array["st"]) not in ENDS:
+            found += (
+                [f"nobody knows how far {array_id} had come, and {left or held} may be taken"] if left or held else []
+            )
+            continue
         if ended + len(alive) + len(left) + len(held) != int(array["n"]):
             found.append(f"{array_id} has {array['n']} members, and not all are counted: {array}")
         if (JobState(array["st"]) in ENDS) != (ended == int(array["n"])):

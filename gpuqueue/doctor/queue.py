@@ -12,7 +12,7 @@ from gpuqueue.frozen import dataclass
 from gpuqueue.queue import keys
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import SILENT_BEATS
-from gpuqueue.queue.queue_facts import DeviceFacts, QueueFacts
+from gpuqueue.queue.queue_facts import MOST_NAMED, DeviceFacts, QueueFacts
 from gpuqueue.settings import Settings
 from gpuqueue.units import format_duration
 from gpuqueue.version import VERSION
@@ -159,6 +159,18 @@ def waiting(facts: Facts) -> Findings:
     return ok(jobs)
 
 
+def arrays(facts: Facts) -> Findings:
+    """Did each array come back as far as it had come?"""
+    torn = [str(array_id) for array_id in facts.queue.torn_arrays]
+    if not torn:
+        return ok("it is known of each how far it has come")
+    named = ", ".join(torn[:MOST_NAMED]) + (" and others" if len(torn) > MOST_NAMED else "")
+    return warning(
+        f"the store lost its data, and the book cannot tell how far array {named} had come: nothing more of it runs",
+        f"gpuqueue history --array {torn[0]} tells what ran; submit the rest anew, and gpuqueue cancel {torn[0]}",
+    )
+
+
 def leases(facts: Facts) -> Findings:
     """Does what nobody answers for come back?"""
     queue = facts.queue
@@ -223,6 +235,7 @@ CHECKS: tuple[Callable[[Facts], Findings], ...] = (
     versions,
     clocks,
     waiting,
+    arrays,
     leases,
     reaper,
     outbox,

@@ -96,6 +96,7 @@ CONTROL = PREFIX + "ctl"
 END = PREFIX + "end"
 LIMITS = PREFIX + "limits"
 KEPT_ROOM = PREFIX + "lk"
+ASIDERS = PREFIX + "asiders"
 
 
 def job(job_id: int | str) -> str:
@@ -106,6 +107,11 @@ def job(job_id: int | str) -> str:
 def members(array_id: int | str) -> str:
     """Return the key of the members of an array that are jobs of their own."""
     return f"{PREFIX}am:{array_id}"
+
+
+def aside(user: str) -> str:
+    """Return the key of a user's jobs that wait and stand in no queue, and of the arrays."""
+    return f"{PREFIX}aside:{user}"
 
 
 def spec(job_id: int | str) -> str:

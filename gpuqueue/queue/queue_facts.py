@@ -73,6 +73,8 @@ class QueueFacts:
     overdue_count: int
     overdue_since_ms: int | None
     devices: tuple[DeviceFacts, ...]
+    #: Arrays of which nobody knows how far they had come when the store lost its data, in the order of their ids.
+    torn_arrays: tuple[int, ...]
 
     @property
     def is_paused(self) -> bool:
@@ -133,7 +135,19 @@ def queue_facts(url: str, cursor: Cursor | None = None) -> QueueFacts:
             overdue_count=overdue_count,
             overdue_since_ms=int(overdue[0][1]) if overdue else None,
             devices=tuple(_devices(queue, client)),
+            torn_arrays=_torn_arrays(queue.url, client),
         )
+
+
+def _torn_arrays(url: str, client: redis.Redis) -> tuple[int, ...]:
+    with translated(url):
+        pipe = client.pipeline(transaction=False)
+        for user in cast("set[str]", client.smembers(keys.ASIDERS)):
+            pipe.zrange(keys.aside(user), 1, 1, byscore=True)  # the arrays
+        arrays = sorted(int(each) for found in pipe.execute() for each in found)
+        for array_id in arrays:
+            pipe.hget(keys.job(array_id), "un")
+        return tuple(array_id for array_id, torn in zip(arrays, pipe.execute(), strict=True) if torn)
 
 
 def _ms_of(event_id: str) -> int:

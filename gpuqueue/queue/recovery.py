@@ -26,6 +26,9 @@ else:
     events = later("gpuqueue.event")
     replies, survivors = later("gpuqueue.queue.replies"), later("gpuqueue.queue.survivors")
 
+#: So many words gather.lua is told of an array of which nobody knows how far it came.
+_UNTOLD = 2
+
 
 class Recovery(Store):
     """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that stores are opened and mended with."""
@@ -63,15 +66,24 @@ class Recovery(Store):
 
     @answering
     def gather(self, epoch: str, arrays: Sequence[Survivor]) -> bool:
-        """Tell arrays, once all jobs are back, how far they had come; return whether this rebuild is still on."""
-        told = [words for array in arrays if (words := survivors.gathered(array)) is not None]
-        each = [(epoch, *words) for words in told]
+        """Tell arrays, once all jobs are back, how far they had come; return whether this rebuild is still on.
+
+        One of which that makes no sense is held, and nothing of it can be released: what has run would run again.
+        """
+        each = [(epoch, *survivors.gathered(array)) for array in arrays]
         replies = self._scripts.run_each("gather", each)
-        for (_, array_id, *_), reply in zip(each, replies, strict=True):
+        untold = {int(words[1]): "the book cannot tell how far it had come" for words in each if len(words) == _UNTOLD}
+        for words, reply in zip(each, replies, strict=True):
             if isinstance(reply, Exception):
                 if "BADARGS" not in str(reply):
                     raise reply
-                logging.getLogger(__name__).error("array %s cannot be put back, it is held: %s", array_id, reply)
+                untold[int(words[1])] = str(reply)
+        replies += (held := self._scripts.run_each("gather", [(epoch, array_id) for array_id in untold]))
+        for (array_id, why), reply in zip(untold.items(), held, strict=True):
+            if isinstance(reply, Exception):
+                raise reply
+            if reply == 1:
+                logging.getLogger(__name__).error("array %s cannot be put back, it is held: %s", array_id, why)
         return -1 not in replies
 
     @answering

@@ -66,11 +66,11 @@ def _again(survivor: Survivor) -> WaitReason | None:
     return WaitReason.RETRY if not was_lost or job.reason is WaitReason.RETRY else None
 
 
-def gathered(survivor: Survivor) -> list[str | int] | None:
-    """Return what gather.lua wants to know of an array; None where it is none, or nobody knows how far it came."""
+def gathered(survivor: Survivor) -> list[str | int]:
+    """Return what gather.lua wants to know of an array: its id alone where nobody knows how far it came."""
     job = survivor.record.job
     if job.tally is None:
-        return None
+        return [job.id]
     ended = [job.tally.ended[state.value] for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.LOST)]
     began_ms = to_epoch_ms(job.started_at) if job.started_at else 0
     return [job.id, str(job.tally.left), str(job.tally.held), int(job.state is JobState.CANCELLING), *ended, began_ms]

@@ -123,6 +123,7 @@ STRAY: list[Any] = [4, "1.abc", 300_000, "nodeA", "w", "GPU-0,GPU-1", 6, "0.5", 
 GOOD: dict[str, list[Any]] = {
     "begin": ["f"],
     "gather": ["e", 7, "3-9", "", 0, 1, 0, 0, 1000],
+    "gather, of what nobody knows": ["e", 7],
     "restore, of what waits": WAITS,
     "restore": [*WAITS[:3], "running", "", *WAITS[5:], *RUN],
     "recall": ["e", 4, 2],

@@ -2,20 +2,33 @@
 -- ARGV: epoch to come  id  left  held (indexes)  cancelled (1 if all of it was)
 --       members that succeeded, failed, were lost; all others that are not there were cancelled
 --       when its first member was taken (ms; 0: that is not known)
+--   or: epoch to come  id: nobody can tell, so it is held, and nothing of it can be released
 -- returns 1 done | 0 no such array is back | -1 this rebuild is over
-local wrong = expect {'nonce', 'id', 'ranges', 'ranges', 'flag', 'count', 'count', 'count', 'ms'}
-local left, held = judged(ARGV[3]), judged(ARGV[4])
-if not wrong and not (left and held) then wrong = redis.error_reply('BADARGS arguments 3 and 4 are no indexes') end
+local UNKNOWN = 'the store lost its data, and how far it had come cannot be read'
+local nobody_knows = #ARGV == 2
+local wrong = expect(nobody_knows and {'nonce', 'id'}
+  or {'nonce', 'id', 'ranges', 'ranges', 'flag', 'count', 'count', 'count', 'ms'})
+local left, held
+if not wrong and not nobody_knows then
+  left, held = count_in(ARGV[3]), count_in(ARGV[4])
+  if not (left and held) then wrong = redis.error_reply('BADARGS arguments 3 and 4 are no indexes') end
+end
 if wrong then return wrong end
 local epoch, id, _, _, cancelled, es, ef, el, began = unpack(ARGV)
 if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return -1 end
 local total = call('HGET', job_key(id), 'n')
 if not total then return 0 end
-local begun = es + ef + el + call('SCARD', key2('am', id))
-local ec = total - begun - count_of(left) - count_of(held)
-if ec < 0 then return redis.error_reply('BADARGS the array has fewer members') end
 local now = now_ms()
+if nobody_knows then -- as one that began: its request is its members' by now
+  call('HSET', job_key(id), 'rm', '', 'hd', '', 'un', 1, 'tw', whole(now), 'bc', UNKNOWN)
+  reckon(id, now, 'array', 'because', UNKNOWN) -- what the book has of it stays as it is: somebody may look into it
+  return 1
+end
+local begun = es + ef + el + call('SCARD', key2('am', id))
+local ec = total - begun - left - held
+if ec < 0 then return redis.error_reply('BADARGS the array has fewer members') end
 call('HSET', job_key(id), 'rm', ARGV[3], 'hd', ARGV[4], 'es', es, 'ef', ef, 'ec', ec, 'el', el)
+call('HDEL', job_key(id), 'un', 'tw', 'bc')
 if cancelled == '1' then call('HSET', job_key(id), 'cx', 1) end
 if begun > 0 then
   call('HSET', job_key(id), 'tw', whole(now), 'tr', began ~= '0' and began or call('HGET', job_key(id), 'ts') or '0')

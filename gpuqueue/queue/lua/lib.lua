@@ -71,13 +71,16 @@ local KINDS = {
   limit = '^%a+:[%w_.@+*-]+$', figures = '^[%w_.@+=!, -]*$', -- see limits.lua
   reason = '^[%a_]*$', rate = '^%d?%d?%d?%d%.%d+$',
 }
+-- So many characters an argument has at most; `ranges`, which come from ourselves, as many as a million indexes may take:
+-- six and a comma each. All that are named are read and written anew in half a second.
+local LONGEST, LONGEST_RANGES = 4096, 7 * 1000000
 local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true, later = true}
 
 -- -> the error to answer with, or nil. `from` is the first argument that is judged, 1 unless said.
 function misfit(kinds, from)
   for i = 1, #kinds do
     local kind, text = kinds[i], ARGV[(from or 1) + i - 1]
-    local good = text and (kind == 'text' or (#text <= 4096 and string.find(text, KINDS[kind])))
+    local good = text and (kind == 'text' or (#text <= (kind == 'ranges' and LONGEST_RANGES or LONGEST) and string.find(text, KINDS[kind])))
     if good and kind == 'gang' then good = not string.find(',' .. text .. ',', ',,', 1, true) end
     if good and NUMBERS[kind] then good = #text < #MOST or (#text == #MOST and text <= MOST) end
     if not good then return redis.error_reply('BADARGS argument ' .. (from or 1) + i - 1 .. ' is no ' .. kind) end

@@ -6,6 +6,7 @@
 --   n members in all    cap most of them that may be jobs of their own at once
 --   tw when the last one was taken (ms), of a member when it was: nothing of it has waited for longer
 --   es ef ec el members that succeeded, failed, were cancelled, were lost    cx 1 once the whole array was cancelled
+--   un 1 while nobody knows how far it had come, in a store that lost its data: nothing of it is left or held
 -- A member that was taken is a job of its own, with the id array + 1 + index; its fields: ar its array  ix its index.
 -- Its spec is the array's. am:<array> holds the members that are such jobs and have not ended.
 --
@@ -26,7 +27,7 @@
 -- arrow: cancelling -> succeeded
 -- arrow: cancelling -> failed
 -- arrow: cancelling -> cancelled
-local MOST_INDEX, COUNTERS, judged, cut, join, array_of, begin_array, read_array, reckon, split, spec_of, is_spec_of,
+local MOST_INDEX, COUNTERS, judged, count_in, cut, join, array_of, begin_array, read_array, reckon, split, spec_of, is_spec_of,
   still_left, rejoin, bring_back
 do
 MOST_INDEX = 999999
@@ -65,6 +66,30 @@ local function take_first(text)
   if after > last then return first, rest end
   local head = write_range(after, last, after == last and 1 or step)
   return first, rest == '' and head or head .. ',' .. rest
+end
+
+-- How many indexes a text names that ascends and is written as we would write it ourselves; nil where it is not. What is
+-- left of an array may have millions of characters: nothing is kept of what was read, and nothing is read twice.
+function count_in(text)
+  if string.find(text, '%f[%d]0%d') then return nil end
+  local count, above, next_at = 0, -1, 1
+  for at, first, last, step, after in string.gmatch(text, '()(%d+)%-?(%d*):?(%d*),?()') do
+    local length, low, high, by = #first, tonumber(first), nil, 1
+    if last ~= '' then
+      length, high = length + 1 + #last, tonumber(last)
+      if high <= low then return nil end
+    end
+    if step ~= '' then
+      length, by = length + 1 + #step, tonumber(step)
+      if not high or by < 2 then return nil end
+    end
+    if after <= #text then length = length + 1 end -- a comma, and more behind it
+    if at ~= next_at or after - at ~= length or low <= above then return nil end
+    above, next_at = high or low, after
+    count = count + (high and math.floor((high - low) / by) + 1 or 1)
+  end
+  if next_at ~= #text + 1 or above > MOST_INDEX then return nil end
+  return count
 end
 
 -- Take what lies from one index to another out of some ranges. -> what is left, what was taken
@@ -137,7 +162,7 @@ function begin_array(id, spec, held, job)
   out_of_sight(id, job)
 end
 
-local ARRAY = {'st', 'u', 'lv', 'sh', 'rm', 'hd', 'cap', 'cx', 'why', 'es', 'ef', 'ec', 'el', 'af', 'nb', 'nw'}
+local ARRAY = {'st', 'u', 'lv', 'sh', 'rm', 'hd', 'cap', 'cx', 'why', 'es', 'ef', 'ec', 'el', 'af', 'nb', 'nw', 'un'}
 function read_array(id)
   local values, array = call('HMGET', job_key(id), unpack(ARRAY)), {}
   for i = 1, #ARRAY do array[ARRAY[i]] = values[i] or nil end
@@ -151,7 +176,7 @@ local function state_of(array, open)
   if open > 0 and array.cx then return 'cancelling' end
   if array.rm ~= '' then return 'queued' end
   if open > 0 then return 'running' end
-  if array.hd ~= '' then return 'held' end
+  if array.hd ~= '' or array.un then return 'held' end
   if counted(array.ec) > 0 then return 'cancelled' end
   return counted(array.ef) + counted(array.el) > 0 and 'failed' or 'succeeded'
 end
@@ -268,8 +293,8 @@ function bring_back(id, spec, now, job)
   if owner_in(spec) then return rejoin(id, spec, now) end
   local text, ranges, cap = array_of(spec)
   if not text then return end
-  -- Held, until gather.lua says how far it had come: what has run must not run again.
-  call('HSET', job_key(id), 'rm', '', 'hd', text, 'n', count_of(ranges))
+  -- Until gather.lua says how far it had come there is nothing to take, nor to release: what has run must not run again.
+  call('HSET', job_key(id), 'rm', '', 'hd', '', 'un', 1, 'n', count_of(ranges))
   if cap then call('HSET', job_key(id), 'cap', cap) end
   job.rm = ''
   out_of_sight(id, job)

@@ -13,6 +13,15 @@ if not array.st then return {} end
 local owner = theirs(by, array.u)
 if owner then return {'of', owner} end
 if not array.rm or COUNTERS[array.st] then return {array.st, ''} end
+-- An array of which nobody knows how far it had come is over when it is cancelled: of its members those count as cancelled
+-- that are nowhere else.
+local function nowhere_else(id, array)
+  call('HDEL', job_key(id), 'un')
+  local counted_so_far = call('SCARD', key2('am', id))
+  for _, counter in pairs(COUNTERS) do counted_so_far = counted_so_far + counted(array[counter]) end
+  return counted(call('HGET', job_key(id), 'n')) - counted_so_far
+end
+
 local now = now_ms()
 local parts = part == '' and {{0, MOST_INDEX, 1}} or parse_ranges(part)
 local moved
@@ -27,7 +36,7 @@ else
     local waited
     array.hd, waited = cut(array.hd, parts)
     for _, range in ipairs(waited) do moved[#moved + 1] = range end
-    call('HINCRBY', job_key(id), 'ec', count_of(moved))
+    call('HINCRBY', job_key(id), 'ec', array.un and part == '' and nowhere_else(id, array) or count_of(moved))
     if part == '' then call('HSET', job_key(id), 'cx', 1) end
   end
 end

@@ -3,7 +3,8 @@
 -- every act that queues a job, takes it out or ends it.
 --
 -- Fields of j:<id>:  nb not before (ms), and nw why: begin, retry, requeue     since since when it may start (ms), once it waited
---   af what it still waits for: job:ok|any|fail, comma-separated      dk its dedupe key     bc why it was cancelled
+--   af what it still waits for: job:ok|any|fail, comma-separated      dk its dedupe key     bc why it was cancelled,
+--   or an array held (gather.lua)
 --   rt retries that it may have, ro after which endings, rn retries so far     qn how often its runs asked to be requeued
 --   ra the attempt whose end gave it the last of its retries: as long as that is its last, that retry is to come
 --   pt, pe token of the run that ended last and whose job was queued again, and the outbox id of that event
