@@ -2,7 +2,8 @@
 
 Those of the loader, of Python and of the C library are read before any line of the program; those of the numeric
 libraries when they are imported. Whatever else is in the environment is read when it is wanted, so that a spare may be
-given another value. Measured by setting each after the import and looking at what it did.
+given another value. Measured by setting each after the import and looking at what it did; and by noting what Python
+and ``import torch`` ask for, which a test repeats.
 
 Read by the worker, and in the spare itself, in whatever Python that is (3.8 and later): standard library only.
 """
@@ -20,7 +21,10 @@ NAMES = frozenset(
         "LANGUAGE",
         "MATPLOTLIBRC",
         "MPLBACKEND",
+        "MPI_LOCALNRANKS",  # MKL shares the processors among the processes of a host
         "MPLCONFIGDIR",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "SETUPTOOLS_USE_DISTUTILS",  # a .pth file reads it when Python starts
         "TMPDIR",
         "TZ",
         "VIRTUAL_ENV",
@@ -30,29 +34,45 @@ NAMES = frozenset(
 )
 BEGINNINGS = (
     "ACCELERATE_",
+    "ACC_DEVICE_",
+    "ACC_PROFLIB",
     "BLIS_",
+    "COMPILE_STROBELIGHT_",
+    "COVERAGE_",
     "CUBLAS",
     "CUDA_",
     "CUDNN_",
+    "DNNL_",
+    "FX_",
+    "GFORTRAN_",
     "GLIBC_TUNABLES",
     "GOMP_",
     "GOTO_",
     "HF_",
+    "INTEL_",
+    "I_MPI_",
+    "KINETO_",
     "KMP_",
     "LC_",
     "LD_",
     "MALLOC_",
+    "MKLDNN_",
     "MKL_",
     "NCCL_",
     "NPY_",
     "NUMBA_",
     "NUMEXPR_",
+    "NUMPY_",
     "NVIDIA_",
+    "NVPL_",
     "OMP_",
+    "ONEDNN_",
     "OPENBLAS_",
+    "OPENSSL_",
     "PYTHON",
     "PYTORCH_",
     "TORCH",
+    "TQDM_",
     "TRANSFORMERS_",
     "TRITON_",
     "VECLIB_",
