@@ -155,6 +155,33 @@ def test_a_module_beside_the_script_comes_before_what_is_loaded(make: Callable[.
     )
 
 
+@pytest.mark.parametrize("kind", ["file", "package", "directory"])
+def test_a_module_beside_the_script_that_a_library_has_missed(
+    make: Callable[..., WarmRuns], tmp_path: Path, kind: str
+) -> None:
+    """A library that does without it, as torch without dill, would have found it beside the script."""
+    (tmp_path / "seeker.py").write_text(
+        "from importlib.util import find_spec\ntry: import optional_part\nexcept ImportError: optional_part = None\n"
+        "found = optional_part is not None, find_spec('optional_part') is not None\n"
+    )
+    runs = make("seeker")
+    spec = runs.spec("import seeker, sys\nprint(seeker.found, len(sys.meta_path))\n")
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path)})
+    without, cold = runs.warm(spec), runs.cold(spec)
+    assert ("warm", cold.log) == (without.start, without.log)
+    assert without.log.startswith("(False, False)")
+
+    part = runs.place / ("optional_part.py" if kind == "file" else "optional_part")
+    if kind != "file":
+        part.mkdir()
+    if kind != "directory":
+        (part if kind == "file" else part / "__init__.py").touch()
+    warm = runs.warm(spec)
+
+    why = f"cold: {part.name} beside the script has the name of a module that was looked for in vain already"
+    assert ("(True, True)", why) == (warm.log[:12], warm.start)
+
+
 @pytest.mark.parametrize(
     ("place", "in_place", "told"),
     [

@@ -57,18 +57,21 @@ class Unstartable(Exception):
 # ---- in waiting ------------------------------------------------------------------------------------------------------
 
 
-def preload(names: "List[str]") -> None:
-    """Import *names*.
+def preload(names: "List[str]", watch: "Any") -> None:
+    """Import *names*; *watch* shall know what that looks for in vain.
 
     Raises:
         Cold: one of them cannot be imported, or has started CUDA: it would see the devices of no job.
 
     """
+    missing = watch.Missing()
+    sys.meta_path.append(missing)
     for name in names:
         try:
             importlib.import_module(name)
         except Exception as error:
             raise Cold(f"{name} cannot be imported: {error}") from error
+    sys.meta_path.remove(missing)
     for fd in os.listdir("/proc/self/fd"):
         try:
             if os.readlink("/proc/self/fd/" + fd).startswith("/dev/nvidia"):
@@ -113,9 +116,9 @@ def check_script(watch: "Any", argv: "List[str]", cwd: str) -> "Tuple[str, str]"
         raise Cold(f"{named} is no file that can be read")  # the cold start says it as Python does
     directory = os.path.dirname(os.path.realpath(path))
     if not getattr(sys.flags, "safe_path", False):
-        entry = watch.shadow(directory)
-        if entry is not None:
-            raise Cold(f"{entry} beside the script has the name of a module that is loaded already")
+        words = watch.shadow(directory)
+        if words is not None:
+            raise Cold(words)
     return path, directory
 
 
@@ -327,7 +330,7 @@ def wait_for_a_job() -> None:
     shim.set_inheritable(False)
     helpers = Helpers()
     try:
-        preload(ARGUMENTS[2].split(","))
+        preload(ARGUMENTS[2].split(","), helpers.watch)
     except Cold as cold:
         shim.send((f"unfit: {cold}").encode(errors="replace")[:MOST_BYTES])
         os._exit(0)

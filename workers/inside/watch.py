@@ -9,7 +9,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Set, Tuple
+    from typing import Any, Dict, List, Optional, Set, Tuple
 
     #: Path, time of its last change (0 if it is not there), and where others write as well, the modules in it.
     Seen = Dict[str, Tuple[int, Optional[Set[str]]]]
@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 INSTALLED = ("site-packages", "dist-packages")
 #: What a module reads from the working directory when it is loaded.
 READ_WHEN_LOADED = {"matplotlib": "matplotlibrc", "numba": ".numba_config.yaml"}
+#: Names that an import has looked for in vain: what comes under one of them would have been found.
+missed = set()  # type: Set[str]
+
+
+class Missing:
+    """Notes what nobody finds, at the end of ``sys.meta_path``."""
+
+    def find_spec(self, name: str, path: "Any" = None, _target: "Any" = None) -> None:
+        """Note a *name*; those within a package are looked for in that alone."""
+        if path is None:
+            missed.add(name)
 
 
 def seen() -> "Seen":
@@ -77,6 +88,8 @@ def is_module(directory: str, entry: str) -> bool:
     _, _, suffix = entry.partition(".")
     if suffix:
         return suffix in ("py", "pyc", "so") or suffix.endswith(".so")
+    if entry in missed and os.path.isdir(os.path.join(directory, entry)):
+        return True  # where there is nothing better, a directory alone can be imported
     return any(os.path.exists(os.path.join(directory, entry, "__init__" + end)) for end in (".py", ".pyc"))
 
 
@@ -94,11 +107,13 @@ def changed(before: "Seen") -> "Optional[str]":
 
 
 def shadow(directory: str) -> "Optional[str]":
-    """Return what lies in *directory*, first on a script's path, and has the name of a module that is loaded."""
+    """Return what in *directory*, first on a script's path, a job that is started as ever would import, and why."""
     loaded = {name for name in list(sys.modules) if "." not in name} - {"__main__", *sys.builtin_module_names}
     for entry in os.listdir(directory):
-        if entry.partition(".")[0] in loaded and is_module(directory, entry):
-            return entry
+        name = entry.partition(".")[0]
+        if (name in loaded or name in missed) and is_module(directory, entry):
+            how = "is loaded already" if name in loaded else "was looked for in vain already"
+            return f"{entry} beside the script has the name of a module that {how}"
     return None
 
 
