@@ -286,6 +286,7 @@ def test_settings_of_a_library_beside_the_job_are_read(make: Callable[..., WarmR
         ("sys.path.insert(0, os.environ['LIB'])", "may change sys.path"),
         ("p = sys.path; p.insert(0, os.environ['LIB'])", "may change sys.path"),
         ("list.insert(sys.path, 0, os.environ['LIB'])", "may change sys.path"),
+        ("os.sched_setaffinity(0, os.sched_getaffinity(0))", "may change the CPU affinity"),
         (
             "sys.meta_path.insert(0, type('', (), {'find_spec': lambda name, *_: print('asked for', name)}))",
             "may change sys.meta_path",
@@ -307,7 +308,11 @@ def test_a_script_that_sets_what_was_read_already_starts_cold(
 
     cold, warm = runs.cold(spec), runs.warm(spec)
 
-    expected = {"may change sys.path": "new None", "may change sys.meta_path": "asked for numeric\nold None"}
+    expected = {
+        "may change sys.path": "new None",
+        "may change sys.meta_path": "asked for numeric\nold None",
+        "may change the CPU affinity": "old None",
+    }
     assert expected.get(words, "old 1") in cold.log
     assert cold.log == warm.log
     assert (warm.start or "").startswith(f"cold: the script {words} (line ")

@@ -115,6 +115,22 @@ def test_the_path_that_modules_come_from(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        *("import os\nos.sched_setaffinity(0, {0})", "from os import sched_setaffinity as s\ns(0, {0})"),
+        *("import os\npin = os.sched_setaffinity\npin(0, {0})", "import os\nmap(os.sched_setaffinity, x, y)"),
+        *("import os\ngetattr(os, 'sched_setaffinity')(0, {0})", "import os\nif 1:\n    os.sched_setaffinity(*x)"),
+        *("import psutil\npsutil.Process().cpu_affinity([0])", "import psutil\np.cpu_affinity(cpus=[0])"),
+        *("import ctypes\nctypes.CDLL(None).sched_setaffinity(0, 8, x)", "import os\nos.system(f'taskset -cp 0 {x}')"),
+        *("x.run(['taskset', '-cp', '0'])", "x.run('/usr/bin/taskset -cp 0 1')"),
+    ],
+)
+def test_the_processors_of_a_script(tmp_path: Path, text: str) -> None:
+    """Torch has as many threads as there were processors when it was imported."""
+    assert (change_of(tmp_path, text) or "").startswith("may change the CPU affinity (line ")
+
+
+@pytest.mark.parametrize(
     ("text", "name"),
     [
         ("import sys\nsys.meta_path.insert(0, F)", "sys.meta_path"),
@@ -233,6 +249,7 @@ def test_a_text_that_is_too_long_is_not_looked_at(tmp_path: Path) -> None:
         "def app(environ): environ['OMP_NUM_THREADS'] = '1'\nenviron = {}\nenviron |= {'HOME': '/'}\napp(environ)",
         "def addsitedir(os): return os\naddsitedir([])",
         "import psutil\nprint(psutil.Process().environ()['OMP_NUM_THREADS'])",
+        "import os, psutil\nprint(len(os.sched_getaffinity(0)), psutil.Process().cpu_affinity(), args.cpu_affinity)",
         "import ctypes, importlib\nlib = ctypes.CDLL('x')\nimportlib.import_module('mine').main()",
         "exec(open('configurator.py').read())\neval('1 + 1')\nmodel.eval()",
         "# os.environ['OMP_NUM_THREADS'] = '1'; sys.path.append('x')",

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple
 
-ENVIRON, SETTER, PATH, MODULES = "os.environ", "putenv", "sys.path", "sys.modules"
+ENVIRON, SETTER, PATH, MODULES, AFFINITY = "os.environ", "putenv", "sys.path", "sys.modules", "the CPU affinity"
 #: Modules through which the rest can be had, and what is had through them.
 HOLDERS = {"os": "os", "posix": "os", "sys": "sys"}
 #: Names that mean one thing, whatever stands before the dot.
@@ -28,6 +28,8 @@ MEMBERS = {
     "addsitedir": "addsitedir",
     "addsitepackages": "addsitedir",
     "addusersitepackages": "addsitedir",
+    "sched_setaffinity": AFFINITY,  # torch counts the processors when it is imported
+    "pthread_setaffinity_np": AFFINITY,
 }
 #: Names that mean this only behind ``sys.``: too many other things are called so.
 OF_SYS = {"path": PATH, "modules": MODULES}

@@ -36,6 +36,10 @@ READ_IN = (
     ((ast.If, ast.While, ast.IfExp), "test"),
     ((ast.Subscript,), "value"),
 )
+#: What sets the affinity where it is given processors, and only tells it where it is not.
+PSUTIL = "cpu_affinity"
+#: A command that sets it, as ``os.system`` is given it.
+TASKSET = re.compile(r"\s*(?:\S*/)?taskset\s")
 #: What a use may change that is not called so itself.
 MEANT = {
     **dict.fromkeys(("os", "putenv", "clearenv", "load_dotenv"), "os.environ"),
@@ -61,7 +65,7 @@ class Look:
 
     def __init__(self, is_latched: "Callable[[str], bool]", bindings: "Any") -> None:
         self.is_latched, self.bindings = is_latched, bindings
-        hints = "|".join((*bindings.MEMBERS, *bindings.HOLDERS, "__import__"))
+        hints = "|".join((*bindings.MEMBERS, *bindings.HOLDERS, "__import__", PSUTIL, "taskset"))
         self.hint = re.compile(rf"\b(?:{hints})\b".encode())
 
     def look(self, text: bytes, given: "Dict[str, str]") -> "Optional[Tuple[int, str]]":
@@ -104,20 +108,32 @@ class Look:
 
     def words_without(self, node: "Any", names: "Any") -> "Optional[str]":
         """Return what a node may change that stands for nothing itself: it says the name as a string, or runs one."""
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            kind = self.bindings.MEMBERS.get(node.value)
-            if node.value == "__import__":
-                return "may change __import__"
-            return None if kind is None else "may change " + MEANT.get(kind, kind)
+        if isinstance(node, ast.Constant):
+            return self.words_of_string(node.value) if isinstance(node.value, str) else None
+        if isinstance(node, ast.Call):
+            return self.words_of_call(node, names)
         if isinstance(node, ast.Attribute) and node.attr == "__import__" and is_changed(node):
             return "may change __import__"
-        if isinstance(node, ast.Call) and node.args:
-            first, name = self.bindings.constant(node.args[0]), self.bindings.called(node)
-            if name in ("exec", "eval") and isinstance(first, (str, bytes)):
-                found = self.look(first.encode(errors="replace") if isinstance(first, str) else first, names.names)
-                return None if found is None else found[1]
-            if name in ("patch", "dict") and first in ("os.environ", "sys.path", "sys.modules"):  # of unittest.mock
-                return "may change " + str(first)
+        return None
+
+    def words_of_string(self, text: str) -> "Optional[str]":
+        """Return what may be changed by who has this name, or this command."""
+        if text == "__import__":
+            return "may change __import__"
+        kind = self.bindings.AFFINITY if TASKSET.match(text + " ") else self.bindings.MEMBERS.get(text)
+        return None if kind is None else f"may change {MEANT.get(kind, kind)}"
+
+    def words_of_call(self, call: "ast.Call", names: "Any") -> "Optional[str]":
+        """Return what a call changes or may change by what it is given."""
+        name = self.bindings.called(call)
+        if name == PSUTIL and (call.args or call.keywords):
+            return f"may change {self.bindings.AFFINITY}"
+        first = self.bindings.constant(call.args[0]) if call.args else None
+        if name in ("exec", "eval") and isinstance(first, (str, bytes)):
+            found = self.look(first.encode(errors="replace") if isinstance(first, str) else first, names.names)
+            return None if found is None else found[1]
+        if name in ("patch", "dict") and first in ("os.environ", "sys.path", "sys.modules"):  # of unittest.mock
+            return f"may change {first}"
         return None
 
     def keys(self, node: "Any", kind: str, names: "Any") -> "Optional[List[Any]]":
