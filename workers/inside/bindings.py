@@ -11,12 +11,15 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set, Tuple
 
 ENVIRON, SETTER, PATH, MODULES, AFFINITY = "os.environ", "putenv", "sys.path", "sys.modules", "the CPU affinity"
+#: What a view of the environment is of: ``os.environ.items()._mapping``. A script's own objects may have one as well.
+VIEWED, OWNERS = "_mapping", ("self", "cls")
 #: Modules through which the rest can be had, and what is had through them.
 HOLDERS = {"os": "os", "posix": "os", "sys": "sys"}
 #: Names that mean one thing, whatever stands before the dot.
 MEMBERS = {
     "environ": ENVIRON,
     "environb": ENVIRON,
+    VIEWED: ENVIRON,
     "putenv": SETTER,
     "setenv": SETTER,  # of the C library
     "unsetenv": SETTER,
@@ -139,6 +142,8 @@ class Bindings:
         """Return what ``base.name`` stands for."""
         if name in OF_SYS and self.kind(base) == "sys":
             return OF_SYS[name]
+        if name == VIEWED and isinstance(base, ast.Name) and base.id in OWNERS:
+            return None
         return MEMBERS.get(name) or HOLDERS.get(name)
 
     def is_builtin(self, node: "Any") -> bool:
@@ -191,6 +196,17 @@ def in_class(node: "Any") -> bool:
             return True
         node = node.above
     return False
+
+
+def kind_of_words(words: "List[str]") -> "Optional[str]":
+    """Return what a name with dots stands for, or what it is had through; None for all that does not matter."""
+    if not all(word.isidentifier() for word in words):
+        return None
+    for before, word in zip(["", *words], words):  # noqa: B905 - Python 3.8 has no strict
+        kind = OF_SYS.get(word) if before == "sys" else MEMBERS.get(word)
+        if kind is not None or word == "__import__":
+            return kind or word
+    return None
 
 
 def called(node: "Any") -> str:

@@ -109,7 +109,8 @@ class Look:
     def words_without(self, node: "Any", names: "Any") -> "Optional[str]":
         """Return what a node may change that stands for nothing itself: it says the name as a string, or runs one."""
         if isinstance(node, ast.Constant):
-            return self.words_of_string(node.value) if isinstance(node.value, str) else None
+            said = isinstance(node.above, ast.Expr) or is_call(node.above, ("print",), names)  # type: ignore[attr-defined]
+            return self.words_of_string(node.value) if isinstance(node.value, str) and not said else None
         if isinstance(node, ast.Call):
             return self.words_of_call(node, names)
         if isinstance(node, ast.Attribute) and node.attr == "__import__" and is_changed(node):
@@ -117,10 +118,10 @@ class Look:
         return None
 
     def words_of_string(self, text: str) -> "Optional[str]":
-        """Return what may be changed by who has this name, or this command."""
-        if text == "__import__":
-            return "may change __import__"
-        kind = self.bindings.AFFINITY if TASKSET.match(text + " ") else self.bindings.MEMBERS.get(text)
+        """Return what may be changed by who has this name (``os.environ``, as mock takes it), or this command."""
+        if TASKSET.match(text + " "):
+            return f"may change {self.bindings.AFFINITY}"
+        kind = self.bindings.kind_of_words(text.split("."))
         return None if kind is None else f"may change {MEANT.get(kind, kind)}"
 
     def words_of_call(self, call: "ast.Call", names: "Any") -> "Optional[str]":
@@ -132,8 +133,6 @@ class Look:
         if name in ("exec", "eval") and isinstance(first, (str, bytes)):
             found = self.look(first.encode(errors="replace") if isinstance(first, str) else first, names.names)
             return None if found is None else found[1]
-        if name in ("patch", "dict") and first in ("os.environ", "sys.path", "sys.modules"):  # of unittest.mock
-            return f"may change {first}"
         return None
 
     def keys(self, node: "Any", kind: str, names: "Any") -> "Optional[List[Any]]":
