@@ -19,7 +19,6 @@ from own_store import OwnStore
 from gpuqueue.book.book import Book
 from gpuqueue.client import Client
 from gpuqueue.job import Job, JobState, WaitReason
-from gpuqueue.queue.connect import connect
 from gpuqueue.queue.door.door import Door
 from gpuqueue.queue.door.resp import Word
 from gpuqueue.queue.jobqueue import JobQueue
@@ -192,20 +191,6 @@ def test_of_an_ended_job_the_book_tells_without_its_library(
     assert len(loaded) in RANGE, sorted(loaded)
 
 
-def test_a_submit_is_one_question_to_the_store(running: Job, own_store: OwnStore) -> None:
-    """No greeting, no choice of a database, no question whether it knows the script."""
-    admin = connect(own_store.url)
-    before = _asked(admin)
-
-    loaded_by(own_store, "submit", "--mem", "1M", "--", "true")
-
-    after = _asked(admin)
-    after["eval"] -= 1
-    assert before == after
-    assert running.id + 2 == int(admin.get("{gq}:seq"))
-    admin.close()
-
-
 def test_a_list_is_two_questions_to_the_store(
     running: Job, own_store: OwnStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,15 +210,3 @@ def test_a_list_is_two_questions_to_the_store(
         assert [running.id, running.id + 1] == [job.id for job in listing.jobs]
         assert WaitReason.MEMORY is client.get(running.id + 1).reason
         assert 4 == len(asked)
-
-
-def _asked(admin: object) -> dict[str, int]:
-    """Return how often each command was asked for that a client begins with; what scripts do is not among them."""
-    stats = admin.info("commandstats")  # type: ignore[attr-defined]
-    begin = ("auth", "client", "eval", "evalsha", "hello", "ping", "script", "select")
-    counted = dict.fromkeys(begin, 0)
-    for name, each in stats.items():
-        command = name.removeprefix("cmdstat_").partition("|")[0]
-        if command in counted:
-            counted[command] += each["calls"]
-    return counted
