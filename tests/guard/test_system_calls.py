@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import signal
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,14 +12,14 @@ import pytest
 from factories import make_offer, serve
 from guard.bounds import Bound
 from guard.one_life import STEPS, OneLife, uncovered
+from guard.traced import NEEDS_STRACE, OPENS, SYNCS, strace, succeeded, traced_program
 from one_shim import Shim
 from own_store import OwnStore
 
 from gpuqueue.process import ProcessIdentity
 from gpuqueue.queue.jobqueue import JobQueue
 
-STRACE = shutil.which("strace")
-pytestmark = pytest.mark.skipif(STRACE is None, reason="no strace here to count system calls: apt install strace")
+pytestmark = NEEDS_STRACE
 
 #: Jobs of which each step's waits of the store for the disk are counted: one each, or the promise of P1 is broken, or
 #: paid twice. The store looks after its own files in between; it may come to a wait of its own.
@@ -38,20 +35,6 @@ SHIM_SIGNALS = Bound(35, 76)
 #: well. A module more is a file more. Of a version that is not among them only MANY is known.
 SUBMIT_OPENS = {(3, 10): 117, (3, 11): 118, (3, 12): 120, (3, 13): 125}
 SPARE, MANY = 4, 172
-
-
-def strace(out: Path, calls: str, *words: str) -> list[str]:
-    """Return a command line that counts system calls into *out*, in all children, too."""
-    assert STRACE is not None
-    return [STRACE, "-f", "-qq", "-o", str(out), "-e", f"trace={calls}", *words]
-
-
-def succeeded(out: Path) -> Counter[str]:
-    """Return how often each call succeeded."""
-    # A call that another process comes in between of stands in two lines, the result in the second.
-    pattern = r"^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed>).* = \d+$"
-    found = re.findall(pattern, out.read_text(errors="replace"), flags=re.MULTILINE)
-    return Counter(found)
 
 
 def waits_for_the_disk(store: OwnStore, out: Path, act: Callable[[], object]) -> int:
@@ -88,9 +71,8 @@ def test_a_step_is_one_wait_for_the_disk(life: OneLife, tmp_path: Path, step: st
 
 def test_a_shim_opens_little_and_starts_only_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands between the claim and the job's first instruction, once for each job."""
-    out, counting = tmp_path / "calls", tmp_path / "counting"
-    counting.write_text(f'#!/bin/sh\nexec {" ".join(strace(out, "openat,open,execve", sys.executable))} "$@"\n')
-    counting.chmod(0o700)
+    out = tmp_path / "calls"
+    counting = traced_program(tmp_path, out, f"{OPENS},execve", sys.executable)
     monkeypatch.setattr(sys, "executable", str(counting))
 
     shim = Shim(tmp_path / "runs", ["/bin/true"])
@@ -98,15 +80,13 @@ def test_a_shim_opens_little_and_starts_only_the_job(tmp_path: Path, monkeypatch
 
     found = succeeded(out)
     assert SHIM_STARTS == found["execve"], found
-    SHIM_OPENS.hold(found["open"] + found["openat"], "files opened by a shim and its job")
+    SHIM_OPENS.hold(sum(found[each] for each in OPENS.split(",")), "files opened by a shim and its job")
 
 
 def test_a_shim_waits_for_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For the exit, which is told nowhere else. Who it is was synced as well, and each start waited for that."""
-    out, counting = tmp_path / "calls", tmp_path / "counting"
-    line = " ".join(strace(out, "fsync,fdatasync,sync_file_range,execve", sys.executable))
-    counting.write_text(f'#!/bin/sh\nexec {line} "$@"\n')
-    counting.chmod(0o700)
+    out = tmp_path / "calls"
+    counting = traced_program(tmp_path, out, f"{SYNCS},execve", sys.executable)
     monkeypatch.setattr(sys, "executable", str(counting))
 
     shim = Shim(tmp_path / "runs", ["/bin/true"])
@@ -121,9 +101,8 @@ def test_a_shim_sets_only_the_signals_that_are_not_as_they_should_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the fork and the job's first instruction stood sixty calls of the kernel that changed nothing."""
-    out, counting = tmp_path / "calls", tmp_path / "counting"
-    counting.write_text(f'#!/bin/sh\nexec {" ".join(strace(out, "rt_sigaction", sys.executable))} "$@"\n')
-    counting.chmod(0o700)
+    out = tmp_path / "calls"
+    counting = traced_program(tmp_path, out, "rt_sigaction", sys.executable)
     monkeypatch.setattr(sys, "executable", str(counting))
 
     shim = Shim(tmp_path / "runs", ["/bin/true"])

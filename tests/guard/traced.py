@@ -1,0 +1,67 @@
+"""What strace tells of a process and its children."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+STRACE = shutil.which("strace")
+NEEDS_STRACE = pytest.mark.skipif(STRACE is None, reason="no strace here to count system calls: apt install strace")
+#: Calls that open a file, and those that wait for the disk.
+OPENS, SYNCS = "openat,open,creat", "fsync,fdatasync,sync_file_range,syncfs,sync"
+#: A call that another process comes in between of stands in two lines, the result in the second.
+_LINE = re.compile(r"^(\d+) +(?:<\.\.\. (\w+) resumed>|(\w+)\()(.*?)(?:(<unfinished \.\.\.>)|\) += (-?\d+)\b.*)$")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of the kernel that succeeded."""
+
+    pid: int
+    name: str
+    words: str
+
+    @property
+    def file(self) -> str:
+        """Return the first path among its arguments, with no number of a process in it; empty if there is none."""
+        found = re.search(r'"([^"]*)"', self.words)
+        return "" if found is None else re.sub(r"^/proc/\d+/", "/proc/PID/", found[1])
+
+
+def strace(out: Path, calls: str, *words: str) -> list[str]:
+    """Return a command line that counts system calls into *out*, in all children, too."""
+    assert STRACE is not None
+    return [STRACE, "-f", "-qq", "-o", str(out), "-e", f"trace={calls}", *words]
+
+
+def traced_program(place: Path, out: Path, calls: str, program: str) -> Path:
+    """Return a program in *place* that is *program*, of which each of *calls* is written into *out*."""
+    path = place / "counting"
+    path.write_text(f'#!/bin/sh\nexec {" ".join(strace(out, calls, program))} "$@"\n')
+    path.chmod(0o700)
+    return path
+
+
+def succeeded(out: Path) -> Counter[str]:
+    """Return how often each call succeeded."""
+    return Counter(call.name for call in calls(out))
+
+
+def calls(out: Path) -> Iterator[Call]:
+    """Return each call that succeeded, in the order of their ends."""
+    begun: dict[int, str] = {}
+    for line in out.read_text(errors="replace").splitlines():
+        found = _LINE.match(line)
+        if found is None:
+            continue
+        pid, resumed, name, words, unfinished, result = found.groups()
+        if unfinished:
+            begun[int(pid)] = words
+        elif not result.startswith("-"):
+            yield Call(int(pid), resumed or name, (begun.pop(int(pid), "") if resumed else "") + words)
