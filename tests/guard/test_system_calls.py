@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import pytest
 from factories import make_offer, serve
 from guard.bounds import Bound
 from guard.one_life import STEPS, OneLife, uncovered
-from guard.traced import NEEDS_STRACE, OPENS, SYNCS, strace, succeeded, traced_program
+from guard.traced import NEEDS_STRACE, OPENS, SYNCS, attached, strace, succeeded, traced_program
 from one_shim import Shim
 from own_store import OwnStore
 
@@ -41,17 +40,8 @@ def waits_for_the_disk(store: OwnStore, out: Path, act: Callable[[], object]) ->
     """Return how often the server of *store* waited for the disk while *act* ran."""
     identity = ProcessIdentity.parse((store.settings.state_dir / "store" / "pid").read_text())
     assert identity is not None
-    words = strace(out, "fsync,fdatasync", "-p", str(identity.pid))
-    words.remove("-qq")  # it says when it has begun
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as tracer:
-        assert tracer.stderr is not None
-        said = tracer.stderr.readline()
-        if "attached" not in said:
-            tracer.wait()
-            pytest.skip(f"strace may not look at another process here: {said.strip()}")
+    with attached(out, SYNCS, identity.pid):
         act()
-        tracer.send_signal(signal.SIGINT)
-        tracer.stderr.read()
     return succeeded(out).total()
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +49,24 @@ def traced_program(place: Path, out: Path, calls: str, program: str) -> Path:
     path.write_text(f'#!/bin/sh\nexec {" ".join(strace(out, calls, program))} "$@"\n')
     path.chmod(0o700)
     return path
+
+
+@contextmanager
+def attached(out: Path, traced: str, pid: int) -> Iterator[None]:
+    """Have each of *traced* that the process *pid* makes, in any of its threads, written into *out* meanwhile."""
+    words = strace(out, traced, "-p", str(pid))
+    words.remove("-qq")  # it says when it has begun
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as tracer:
+        assert tracer.stderr is not None
+        said = tracer.stderr.readline()
+        if "attached" not in said:
+            tracer.wait()
+            pytest.skip(f"strace may not look at another process here: {said.strip()}")
+        try:
+            yield
+        finally:
+            tracer.send_signal(signal.SIGINT)
+            tracer.stderr.read()
 
 
 def succeeded(out: Path) -> Counter[str]:
