@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +31,9 @@ OURS = Counter(info=1)
 END = "that-was-all"
 
 
-def uncovered() -> dict[str, str]:
-    """Return an environment in which a child is not measured for coverage, which loads and opens much of its own."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("COVERAGE_")}
+def uncovered(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return *environ*, in which a child is not measured for coverage, which loads and opens much of its own."""
+    return {name: value for name, value in environ.items() if not name.startswith("COVERAGE_")}
 
 
 @dataclass(kw_only=True)

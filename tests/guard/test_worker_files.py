@@ -11,6 +11,7 @@ from pathlib import Path
 
 from factories import make_spec
 from guard.bounds import Bound
+from guard.one_life import uncovered
 from guard.traced import NEEDS_STRACE, OPENS, SYNCS, attached, calls
 from own_store import OwnStore
 from site_of_one import Site
@@ -53,6 +54,7 @@ def kind_of(path: str) -> str:
 def test_a_worker_makes_no_more_on_the_disk_than_agreed(own_store: OwnStore, tmp_path: Path) -> None:
     """From the claim to the told end, in all its threads."""
     site, out = Site(tmp_path / "state", own_store.url, **NEVER), tmp_path / "calls"
+    site.environ = uncovered(site.environ)
     try:
         site.start_recorder()
         worker = site.start_worker()
