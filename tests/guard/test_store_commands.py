@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from factories import make_spec
+import pytest
+from factories import make_spec, must_claim
 from guard.one_life import STEPS, OneLife
+
+from gpuqueue.job import JobState
+from gpuqueue.queue.lease import Claim
+from gpuqueue.run import Ending
+from gpuqueue.units import GIB, MIB
 
 #: Step -> commands that run in the store for it, those of its script included. No ranges, as they do not vary: one
 #: more is one too many, in a script it holds up everybody.
@@ -13,6 +19,10 @@ COMMANDS = {"submit": 25, "claim": 35, "started": 8, "finish": 21, "record": 11}
 #: Step -> how often its caller waits for the store: each is a round trip, which over a network takes most of the time.
 #: The recorder asks for the epoch, reads the outbox and settles.
 ROUND_TRIPS = {"submit": 1, "claim": 1, "started": 1, "finish": 1, "record": 3}
+#: Shapes that wait before the one that is claimed -> commands of the claim. So many are too large for what is free, so
+#: many fit: of few the store is asked which of these the user has, and in one command; of many the first with room is
+#: looked for. What it costs does not grow with them: one command for each shape holds up everybody where people sweep.
+TOO_LARGE, SHAPES = 20, {1: 35, 6: 35, 20: 32}
 
 
 def count_each_step(life: OneLife) -> dict[str, Counter[str]]:
@@ -45,3 +55,24 @@ def test_a_claim_costs_the_same_however_many_wait(life: OneLife) -> None:
         found[waiting] = count_each_step(life)["claim"].total()
 
     assert found[1000] == found[10], found
+
+
+@pytest.mark.parametrize("fit", SHAPES)
+def test_a_claim_costs_the_same_however_many_shapes_wait(life: OneLife, fit: int) -> None:
+    """Jobs of one user that ask for differently much: most claims of a busy device pass what it has no room for."""
+    sizes = [10 * GIB + number * MIB for number in range(TOO_LARGE)] + [number * MIB for number in range(1, fit + 1)]
+    for size in 3 * sizes:
+        life.queue.submit(make_spec(mem_bytes=size))
+    found, claims = [], list[Claim]()
+    for _ in range(2):  # the first notes from where on there is room
+        found.append(life.counted(lambda: claims.append(must_claim(life.queue, foreign_bytes=20 * GIB))))
+        assert life.queue.finish(
+            claims[-1].job_id,
+            claims[-1].token,
+            state=JobState.SUCCEEDED,
+            ending=Ending.from_status(0),
+            duration_s=1.0,
+            devices=(),
+        )
+
+    assert SHAPES[fit] == found[-1].total(), found[-1]

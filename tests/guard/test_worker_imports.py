@@ -56,10 +56,8 @@ def test_a_worker_loads_no_more_than_agreed(own_store: OwnStore, tmp_path: Path,
     site = Site(tmp_path / "state", own_store.url)
     try:
         site.start_recorder()
-        site.environ = {
-            **uncovered(site.environ),
-            "PYTHONPROFILEIMPORTTIME": "1",
-        }  # shims and the recorder do not hear it
+        # Shims and the recorder do not hear it.
+        site.environ = uncovered({**site.environ, "PYTHONPROFILEIMPORTTIME": "1"})
         site.start_worker(plain=plain)
         site.until_recorded(site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
     finally:
