@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import pytest
 from factories import ADA, BOB, make_device, make_offer, make_spec, serve
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -50,6 +51,9 @@ from gpuqueue.settings import Settings
 from gpuqueue.units import GIB
 from gpuqueue.waits import Condition, Dependency, Waits
 from workers.recorder import Recorder
+
+#: Thousands of acts: on a machine that others are busy on they took longer than a test may.
+pytestmark = pytest.mark.timeout(600)
 
 DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
 MODELS = {"GPU-0": "Test A100", "GPU-1": "Test A100", "GPU-2": "Test H100", "GPU-3": "Test H100"}
