@@ -72,7 +72,7 @@ local KINDS = {
   reason = '^[%a_]*$', rate = '^%d?%d?%d?%d%.%d+$',
 }
 -- So many characters an argument has at most; `ranges`, which come from ourselves, as many as a million indexes may take:
--- six and a comma each. All that are named are read and written anew in half a second.
+-- six and a comma each. What reads those must be quick about it (count_in in members.lua).
 local LONGEST, LONGEST_RANGES = 4096, 7 * 1000000
 local NUMBERS = {id = true, size = true, bytes = true, ms = true, count = true, passed = true, later = true}
 
