@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import re
+import subprocess
+import time
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,6 +57,16 @@ ENDED = JOBS + FIRST
 DIGESTS = {hashlib.sha1(whole(act).encode(), usedforsecurity=False).hexdigest(): act for act in ACTS}
 
 
+#: How long an idle worker is watched, in seconds, and its looks for work meanwhile: none by the clock, but the rings of
+#: the last job may still come, which are four at most as above. Nothing else is it to ask for.
+IDLE_S, IDLE_LOOKS = 3.0, Bound(0, 4)
+#: How often all its threads wake up in a second. Each takes a processor from the jobs for a moment. Twice for the
+#: doorbell, which looks whether it should stop, once to see whether its parent is there; with Celery three times more
+#: for its own loop. Measured: 3 and 6; a busy machine makes it fewer. The range is wide, as Celery's part is not ours,
+#: and narrow enough for what it is against: a wait that was made a hundredth, or a loop that looks instead.
+WAKES = Bound(0, 40)
+
+
 @dataclass(kw_only=True)
 class Heard:
     """How often each was asked for: scripts by their acts, commands by their names."""
@@ -76,15 +90,15 @@ def through(site: Site, jobs: int) -> None:
         site.until_recorded(site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB)).id)
 
 
-def listen(store: OwnStore, site: Site) -> Heard:
-    """Return what is heard while the jobs go through. The worker is known by its way in: it alone uses the socket."""
+def listen(store: OwnStore, site: Site, act: Callable[[], object]) -> Heard:
+    """Return what is heard during *act*. The worker is known by its way in: it alone uses the socket."""
     admin = connect(store.url)
     reserve = next(digest for digest, act in DIGESTS.items() if act == "reserve")
     until(lambda: all(admin.script_exists(reserve)), what="the last act of the first tick")
     through(site, FIRST)  # by then all scripts are known that a job needs
     heard = Heard(worker=Counter(), others=Counter())
     with admin.monitor() as listening:
-        through(site, JOBS)
+        act()
         admin.echo(END)
         for said in listening.listen():
             if END in said["command"]:
@@ -104,7 +118,7 @@ def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_pat
         site.start_recorder()
         site.environ["GPUQUEUE_REDIS_URL"] = own_store.url
         site.start_worker(plain=plain)
-        heard = listen(own_store, site)
+        heard = listen(own_store, site, lambda: through(site, JOBS))
     finally:
         site.stop()
 
@@ -132,3 +146,41 @@ def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_pat
     assert set(others) == set(A_TURN)
     for name, usual in A_TURN.items():
         assert others[name] <= usual * turns, f"{name}: {others[name]} in {turns} turns of the recorder"
+
+
+def wakes(pid: int) -> dict[str, int]:
+    """Return how often each thread of a process has slept so far, and so woken up."""
+    found = {}
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            lines = (task / "status").read_text().splitlines()
+            found[task.name] = next(int(line.split()[1]) for line in lines if line.startswith("voluntary"))
+    return found
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
+def test_an_idle_worker_sleeps(own_store: OwnStore, tmp_path: Path, *, plain: bool) -> None:
+    """It stays for weeks beside the jobs: what it does each second it does six hundred thousand times in one."""
+    site = Site(tmp_path / "state", own_store.listen(), **NEVER)
+    a_second = []
+
+    def idle() -> None:
+        since_s, before = time.monotonic(), wakes(worker.pid)
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.wait(IDLE_S)
+        found = sum(count - before.get(thread, 0) for thread, count in wakes(worker.pid).items())
+        a_second.append(found / (time.monotonic() - since_s))
+
+    try:
+        site.start_recorder()
+        site.environ["GPUQUEUE_REDIS_URL"] = own_store.url
+        worker = site.start_worker(plain=plain)
+        heard = listen(own_store, site, idle)
+    finally:
+        site.stop()
+
+    IDLE_LOOKS.hold(heard.worker.pop("claim", 0), f"looks for work in {IDLE_S:g} idle seconds")
+    WAKES.hold(a_second[0], "times that an idle worker wakes up in a second")
+    for name in (*CELERYS, "celery's task"):
+        heard.worker.pop(name, None)
+    assert not heard.worker
