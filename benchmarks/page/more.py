@@ -10,7 +10,7 @@ from benchmarks.page.memory import TOLD, how_counted
 from gpuqueue.cli.main import COMMANDS
 
 NOTHING = "Not measured in this run."
-CASES = ("best", "typical", "smallest", "nothing", "kept", "worst")
+CASES = ("best", "typical", "smallest", "nothing", "kept", "worst", "rewritten")
 #: What a process does meanwhile, by the start of its figures' names.
 PROCESSES = {
     "worker, nothing to do": "worker.idle",

@@ -221,7 +221,7 @@ def test_the_other_tables_have_what_was_measured(tmp_path: Path) -> None:
     write(make_report(*figures), page)
 
     text = page.read_text()
-    assert "| 1 000 | 2 us, 2 us |" + " -, - |" * 5 + " 40 ms (4.00) | - |" in text
+    assert "| 1 000 | 2 us, 2 us |" + " -, - |" * 6 + " 40 ms (4.00) | - |" in text
     assert "| 1 000, the C library's allocator | 2 us, 2 us |" in text
     assert "| `queue` | 20 ms (2.00) | 15 ms (1.50) |" in text
     assert "| `down --help` | 30 ms (3.00) |" in text
