@@ -40,7 +40,7 @@ def cap_environment(
     """Return the variables that cap a job.
 
     Args:
-        mem_bytes: What the job asked for on each of its *devices*.
+        mem_bytes: What the job may take on each of its *devices*.
         total_bytes: What the smallest of its devices has, since a share of it is all that most can be told; on a
             larger one the cap is looser. None: nobody knows, and only caps in bytes are set.
         env: The submitter's environment.

@@ -39,7 +39,7 @@ def environment(
         "GPUQUEUE_ATTEMPT": token.split(".", 1)[0],
         TOKEN: token,
         "GPUQUEUE_RUN_DIR": str(run_dir),
-        "GPUQUEUE_MEM_BYTES": str(spec.mem_bytes),
+        "GPUQUEUE_MEM_BYTES": str(_promised_bytes(spec, devices)),
         "GPUQUEUE_DEVICES": ",".join(device.uuid for device in devices),
         "PWD": spec.cwd,
     }
@@ -64,7 +64,7 @@ def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool) ->
     totals = [device.total_bytes for device in gpus if device.total_bytes is not None]
     python = _python_of(spec) if cap else None
     caps = cap_environment(
-        spec.mem_bytes,
+        _promised_bytes(spec, devices),
         min(totals) if len(totals) == len(gpus) else None,
         spec.env,
         on=cap,
@@ -73,6 +73,13 @@ def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool) ->
         mps=_mps_runs(spec.env),
     )
     return {**_hook(spec.env), **caps}
+
+
+def _promised_bytes(spec: JobSpec, devices: tuple[RunDevice, ...]) -> int:
+    """Return what a run may take on each of its devices: what it asked for, or all of them that it has for itself."""
+    if spec.placement.exclusive:
+        return min((device.lease_bytes for device in devices), default=spec.mem_bytes)
+    return spec.mem_bytes
 
 
 def _hook(env: Mapping[str, str]) -> dict[str, str]:

@@ -20,7 +20,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, Alive, Claim, Verdicts
 from gpuqueue.run import Ending, EndingKind
 from gpuqueue.settings import Settings
-from gpuqueue.units import GIB
+from gpuqueue.units import GIB, MIB
 from workers.reaper import Reaper
 
 MAY = {Level.URGENT: (Level.LOW, Level.NORMAL), Level.HIGH: (Level.LOW,)}
@@ -144,6 +144,17 @@ def test_the_least_work_is_lost_and_no_run_goes_in_vain(queue: JobQueue, store: 
     leave(queue, large)
     assert first == must_claim(queue, "GPU-1").job_id
     assert JobState.RUNNING is queue.get(old.job_id).state is queue.get(small.job_id).state  # type: ignore[union-attr]
+
+
+def test_a_run_that_has_a_card_for_itself_counts_with_all_of_it(queue: JobQueue, store: redis.Redis) -> None:
+    """Without --mem it asked for 1 MiB: by that nobody lost less work, and they were the first to go."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    whole = Placement(exclusive=True, whole=True)
+    running(queue, store, uuid="GPU-0", for_s=90_000, mem_bytes=MIB, placement=whole)
+    small = running(queue, store, uuid="GPU-1", for_s=7200, mem_bytes=12 * GIB)
+    job_id = urgent(queue, mem_bytes=16 * GIB)
+
+    assert {small.job_id: job_id} == preempt(queue)
 
 
 def test_a_gang_takes_several_cards_and_a_gang_makes_place_once(queue: JobQueue, store: redis.Redis) -> None:

@@ -9,9 +9,10 @@ import pytest
 from factories import make_spec
 
 from gpuqueue.device import DeviceKind
+from gpuqueue.placement import Placement
 from gpuqueue.run import RunDevice
 from gpuqueue.submission import travelling
-from gpuqueue.units import GIB
+from gpuqueue.units import GIB, MIB
 from workers.environment import INSIDE, environment
 
 
@@ -59,6 +60,21 @@ def test_a_job_on_a_gpu_is_capped_unless_it_or_the_site_says_no() -> None:
     for free in (on_gpu(cap=False), on_gpu(wanted=False)):
         assert str(INSIDE) == free["PYTHONPATH"]
         assert {"PYTHONPATH"} == set(json.loads(free["GPUQUEUE_CHANGED"]))
+
+
+def test_a_job_that_has_its_cards_for_itself_may_take_what_the_smaller_gives() -> None:
+    """Without --mem it asks for 1 MiB, and to that it was capped: torch had no memory at all."""
+    cards = tuple(
+        RunDevice(uuid=f"GPU-{gib}", lease_bytes=(gib - 1) * GIB, kind=DeviceKind.GPU, total_bytes=gib * GIB)
+        for gib in (24, 80)
+    )
+    whole = make_spec(mem_bytes=MIB, placement=Placement(exclusive=True, whole=True))
+
+    env = environment(1, "1.a", whole, cards, Path("/r"))
+
+    assert str(23 * GIB) == env["GPUQUEUE_MEM_BYTES"]
+    assert "0.9339" == env["GPUQUEUE_TORCH_FRACTION"]
+    assert str(23 * GIB - 600 * MIB) == env["CUPY_GPU_MEMORY_LIMIT"]
 
 
 def test_a_job_on_the_cpu_is_left_alone() -> None:

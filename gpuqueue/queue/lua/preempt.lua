@@ -43,8 +43,9 @@ end
 local known = {} -- run -> level, going (it ends in any case), may (it may be asked to go), began, work
 local function run_of(id)
   if known[id] then return known[id] end
-  local j = call('HMGET', job_key(id), 'st', 'lv', 'rq', 'tr', 'pn', 'pre', 'mem', 'devs')
+  local j = call('HMGET', job_key(id), 'st', 'lv', 'rq', 'tr', 'pn', 'pre', 'mem', 'devs', 'sh')
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
+  if mem and wants_alone(j[9] or '') then mem = promised_to(id, j[8] or '') or mem end -- all of a card, whatever it asked for
   local run = {level = j[2], going = j[1] == 'cancelling' or j[6] ~= false, began = began}
   run.may = j[1] == 'running' and not run.going and j[3] == '1' and began and mem and now - began >= after_ms
     and j[2] and counted(j[5]) < most
