@@ -187,7 +187,7 @@ def allocator(facts: StoreFacts) -> Findings:
     if (server.used_bytes or 0) < MANY_BYTES:
         return ok("the C library's, which does until some ten thousand jobs wait")
     return note(
-        "the C library's: among so many jobs a claim takes nearly twice as long as with jemalloc",
+        "the C library's: among so many jobs a claim takes about one and a half times as long as with jemalloc",
         "install jemalloc there (libjemalloc2, or conda's jemalloc), then gpuqueue down and gpuqueue up"
         if facts.settings.embedded
         else "run a server that was built with jemalloc, as those of most distributions are",

@@ -2,8 +2,8 @@
 
 Redis and Valkey are built with jemalloc, and so are those of most distributions. The server that is installed with us
 uses the C library's allocator, and that one puts the short-lived values of a script wherever jobs have left a hole:
-among hundreds of thousands of jobs each of them is a miss of the processor's cache. The same claim takes nearly twice
-as long then, and one in a hundred four times (docs/performance.md).
+among hundreds of thousands of jobs each of them is a miss of the processor's cache. The same claim takes one and a
+half times as long then, and the slowest in a hundred twice (docs/performance.md).
 """
 
 from __future__ import annotations

@@ -517,14 +517,14 @@ def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
     [
         ("jemalloc-5.3.0", 2**30, None, Grade.OK, "jemalloc-5.3.0"),
         ("libc", 2**20, None, Grade.OK, "some ten thousand jobs"),
-        ("libc", 2**30, None, Grade.NOTE, "nearly twice as long"),
+        ("libc", 2**30, None, Grade.NOTE, "one and a half times as long"),
         ("libc", 2**30, Path("/usr/lib/libjemalloc.so.2"), Grade.OK, "libjemalloc.so.2"),
     ],
 )
 def test_a_large_store_on_the_c_librarys_allocator_is_told(
     store_url: str, told: str, used_bytes: int, preloaded: Path | None, grade: Grade, seen: str
 ) -> None:
-    """Its claims take nearly twice as long, and nobody would look for it there."""
+    """Its claims take half as long again, and nobody would look for it there."""
     server = dataclasses.replace(server_facts(store_url), allocator=told, used_bytes=used_bytes)
     facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None, preloaded=preloaded)
 
