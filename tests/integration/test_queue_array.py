@@ -11,6 +11,7 @@ from store_dump import dump, faults
 
 from gpuqueue.array import Array, Axis, Indexes, Member
 from gpuqueue.job import Job, JobState, Level, WaitReason
+from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
@@ -299,3 +300,17 @@ def test_a_million_members_cost_a_claim_no_more(farm: JobQueue, client: redis.Re
 
     assert first + 1 == must_claim(farm).job_id
     assert "1-999999" == client.hget(f"{{gq}}:j:{first}", "rm")
+
+
+def test_thousands_of_members_are_all_named(farm: JobQueue, client: redis.Redis) -> None:
+    """Lua hands over eight thousand values at once: the change was made half-way, and could never be repeated."""
+    array = submit(farm, "0-3")
+    ids = [str(10**6 + number) for number in range(9000)]
+    for number in ids:
+        client.hset(keys.job(number), "ix", 3)
+    client.sadd(keys.members(array), *ids)
+
+    _, moved, *others = Scripts(client).run("part", array, "hold", "", "")
+
+    client.delete(keys.members(array), *map(keys.job, ids))
+    assert ("0-3", set(ids)) == (moved, set(others))

@@ -54,4 +54,6 @@ end
 local told = (#moved > 0 or (verb == 'cancel' and part == '')) and verb or nil
 local state = reckon(id, now, told, 'part', part, 'left', array.rm, 'held', array.hd)
 ring('work')
-return {state, join('', moved), unpack(others)}
+local reply = {state, join('', moved)}
+for i = 1, #others do reply[i + 2] = others[i] end -- unpack() takes some thousand at most
+return reply
