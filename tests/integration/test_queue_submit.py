@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import redis
-from factories import BOB, make_offer, make_spec, must_claim, serve
+from factories import BOB, make_device, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.errors import Impossible, StoreNotReady, StoreUnreachable
 from gpuqueue.event import Act
@@ -10,7 +10,7 @@ from gpuqueue.job import JobState, Level, WaitReason
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.scripts import Scripts
-from gpuqueue.units import GIB
+from gpuqueue.units import GIB, MIB
 
 
 def test_a_submitted_job_waits_and_is_told_to_the_outbox(queue: JobQueue) -> None:
@@ -56,6 +56,15 @@ def test_what_no_device_could_ever_run_is_refused_at_once(queue: JobQueue) -> No
 
     assert [] == queue.events("0-0")
     assert 24 * GIB == queue.submit(make_spec(mem_bytes=24 * GIB)).spec.mem_bytes
+
+
+def test_what_a_claim_would_not_give_is_not_taken_in(queue: JobQueue) -> None:
+    """A claim goes by whole MiB: a job for the last half of one was queued, and waited for ever."""
+    device = make_device(total_bytes=24 * GIB + MIB // 2)
+    serve(queue, make_offer(device=device))
+
+    with pytest.raises(Impossible, match="the largest device can give"):
+        queue.submit(make_spec(mem_bytes=device.total_bytes))
 
 
 def test_with_no_device_known_nothing_is_called_impossible(queue: JobQueue) -> None:

@@ -65,7 +65,7 @@ local function circle(wanted)
   end
 end
 
-local verdict, why, figure = judge(job.u, lv == '' and job.lv or lv, mem, shape)
+local verdict, why, figure = judge(job.u, lv == '' and job.lv or lv, shape)
 -- What was lifted to a level by waiting was not asked for there.
 if verdict == 'impossible' and not (why == 'urgent' and lv == '') then return {verdict, why, figure} end
 local time_ms, _, _, _, old_pool = time_of(spec), parse_shape(job.sh)

@@ -10,8 +10,8 @@ end
 
 -- What is not known is not impossible: a host that is down for an hour has taken its devices out of the queue.
 -- -> 'queued', '' or 'device' | 'impossible', why, figure
-local function judge(user, lv, mem, shape)
-  local _, _, n, pool, wish, more = parse_shape(shape)
+local function judge(user, lv, shape)
+  local asked, _, n, pool, wish, more = parse_shape(shape) -- rounded up, as it is claimed by
   local want = constraints(more)
   local urgent = call('HGET', P .. 'meta', 'urgent') or '*'
   if lv == '3' and urgent ~= '*' and not string.find(',' .. urgent .. ',', ',' .. user .. ',', 1, true) then
@@ -36,7 +36,7 @@ local function judge(user, lv, mem, shape)
           local offer = total - headroom
           candidates[kind] = (candidates[kind] or 0) + 1
           largest, most = math.max(largest, offer), math.max(most, candidates[kind])
-          if offer >= tonumber(mem) then fitting[kind] = (fitting[kind] or 0) + 1 end
+          if offer >= asked then fitting[kind] = (fitting[kind] or 0) + 1 end
           if fitting[kind] == n then return 'queued', '' end
         end
       end

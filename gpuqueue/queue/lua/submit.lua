@@ -21,7 +21,7 @@ if array_of(spec) == false then return redis.error_reply('BADARGS argument 6 tel
 local need, _, _, pool, wish = parse_shape(shape)
 if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
 
-local verdict, why, figure = judge(user, lv, mem, shape)
+local verdict, why, figure = judge(user, lv, shape)
 
 local time_ms = time_of(spec)
 local default_ms = not time_ms and default_time_ms(pool)
