@@ -9,6 +9,7 @@ import pytest
 import redis
 from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
 
+from gpuqueue.array import Array
 from gpuqueue.clock import SystemClock
 from gpuqueue.job import JobState, Level, WaitReason
 from gpuqueue.limits import Limits
@@ -16,6 +17,7 @@ from gpuqueue.placement import Placement
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.doorbell import ring_of
+from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Again, Alive, Claim, Verdicts
 from gpuqueue.run import Ending, EndingKind
@@ -460,3 +462,118 @@ def test_nobody_is_asked_to_go_from_a_kept_card_in_vain(queue: JobQueue, store: 
     assert {} == preempt(queue)
 
     assert {normal: {"GPU-0"}} == kept(queue)
+
+
+def reservation(store: redis.Redis, uuid: str = "GPU-0") -> list[str]:
+    """Return what is kept on a device: job, bytes, start, and the runs in its way."""
+    return str(store.hget(keys.KEPT, uuid) or "").split(":")
+
+
+def end_by(queue: JobQueue, store: redis.Redis, run: Claim, in_s: float) -> None:
+    """Let a run's time limit be over in so many seconds; below 0 it has been over for so long."""
+    ends = queue.now_ms() + round(in_s * 1000)
+    for uuid in run.devices:
+        lease = str(store.hget(keys.device_leases(uuid), str(run.job_id))).split(":")
+        store.hset(keys.device_leases(uuid), str(run.job_id), ":".join([*lease[:2], str(ends)]))
+
+
+def test_room_is_kept_also_behind_a_run_that_was_waited_for_in_vain(queue: JobQueue, store: redis.Redis) -> None:
+    """It had outlasted somebody's patience; then it was asked to go, and in the same tick its room was let go."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    store.hset(keys.job(run.job_id), "iw", str(store.hget(keys.job(run.job_id), "tc")))
+    job_id = urgent(queue, mem_bytes=22 * GIB)
+    assert {run.job_id: job_id} == preempt(queue)
+
+    queue.reserve(after_s=0, most=1)
+
+    assert str(job_id) == reservation(store)[0]
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_the_room_that_a_run_makes_stays_where_it_is(queue: JobQueue, store: redis.Redis, most: int) -> None:
+    """Another card is free a little sooner: what was kept moved there, and was no longer what others had made."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    run = running(queue, store, mem_bytes=20 * GIB)
+    other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.NORMAL)
+    end_by(queue, store, other, 40)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+    low = {Level.URGENT: (Level.LOW,)}
+    assert {run.job_id: job_id} == queue.preempt(low, after_s=600, grace_s=60)
+
+    for _ in range(2):
+        queue.reserve(after_s=0, most=most)
+
+    assert str(job_id) == reservation(store)[0]
+
+
+def test_a_run_that_does_not_end_at_its_limit_is_no_room_soon(queue: JobQueue, store: redis.Redis) -> None:
+    """Nothing can kill it (it hangs in the kernel): for as long as it was there, others seemed about to start."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    hung = running(queue, store, mem_bytes=20 * GIB, level=Level.URGENT)
+    run = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+    end_by(queue, store, hung, -5)
+    assert {} == preempt(queue), "it is about to go"
+    assert [] == queue.reserve(after_s=0, most=1)
+
+    end_by(queue, store, hung, -120)
+
+    assert [job_id] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert {run.job_id: job_id} == preempt(queue)
+
+
+def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(queue: JobQueue, store: redis.Redis) -> None:
+    """It was asked long ago, and hangs; nobody else was asked, since it was under way."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    hung = running(queue, store, mem_bytes=20 * GIB)
+    run = running(queue, store, uuid="GPU-1", for_s=90_000, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+    assert {hung.job_id: job_id} == preempt(queue)
+    assert {} == preempt(queue)
+
+    end_by(queue, store, hung, -120)
+    store.hset(keys.job(hung.job_id), "pd", queue.now_ms() - 120_000)
+
+    assert {run.job_id: job_id} == preempt(queue)
+    assert {} == preempt(queue), "and it is asked once"
+
+
+def test_what_strangers_leave_beside_a_run_alone_is_room_for_nobody(queue: JobQueue, store: redis.Redis) -> None:
+    """They went, and the free memory looked like a place: so nobody was asked to make one."""
+    serve(queue, make_offer(foreign_bytes=4 * GIB))
+    alone = running(queue, store, mem_bytes=GIB, placement=Placement(exclusive=True))
+    store.hset(keys.device_leases("GPU-0"), str(alone.job_id), f"{20 * GIB}:0:0:x")  # claimed while they were there
+    job_id = urgent(queue, mem_bytes=2 * GIB)
+    assert claim(queue) is None
+
+    assert {alone.job_id: job_id} == preempt(queue)
+
+
+def test_who_no_card_could_have_takes_no_others_turn(queue: JobQueue, store: redis.Redis) -> None:
+    """A tick tries a few sizes: those of one user for a pool that was drained were all of them."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-9", pool="drained"))
+    run = running(queue, store, mem_bytes=20 * GIB, account=BOB)
+    queue.drain(["GPU-9"], origin=DrainOrigin.PERSON, why="", by="ada")
+    for number in range(1, 71):
+        urgent(queue, account=ADA, pool="drained", mem_bytes=number * 64 * MIB)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+
+    assert [job_id] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert {run.job_id: job_id} == preempt(queue)
+
+
+def test_for_a_member_that_was_lifted_by_waiting_nobody_makes_place(queue: JobQueue, store: redis.Redis) -> None:
+    """Its array was lifted; once it had run and waited again, it passed for one that was submitted so."""
+    serve(queue)
+    array = queue.submit(make_spec(array=Array.parse("0-1"), mem_bytes=20 * GIB)).id
+    assert 1 == queue.age(after_s=0)
+    member = must_claim(queue)
+    queue.giveback(member.job_id, member.token, "its host has no room")
+    queue.hold(member.job_id)
+    queue.hold(array)
+    running(queue, store, mem_bytes=20 * GIB)
+
+    queue.release(member.job_id)
+
+    assert {} == preempt(queue)

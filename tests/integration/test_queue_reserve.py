@@ -21,7 +21,7 @@ from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
 from gpuqueue.retries import Retries
 from gpuqueue.run import Ending
-from gpuqueue.units import GIB
+from gpuqueue.units import GIB, MIB
 from gpuqueue.waits import Waits
 
 
@@ -527,3 +527,17 @@ def test_a_job_for_another_pool_is_not_passed(queue: JobQueue) -> None:
 
     (event,) = [event for event in queue.events("0-0") if event.act.value == "claim"]
     assert (2, "immediate") == (claimed.job_id, event.fields["start"])
+
+
+def test_what_is_kept_is_what_the_claim_will_ask_for(queue: JobQueue, store_url: str) -> None:
+    """A claim goes by whole MiB: beside a job that asked for half of one others could leave it too little."""
+    serve(queue)
+    small(queue)
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=23 * GIB - MIB // 2))
+
+    reserve(queue)
+
+    client = connect(store_url)
+    assert str(23 * GIB) == str(client.hget(keys.KEPT, "GPU-0")).split(":")[1]
+    client.close()

@@ -208,8 +208,8 @@ end
 -- -> its id, its index, what is left then; nil where none may be taken, and the array is out of the way
 function split(id, rm, now)
   local key = job_key(id)
-  local u, lv, sh, mem, rq, ts, cap, tw, rt, ro =
-    unpack(call('HMGET', key, 'u', 'lv', 'sh', 'mem', 'rq', 'ts', 'cap', 'tw', 'rt', 'ro'))
+  local u, lv, sh, mem, rq, ts, cap, tw, rt, ro, lf =
+    unpack(call('HMGET', key, 'u', 'lv', 'sh', 'mem', 'rq', 'ts', 'cap', 'tw', 'rt', 'ro', 'lf'))
   local index, left = nil, rm
   if not cap or call('SCARD', key2('am', id)) < tonumber(cap) then
     repeat index, left = take_first(left)
@@ -220,6 +220,7 @@ function split(id, rm, now)
     call('HSET', job_key(member), 'st', 'queued', 'u', u, 'lv', lv, 'sh', sh, 'mem', mem or '', 'rq', rq or '0', 'at', 0,
       'ls', 0, 'ts', ts or whole(now), 'tw', whole(now), 'ar', id, 'ix', index)
     if rt then call('HSET', job_key(member), 'rt', rt, 'ro', ro or '') end -- each has the retries that were asked for
+    if lf then call('HSET', job_key(member), 'lf', lf) end -- where it waits again, nobody makes place for it
     call('ZADD', P .. 'live', member, member)
     call('SADD', key2('am', id), member)
   end

@@ -3,10 +3,17 @@
 --
 -- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
 -- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.
-local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, picture, asks_of,
-  could_host, sooner, let_have, plan, last_id_before, waits_since
+local SEEN_MS, OVERDUE_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, picture, asks_of,
+  could_host, could_be_hosted, sooner, let_have, plan, last_id_before, waits_since
 do
 SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
+OVERDUE_MS = 60000 -- who is not gone so long after it must have ended does not end when told to: nobody knows when it will
+
+-- When a run must have ended by its lease; 0 where nobody knows that. With 0 for `now` whatever its lease says.
+local function end_told(text, now)
+  local ends = tonumber(text) or 0
+  return ends + OVERDUE_MS < now and 0 or ends
+end
 
 -- -> job, bytes, start, blockers; or nil
 function parse_reservation(text)
@@ -14,13 +21,13 @@ function parse_reservation(text)
   return id, tonumber(need), tonumber(start), blockers
 end
 
--- The runs on a device: {id, bytes that they count for, when they must have ended (0: no limit), alone there by right}.
-function runs_on(device, total)
+-- The runs on a device: {id, bytes that they count for, when they must have ended (0: nobody knows), alone there by right}.
+function runs_on(device, total, now)
   local runs, leases = {}, call('HGETALL', key2('dl', device))
   for i = 1, #leases, 2 do
     local lease, observed, ends, alone = string.match(leases[i + 1], '^(%d+):(%d+):?(%d*):?(x?)')
     local bytes = math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
-    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = tonumber(ends) or 0, alone = alone == 'x'}
+    runs[#runs + 1] = {id = leases[i], bytes = bytes, ends = end_told(ends, now), alone = alone == 'x'}
   end
   return runs
 end
@@ -30,7 +37,7 @@ end
 -- gap rule: what the job could not use even if all runs of today were gone.)
 function left_beside(device, capacity, slots, need, blockers)
   local bytes, places = capacity - need, slots - 1
-  for _, run in ipairs(runs_on(device, capacity)) do
+  for _, run in ipairs(runs_on(device, capacity, 0)) do
     if not within(blockers, run.id) then bytes, places = bytes - run.bytes, places - 1 end
   end
   return bytes, places
@@ -59,13 +66,13 @@ function picture(host, device, record, now)
   local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
   if not total or math.abs(now - tonumber(seen)) > SEEN_MS or call('HEXISTS', P .. 'drained', device) == 1 then return nil end
   local seen_so = {name = device, host = host, pool = pool, kind = kind, slots = tonumber(slots),
-    total = tonumber(total), foreign = tonumber(foreign), capacity = total - headroom - foreign, runs = runs_on(device, tonumber(total))}
+    total = tonumber(total), foreign = tonumber(foreign), capacity = total - headroom - foreign, runs = runs_on(device, tonumber(total), now)}
   seen_so.free = seen_so.capacity
   for _, run in ipairs(seen_so.runs) do
     seen_so.alone = seen_so.alone or run.alone
     local claimed, in_vain = unpack(call('HMGET', job_key(run.id), 'tc', 'iw'))
     run.since, run.claimed = tonumber(claimed or '') or 0, claimed or ''
-    run.lasts = in_vain and in_vain == claimed -- see reserve.lua
+    run.lasts = run.ends == 0 and in_vain and in_vain == claimed -- see reserve.lua; one that must make place does not
     seen_so.free = seen_so.free - run.bytes
   end
   table.sort(seen_so.runs, ends_sooner)
@@ -73,8 +80,8 @@ function picture(host, device, record, now)
 end
 
 -- The runs of these users that have a lease, as held_by counts them, in the order of ends_sooner: {id, when it must have
--- ended (0: no limit), when it was claimed, does it last, and what it holds by measure}.
-function runs_under(users)
+-- ended (0: nobody knows), when it was claimed, does it last, and what it holds by measure}.
+function runs_under(users, now)
   local found = {}
   for _, user in ipairs(users) do
     local runs = call('HGETALL', key2('run', user))
@@ -84,8 +91,9 @@ function runs_under(users)
         local claimed, devices, in_vain = unpack(call('HMGET', job_key(runs[i]), 'tc', 'devs', 'iw'))
         local device = string.match(devices or '', '^[^,]+')
         local lease = device and call('HGET', key2('dl', device), runs[i]) or ''
+        local ends = end_told(string.match(lease, '^%d+:%d+:(%d+)') or '', now)
         found[#found + 1] = {id = runs[i], since = tonumber(claimed or '') or 0, claimed = claimed or '',
-          ends = tonumber(string.match(lease, '^%d+:%d+:(%d+)') or '') or 0, lasts = in_vain and in_vain == claimed,
+          ends = ends, lasts = ends == 0 and in_vain and in_vain == claimed,
           running_jobs = 1, running_gpus = tonumber(gpus), running_mem = tonumber(bytes)}
       end
     end
@@ -107,6 +115,14 @@ function could_host(device, asks)
   return asks.mem <= device.capacity and (asks.n == 1 or device.kind ~= 'mig') -- one process uses one part of a card
     and belongs(asks.pool, asks.wish, asks.want, device.name, device.pool, device.kind)
     and undisturbed(asks.want, device.foreign, device.total) and device.capacity + device.foreign <= asks.most
+end
+
+function could_be_hosted(devices, shape) -- by any of these
+  local asks = asks_of(shape)
+  for _, device in ipairs(asks and devices or {}) do
+    if could_host(device, asks) then return true end
+  end
+  return false
 end
 
 -- When will the device have room? -> the time (now; later; 0: nobody can say) and the ids of the runs that must end

@@ -10,7 +10,7 @@ local wrong = misfit {'ms', 'ms', 'count'}
 for i = 4, #ARGV, 2 do wrong = wrong or misfit({'level', 'levels'}, i) end
 if wrong then return wrong end
 local after_ms, grace_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local now, out, MOST_SHAPES = now_ms(), {}, 16
+local now, out, MOST_SHAPES, MOST_ASKED = now_ms(), {}, 16, 1000
 if pausing(now) then return out end
 local deadline = string.format('%.0f', now + grace_ms)
 local rsv = P .. 'rsv'
@@ -43,11 +43,12 @@ end
 local known = {} -- run -> level, going (it ends in any case), may (it may be asked to go), began, work
 local function run_of(id)
   if known[id] then return known[id] end
-  local j = call('HMGET', job_key(id), 'st', 'lv', 'rq', 'tr', 'pn', 'pre', 'mem', 'devs', 'sh')
+  local j = call('HMGET', job_key(id), 'st', 'lv', 'rq', 'tr', 'pn', 'pre', 'mem', 'devs', 'sh', 'pd')
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
   if mem and wants_alone(j[9] or '') then mem = promised_to(id, j[8] or '') or mem end -- all of a card, whatever it asked for
-  local run = {level = j[2], going = j[1] == 'cancelling' or j[6] ~= false, began = began}
-  run.may = j[1] == 'running' and not run.going and j[3] == '1' and began and mem and now - began >= after_ms
+  local asked, is_late = j[6] ~= false, (tonumber(j[10] or '') or now) + OVERDUE_MS < now -- and so does not go
+  local run = {level = j[2], going = j[1] == 'cancelling' or (asked and not is_late), began = began}
+  run.may = j[1] == 'running' and not asked and j[3] == '1' and began and mem and now - began >= after_ms
     and j[2] and counted(j[5]) < most
   if run.may then run.work = mem * (gang + 1) * (now - began) end
   known[id] = run
@@ -63,7 +64,7 @@ local function room(device, without) -- what is free once these runs, and those 
 end
 
 local function fits(device, mem, without, want)
-  for _, run in ipairs(want.alone and device.runs or {}) do
+  for _, run in ipairs((want.alone or device.alone) and device.runs or {}) do
     if not (without[run.id] or run_of(run.id).going) then return false end
   end
   local free, places = room(device, without)
@@ -155,7 +156,7 @@ local function ask_to_go(id, by)
   out[#out + 1], out[#out + 2] = id, by
 end
 
-local function take_place(id, mem, found)
+local function take_place(id, shape, found)
   for _, victim in ipairs(found.victims) do ask_to_go(victim, id) end
   give_up(id)
   for _, device in ipairs(found.devices) do
@@ -170,7 +171,8 @@ local function take_place(id, mem, found)
     for _, run in ipairs(device.runs) do
       if run_of(run.id).going then blockers[#blockers + 1] = run.id end
     end
-    local need = found.alone and string.format('%.0f', device.total) or mem -- nobody starts beside it meanwhile
+    -- Of one that wants it for itself all: nobody starts beside it meanwhile.
+    local need = string.format('%.0f', found.alone and device.total or (parse_shape(shape)))
     call('HSET', rsv, device.name, table.concat({id, need, deadline, table.concat(blockers, ',')}, ':'))
     holder[device.name] = id
     chosen[#chosen + 1] = device.name
@@ -189,8 +191,8 @@ local function under_way(id) -- has it been given somebody's place, and do they 
 end
 
 -- Would it start now on a device that is kept for another, and be in nobody's way? As claim.lua judges.
-local function starts_beside(device, mem, user, shape)
-  local _, limit_s, n = parse_shape(shape)
+local function starts_beside(device, user, shape)
+  local mem, limit_s, n = parse_shape(shape)
   local found = n == 1 and plan({device}, shape, now, user)
   if not found or found.start ~= now then return false end
   local _, need, start, blockers = parse_reservation(call('HGET', rsv, device.name))
@@ -199,38 +201,45 @@ local function starts_beside(device, mem, user, shape)
 end
 
 local function waits_for_room(id, user, shape) -- and has not come so far by waiting
-  local j = call('HMGET', job_key(id), 'st', 'mem', 'lf')
-  if j[1] ~= 'queued' or not j[2] or counted(j[3]) > 0 or under_way(id) then return nil end
-  if limit_in_the_way(user, shape, least_kind(shape)) then return nil end
+  local j = call('HMGET', job_key(id), 'st', 'lf')
+  if j[1] ~= 'queued' or counted(j[2]) > 0 or under_way(id) then return false end
+  if limit_in_the_way(user, shape, least_kind(shape)) then return false end
   for _, devices in ipairs(hosts) do
     local free = {}
     for _, device in ipairs(devices) do
       if not is_others(device, id) then free[#free + 1] = device
-      elseif starts_beside(device, tonumber(j[2]), user, shape) then return nil end
+      elseif starts_beside(device, user, shape) then return false end
     end
     local found = plan(free, shape, now, user)
-    if found and found.start == now then return nil end -- it is about to start
+    if found and found.start == now then return false end -- it is about to start
   end
-  return j[2]
+  return true
 end
 
+local served = {} -- all devices that are
+for _, devices in ipairs(hosts) do
+  for _, device in ipairs(devices) do served[#served + 1] = device end
+end
 local function look(lv, lower)
-  local tried, judged = 0, {}
+  local tried, asked, judged = 0, 0, {}
   for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
     local heads = call('ZRANGE', key3('us', lv, user), 0, MOST_SHAPES - 1, 'WITHSCORES')
     for i = 1, #heads, 2 do
       local shape = heads[i]
       local id = first_at(heads[i + 1], lv, user, shape)
       local like = limits_set() and user .. ' ' .. shape or shape -- as in reserve.lua
-      local mem = not judged[like] and parse_shape(shape) and waits_for_room(id, user, shape)
-      if mem then
+      local is_new = not judged[like] and parse_shape(shape)
+      if is_new and not could_be_hosted(served, shape) then -- it takes no other's turn
+        judged[like], asked = true, asked + 1
+        if asked == MOST_ASKED then return end
+      elseif is_new and waits_for_room(id, user, shape) then
         judged[like], tried = true, tried + 1
         local best
         for _, devices in ipairs(hosts) do
           local found = cheapest(devices, id, user, shape, lower)
           if found and (not best or costs_less(found, best)) then best = found end
         end
-        if best and #best.victims + best.kept > 0 then take_place(id, mem, best) end
+        if best and #best.victims + best.kept > 0 then take_place(id, shape, best) end
         if tried == MOST_SHAPES then return end
       end
     end

@@ -24,7 +24,7 @@ local function room_under(bound, asked, now, waits_for)
     lacking[measure] = limit and asked[measure] > 0 and held + asked[measure] - limit.most or 0
   end
   local function lacks() return math.max(lacking.running_jobs, lacking.running_gpus, lacking.running_mem) > 0 end
-  for _, run in ipairs(lacks() and runs_under(bound.users) or {}) do
+  for _, run in ipairs(lacks() and runs_under(bound.users, now) or {}) do
     if not lacks() then break end
     local helps = false -- one that holds nothing of what lacks is not waited for
     for measure, more in pairs(lacking) do helps = helps or (more > 0 and run[measure] > 0) end

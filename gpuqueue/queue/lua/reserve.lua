@@ -110,7 +110,7 @@ local function is_missed(host, found, own_shape)
   for _, device in ipairs(host.devices) do free[device.name] = device end
   for _, kept in ipairs(found.devices) do
     local device = free[kept.name]
-    for _, lv in ipairs(#device.runs < device.slots and LEVELS or {}) do
+    for _, lv in ipairs(#device.runs < device.slots and not device.alone and LEVELS or {}) do
       for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', device.free, 'LIMIT', 0, MOST_ASKED)) do
         local mem, _, _, pool, wish, more = parse_shape(shape)
         if mem and shape ~= own_shape and belongs(pool, wish, constraints(more), device.name, device.pool, device.kind) then
@@ -147,8 +147,8 @@ local function note_lasting(host, since, waits_for, n)
 end
 
 local out, changed = {}, false
-local function reserve(id, mem, found)
-  local chosen = {}
+local function reserve(id, shape, found)
+  local chosen, mem = {}, string.format('%.0f', (parse_shape(shape)))
   for _, device in ipairs(found.devices) do
     call('HSET', rsv, device.name, table.concat({id, device.all and string.format('%.0f', device.all) or mem, string.format('%.0f', found.start), device.blockers}, ':'))
     holder[device.name] = id
@@ -234,27 +234,32 @@ for _, id in ipairs(ids) do
   if host then host.held = host.held - counts(id) end -- counted again below
   local here, best
   local since, waits_for = hold_of(id)
-  local wanted = most > 0 or call('HEXISTS', job_key(id), 'pb') == 1 -- others make place for it: see preempt.lua
-  if wanted and job.st == 'queued' and job.mem and queueable(job) then
+  local is_made = call('HEXISTS', job_key(id), 'pb') == 1 -- others make place for it: see preempt.lua
+  if (most > 0 or is_made) and job.st == 'queued' and job.mem and queueable(job) then
     here = host and plan(free_for(id, host, devices), job.sh, now, job.u, waits_for)
     if here then here.host = host end
     best = best_for(id, job.u, job.sh, host, waits_for)
   end
-  if here and best and not sooner(best.start == 0 and 0 or best.start + MOMENT_MS, here.start) then best = here end
+  local is_sooner = here and best and sooner(best.start == 0 and 0 or best.start + MOMENT_MS, here.start)
+  if here and best and (is_made or not is_sooner) then best = here end -- who was asked to go goes for nothing else
   if here and best == here and is_in_vain(id, job.sh, here, since, waits_for) then
     local _, _, n = parse_shape(job.sh)
     note_lasting(host, since, waits_for, n)
     best = nil
   end
   if best ~= here or not best then forget(id, devices) end
-  if best then reserve(id, job.mem, best) end
+  if best then reserve(id, job.sh, best) end
 end
 
 -- Do the limits of a user leave no room for a run of this shape, whichever device it gets?
 local function beyond_everywhere(user, shape) return limit_in_the_way(user, shape, least_kind(shape)) ~= nil end
 
+local served = {} -- all devices that are
+for _, host in ipairs(hosts) do
+  for _, device in ipairs(host.devices) do served[#served + 1] = device end
+end
 local function fill() -- in the order in which jobs are claimed
-  local judged, tried = {}, 0
+  local judged, tried, asked = {}, 0, 0
   for _, lv in ipairs(LEVELS) do
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
       local heads = heads_of(lv, user)
@@ -263,15 +268,17 @@ local function fill() -- in the order in which jobs are claimed
         local id = first_at(heads[i + 1], lv, user, shape)
         local like = limits_set() and user .. ' ' .. shape or shape -- for jobs that are alike in this there is room alike
         if not standing[id] and not judged[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
-          local mem = (waits_since(id, now) or now + 1) <= moment and call('HGET', job_key(id), 'mem')
-          if mem then
-            judged[like], tried = true, tried + 1
-            local found = best_for(id, user, shape, nil, {})
-            if found and found.start ~= now then
-              reserve(id, mem, found)
-              changed = true
+          if (waits_since(id, now) or now + 1) <= moment then
+            judged[like], asked = true, asked + 1
+            if could_be_hosted(served, shape) then -- else it takes no other's turn
+              tried = tried + 1
+              local found = best_for(id, user, shape, nil, {})
+              if found and found.start ~= now then
+                reserve(id, shape, found)
+                changed = true
+              end
             end
-            if tried == MOST_SHAPES then return end
+            if tried == MOST_SHAPES or asked == MOST_ASKED then return end
           end
         end
       end

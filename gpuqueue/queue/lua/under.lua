@@ -24,7 +24,7 @@ function room_under_limits(limits, user, shape, start, now)
   local at, ids, named, others = now, {}, {}, {}
   for _, limit in ipairs(limits) do
     local left = limit.most - limit.used - limit.asked
-    for _, run in ipairs(left < 0 and runs_under(users_under(user, limit.whose)) or {}) do
+    for _, run in ipairs(left < 0 and runs_under(users_under(user, limit.whose), 0) or {}) do
       if left < 0 and run[limit.measure] > 0 then
         left = left + run[limit.measure]
         at = (run.ends == 0 or at == 0) and 0 or math.max(at, run.ends)
@@ -52,7 +52,7 @@ function under_each_limit(user, asked, has_gone)
   local found = {}
   for _, bound in ipairs(limits_set() and bounds_of(user) or {}) do
     local held = {running_jobs = 0, running_gpus = 0, running_mem = 0}
-    for _, run in ipairs(runs_under(bound.users)) do
+    for _, run in ipairs(runs_under(bound.users, 0)) do
       for measure, before in pairs(has_gone(run.id) and {} or held) do held[measure] = before + run[measure] end
     end
     for measure, its in pairs(held) do

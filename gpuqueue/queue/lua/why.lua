@@ -112,7 +112,7 @@ for _, host in ipairs(names) do
       local holder, need, start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
       if holder and holder ~= id and reserved_in_vain(holder, kind) then holder = nil end
       local _, headroom = parse_record(records[i + 1], device)
-      local running = runs_on(device, total)
+      local running = runs_on(device, total, 0)
       local why = obstacle(device, available, pool, seen, slots, total, kind, tonumber(headroom), capacity, all_slots,
         holder, need, start, blockers, foreign, running)
       local row = {device, host, why, text(available), text(capacity), text(total), holder or '',
