@@ -77,16 +77,11 @@ BEGINNINGS = (
     "TRITON_",
     "VECLIB_",
 )
-#: Of those, what is read when CUDA starts, which a spare never has: each run has values of its own.
-LIVE = frozenset(
-    {
-        "CUDA_DEVICE_ORDER",
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-        "CUDA_VISIBLE_DEVICES",
-        "PYTORCH_ALLOC_CONF",
-        "PYTORCH_CUDA_ALLOC_CONF",
-    }
-)
+#: What torch reads twice: its allocator when it is loaded, all else when CUDA starts, which a spare never has. Another
+#: allocator by then ends the process.
+ALLOCATOR, BACKEND = frozenset({"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}), "backend"
+#: Of those, what is read when CUDA starts: each run has values of its own.
+LIVE = ALLOCATOR | {"CUDA_DEVICE_ORDER", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_VISIBLE_DEVICES"}
 #: What each run has of its own and a spare must not know.
 OWN = ("GPUQUEUE_",)
 
@@ -99,6 +94,16 @@ def latched(env: Mapping[str, str]) -> dict[str, str]:
 def is_latched(name: str) -> bool:
     """Return whether a variable of this name is read once."""
     return name not in LIVE and (name in NAMES or name.startswith(BEGINNINGS)) and not name.startswith(OWN)
+
+
+def is_too_late(name: str) -> bool:
+    """Return whether a script that sets a variable of this name may do so too late in a spare."""
+    return is_latched(name) or name in ALLOCATOR
+
+
+def chooses_allocator(env: Mapping[str, str]) -> str | None:
+    """Return the variable by which *env* chooses the allocator of torch, None if it leaves that alone."""
+    return next((name for name in sorted(ALLOCATOR) if BACKEND in env.get(name, "")), None)
 
 
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:

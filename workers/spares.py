@@ -23,7 +23,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.frozen import dataclass
 from gpuqueue.job import Account, JobSpec
 from gpuqueue.settings import Settings
-from workers.latched import difference, for_spare, latched
+from workers.latched import chooses_allocator, difference, for_spare, latched
 from workers.shim_spare import MOST_BYTES
 from workers.shims import Shim, Shims, Unanswered
 
@@ -80,6 +80,9 @@ def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
         stat = os.stat(program or python)  # noqa: PTH116 - through links: the interpreter itself
     except OSError:
         return "there is no such interpreter"
+    allocator = chooses_allocator(env)
+    if allocator is not None:
+        return f"{allocator} chooses an allocator, which torch has done when it is loaded"
     own = latched(env)
     relative = any(not entry.startswith("/") for entry in own.get("PYTHONPATH", "/").split(os.pathsep))
     return Image(

@@ -103,6 +103,20 @@ def test_what_no_spare_can_be(changes: dict[str, object], why: str) -> None:
     assert why == image_of(replace(make_spec(), **changes), ENV)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_no_spare_takes_another_allocator(name: str) -> None:
+    """Torch takes it when it is loaded, and ends a process that names another by the time CUDA starts: a warm job died.
+
+    What else is set by that variable is read when CUDA starts.
+    """
+    mixed = {**ENV, name: "max_split_size_mb:64, backend:cudaMallocAsync"}
+
+    found = image_of(make_spec(argv=("/usr/bin/python3", "train.py")), mixed)
+
+    assert f"{name} chooses an allocator, which torch has done when it is loaded" == found
+    assert image({**ENV, name: "max_split_size_mb:64"}).unlike(image()) is None
+
+
 def test_the_settings_of_a_site() -> None:
     """How many, what they import, and how long they wait."""
     found = Settings.load({"GPUQUEUE_WARM_SPARES": "0", "GPUQUEUE_WARM_MODULES": "torch, my.models"})

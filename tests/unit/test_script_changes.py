@@ -7,7 +7,7 @@ import torch_scripts
 
 from workers.inside import bindings
 from workers.inside.script import MOST_BYTES, changes
-from workers.latched import is_latched
+from workers.latched import is_too_late
 
 REPOSITORY = Path(__file__).parents[2]
 SCRIPTS = [name for name, value in vars(torch_scripts).items() if name.isupper() and isinstance(value, str)]
@@ -17,7 +17,7 @@ def change_of(tmp_path: Path, text: str | bytes) -> str | None:
     """Return what a script with this text changes."""
     path = tmp_path / "train.py"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return changes(str(path), is_latched, bindings)
+    return changes(str(path), is_too_late, bindings)
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,17 @@ def change_of(tmp_path: Path, text: str | bytes) -> str | None:
 def test_a_variable_that_is_read_once(tmp_path: Path, text: str | bytes) -> None:
     """However it is set, changed or taken away; its name stands there."""
     assert (change_of(tmp_path, text) or "").startswith("changes OMP_NUM_THREADS (line ")
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_what_torch_reads_twice(tmp_path: Path, name: str) -> None:
+    """Each run has these of its own, since CUDA reads them late; but the allocator that they name was taken before.
+
+    A script that set ``backend:cudaMallocAsync`` before its ``import torch`` ran, and died of it in a spare.
+    """
+    text = f"import os\nos.environ[{name!r}] = 'backend:cudaMallocAsync'\nimport torch"
+
+    assert f"changes {name} (line 2)" == change_of(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +295,7 @@ def test_python_alone_warns_of_a_script(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_the_examples_start_warm(path: Path) -> None:
     """They are what people begin with."""
-    assert changes(str(path), is_latched, bindings) is None
+    assert changes(str(path), is_too_late, bindings) is None
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

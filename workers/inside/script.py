@@ -47,7 +47,7 @@ MEANT = {
 }
 
 
-def changes(path: str, is_latched: "Callable[[str], bool]", bindings: "Any") -> "Optional[str]":
+def changes(path: str, is_too_late: "Callable[[str], bool]", bindings: "Any") -> "Optional[str]":
     """Return what the script at *path* does that would be too late in a spare, or may do; None if nothing.
 
     *bindings* is the module of that name beside this one.
@@ -56,15 +56,15 @@ def changes(path: str, is_latched: "Callable[[str], bool]", bindings: "Any") -> 
         text = file.read(MOST_BYTES + 1)
     if len(text) > MOST_BYTES:
         return f"is longer than {MOST_BYTES // 1024} KiB"
-    found = Look(is_latched, bindings).look(text, {})
+    found = Look(is_too_late, bindings).look(text, {})
     return None if found is None else "{1} (line {0})".format(*found)
 
 
 class Look:
     """A look at a text."""
 
-    def __init__(self, is_latched: "Callable[[str], bool]", bindings: "Any") -> None:
-        self.is_latched, self.bindings = is_latched, bindings
+    def __init__(self, is_too_late: "Callable[[str], bool]", bindings: "Any") -> None:
+        self.is_too_late, self.bindings = is_too_late, bindings
         hints = "|".join((*bindings.MEMBERS, *bindings.HOLDERS, "__import__", PSUTIL, "taskset"))
         self.hint = re.compile(rf"\b(?:{hints})\b".encode())
 
@@ -101,9 +101,9 @@ class Look:
             words = names.words(key)
             if words is None:
                 return "may change os.environ"
-            latched = next((word for word in words if self.is_latched(word)), None)
-            if latched is not None:
-                return f"changes {latched}"
+            late = next((word for word in words if self.is_too_late(word)), None)
+            if late is not None:
+                return f"changes {late}"
         return None
 
     def words_without(self, node: "Any", names: "Any") -> "Optional[str]":

@@ -129,7 +129,7 @@ def check_text(helpers: "Helpers", path: str) -> None:
         Cold: it does, or seems to.
 
     """
-    words = helpers.script.changes(path, helpers.latched.is_latched, helpers.bindings)
+    words = helpers.script.changes(path, helpers.latched.is_too_late, helpers.bindings)
     if words is not None:
         raise Cold(f"the script {words}")
 
