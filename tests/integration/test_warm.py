@@ -138,6 +138,51 @@ def test_a_spare_that_nobody_wants_is_let_go(make: Callable[..., WarmRuns]) -> N
     until(lambda: not Path(f"/proc/{pid}").exists(), what="it is gone")
 
 
+# ---- what it finds ---------------------------------------------------------------------------------------------------
+
+#: Prints its environment, but for what each run has of its own.
+ENVIRONMENT = """
+import os
+print({name: value for name, value in sorted(os.environ.items()) if name not in ("GPUQUEUE_TOKEN", "GPUQUEUE_ATTEMPT")})
+"""
+
+
+def test_a_job_without_a_locale_has_what_python_makes_of_that(make: Callable[..., WarmRuns]) -> None:
+    """Without LANG and LC_ALL Python sets LC_CTYPE: a warm job lacked it, and so did what it started."""
+    runs = make()
+    spec = runs.spec(ENVIRONMENT)
+    spec = replace(spec, env={name: value for name, value in spec.env.items() if name != "LANG"})
+
+    cold, warm = runs.cold(spec), runs.warm(spec)
+
+    assert "'LC_CTYPE': 'C.UTF-8'" in cold.log
+    assert (cold.log, "warm") == (warm.log, warm.start)
+
+
+def test_what_is_changed_when_python_starts_is_changed_in_a_spare(
+    make: Callable[..., WarmRuns], tmp_path: Path
+) -> None:
+    """By a sitecustomize, or by what is imported: what it had set was not there warm, and what it had removed was.
+
+    A variable that the job has and the one before it had not stays as the job has it.
+    """
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "sitecustomize.py").write_text("import os\nos.environ['CAME'] = '1'\ndel os.environ['GOES']\n")
+    (tmp_path / "lib" / "mine.py").write_text("import os\nos.environ['IMPORTED'] = os.environ.pop('TAKEN')\n")
+    runs = make("mine")
+    spec = runs.spec("import mine" + ENVIRONMENT)
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib"), "GOES": "1", "TAKEN": "2"})
+
+    cold, warm = runs.cold(spec), runs.warm(spec)
+
+    assert ("'CAME': '1'" in cold.log, "GOES" in cold.log, "'IMPORTED': '2'" in cold.log) == (True, False, True)
+    assert (cold.log, "warm") == (warm.log, warm.start)
+    runs.spare_for(spec)
+    other = replace(spec, env={**spec.env, "CAME": "2", "TAKEN": "3"})
+    assert "'CAME': '2'" in (own := runs.warm(other)).log
+    assert ("'TAKEN': '3'" in own.log, "GOES" in own.log, own.start) == (True, False, "warm")
+
+
 # ---- what keeps a spare from becoming a job --------------------------------------------------------------------------
 
 

@@ -87,6 +87,7 @@ class Helpers:
         self.watch = beside("watch")
         self.script = beside("script")
         self.bindings = beside("bindings")
+        self.variables = beside("variables")
         self.latched = beside(os.path.join(os.pardir, "latched"))
 
 
@@ -179,21 +180,6 @@ def refuse_late(spec: "Dict[str, Any]") -> None:
     """Refuse when the claim may be another's by now."""
     if time.monotonic() >= spec["start_before"]:
         raise Unstartable(0, TOO_LATE)
-
-
-def take_environment(env: "Dict[str, str]", before: "Dict[str, str]") -> None:
-    """Have exactly the environment *env*, with what the imports have set since it was *before*."""
-    after = dict(os.environ)
-    set_since = {name: after[name] for name in after if after[name] != before.get(name)}
-    wanted = {name: value for name, value in set_since.items() if env.get(name) == before.get(name)}
-    wanted = dict(env, **wanted)
-    wanted.pop(ROOM, None)
-    for name in after:
-        if name not in wanted:
-            del os.environ[name]
-    for name, value in wanted.items():
-        if os.environ.get(name) != value:
-            os.environ[name] = value
 
 
 def show(argv: "List[str]", env: "Dict[str, str]") -> None:
@@ -309,7 +295,7 @@ def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", helpe
     path, directory = check_script(helpers.watch, spec["argv"], cwd)
     check_text(helpers, path)
     check_beside(helpers.watch)
-    take_environment(spec["env"], before)
+    helpers.variables.take(spec["env"], before)
     if "TZ" in spec["env"]:
         time.tzset()
     show(spec["argv"], spec["env"])
@@ -325,10 +311,10 @@ def take_over(order: "Dict[str, Any]", log: int, before: "Dict[str, str]", helpe
 
 def wait_for_a_job() -> None:
     """Import, say that we are ready, and become the job that comes; return only then."""
-    before = dict(os.environ)
     shim = socket.socket(fileno=int(ARGUMENTS[1]))
     shim.set_inheritable(False)
     helpers = Helpers()
+    before = helpers.variables.given()
     try:
         preload(ARGUMENTS[2].split(","), helpers.watch)
     except Cold as cold:
