@@ -28,6 +28,7 @@ from gpuqueue.told import Outcome, Told
 from workers import tree
 from workers.environment import TOKEN, environment
 from workers.live import LiveRun
+from workers.run_files import BEGUN
 from workers.rundir import RunDir
 
 log = logging.getLogger(__name__)
@@ -74,24 +75,42 @@ class AfterEnd:
             spec = spec or _spec_of(run.directory)
             if spec is None:
                 return
+            wanted: list[int] = []
             for number, notice in enumerate(spec.notices):
-                if notice.kind is not NoticeKind.COMMAND:
-                    continue
-                tell = partial(self._tell, run, state, number)
-                if not notice.follows(succeeded=state is JobState.SUCCEEDED):
-                    tell(Outcome.NOT_NEEDED, "")
-                else:
-                    told = {
-                        MARK: f"{run.held.token}.{number}",
-                        "GPUQUEUE_JOB_NAME": spec.name,
-                        "GPUQUEUE_JOB_STATE": state.value,
-                        "GPUQUEUE_ENDING": ending.kind.value,
-                        "GPUQUEUE_EXIT_CODE": str(ending.shell_code),
-                        "GPUQUEUE_LOG": str(run.directory.log),
-                    }
-                    self._put(run, spec, notice.command, told, tell)
+                if notice.kind is NoticeKind.COMMAND and notice.follows(succeeded=state is JobState.SUCCEEDED):
+                    wanted.append(number)
+                elif notice.kind is NoticeKind.COMMAND:
+                    self._tell(run, state, number, Outcome.NOT_NEEDED, "")
+            if not wanted or not self._begin(run, state, wanted):
+                return
+            for number in wanted:
+                told = {
+                    MARK: f"{run.held.token}.{number}",
+                    "GPUQUEUE_JOB_NAME": spec.name,
+                    "GPUQUEUE_JOB_STATE": state.value,
+                    "GPUQUEUE_ENDING": ending.kind.value,
+                    "GPUQUEUE_EXIT_CODE": str(ending.shell_code),
+                    "GPUQUEUE_LOG": str(run.directory.log),
+                }
+                self._put(run, spec, spec.notices[number].command, told, partial(self._tell, run, state, number))
         except Exception:
             log.exception("%s: what is to run at its end does not", run)
+
+    def _begin(self, run: LiveRun, state: JobState, wanted: list[int]) -> bool:
+        """Return whether the commands *wanted* may run: they were not begun before, and nobody will begin them again.
+
+        An end may be told more than once: to a store that lost it, or by the worker after us.
+        """
+        try:
+            if _is_first(run.directory):
+                return True
+            log.info("%s: what was to run at its end was begun before", run)
+        except OSError as error:
+            words = f"not run: its run directory cannot be written: {error.strerror}"
+            log.warning("%s: its command at the end is %s", run, words)
+            for number in wanted:
+                self._tell(run, state, number, Outcome.GIVEN_UP, words)
+        return False
 
     def _tell(self, run: LiveRun, state: JobState, number: int, outcome: Outcome, trouble: str) -> None:
         """Let the job's owner know what became of a command. A store that is away hears nothing of it."""
@@ -145,6 +164,28 @@ def _spec_of(directory: RunDir) -> JobSpec | None:
         return decode_spec(payload) if payload else None
     except (OSError, Unreadable):
         return None
+
+
+def _is_first(directory: RunDir) -> bool:
+    """Note that the commands of a run are begun; return whether nobody had noted it before.
+
+    Raises:
+        OSError: it cannot be noted.
+
+    """
+    marker = directory.path / BEGUN
+    try:
+        fd = os.open(marker, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return False
+    try:
+        os.fsync(fd)  # after a power cut the end may be told again, and the command has long begun
+    finally:
+        os.close(fd)
+    if not directory.claimed:  # it was settled meanwhile: nobody tells its end again
+        with contextlib.suppress(OSError):
+            marker.unlink()
+    return True
 
 
 def _run(command: _Command) -> None:

@@ -16,9 +16,11 @@ from gpuqueue.errors import Unreadable
 from gpuqueue.fields import Fields, loaded
 from gpuqueue.regular_file import read_small
 
+#: In the run directory once the commands at its job's end are begun: they run once at most (:mod:`workers.after_end`).
+BEGUN = "commands-begun"
 #: What a settlement removes: the files of the run, whole or half-written. What the job itself has put there stays.
 _OURS = re.compile(
-    r"(claim|job|spec|beat|cancel|pid|start|exit|lock|meters|preempt\.json|tty)"
+    r"(claim|job|spec|beat|cancel|pid|start|exit|lock|meters|preempt\.json|tty|commands-begun)"
     r"|\.(claim|job|spec|cancel|pid|start|exit|meters|preempt\.json)(\.\d+\.\d+)?"
 )
 #: What opening a file fails with for good, because of what stands in its place: a link to itself, a socket, a file that

@@ -24,6 +24,7 @@ stderr    job      standard error, where the job wants it apart from standard ou
 ….times   shim     when ``log`` (or ``stderr``) was how long
 inside/   job      a file for each of its processes that used torch on a GPU (see :mod:`workers.inside_report`)
 start     shim     whether a spare became the job, or why not (:mod:`workers.shim_spare`); only where one was to
+command… worker   empty: ``commands-begun`` appears before those at the job's end run (:mod:`workers.after_end`)
 exit      shim     JSON: how it ended; appears at once and whole, after the last process is gone
 ========  =======  ===========================================================================================
 

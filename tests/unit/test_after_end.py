@@ -1,15 +1,20 @@
-"""What a worker knows of a job at its end, it does not read and decode once more: each end would pay for it."""
+"""What a worker does at a job's end: it reads nothing that it knows, and runs no command twice."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
+from bounded import until
 from factories import make_spec
 
-from gpuqueue.job import JobState
+from gpuqueue import told as what_became
+from gpuqueue.job import JobSpec, JobState
+from gpuqueue.notice import Notice, When
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.run import Ending, RunDevice
+from gpuqueue.told import Outcome
 from workers import after_end
 from workers.after_end import AfterEnd
 from workers.live import LiveRun
@@ -31,3 +36,73 @@ def test_a_spec_that_is_given_is_not_read_again(tmp_path: Path, monkeypatch: pyt
 
     ends.ended(run, JobState.SUCCEEDED, Ending.from_status(0))
     assert [run.directory] == read
+
+
+class Told:
+    """In place of the store: what it was told of commands."""
+
+    def __init__(self) -> None:
+        self.what: list[tuple[int, Outcome | None, str | None]] = []
+
+    def told(self, _job_id: int, *, what: what_became.Told, **_state: object) -> None:
+        """Keep what was told."""
+        self.what.append((what.number, what.outcome, what.trouble))
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the commands that were run."""
+    ran: list[str] = []
+    monkeypatch.setattr(after_end, "_run", lambda command: ran.append(command.words))
+    return ran
+
+
+def with_commands(tmp_path: Path) -> tuple[LiveRun, JobSpec]:
+    """Return a run of a job with two commands for its end, and one for a failure."""
+    held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
+    words = (("command:one", When.END), ("command:never", When.FAIL), ("command:two", When.END))
+    spec = make_spec(notices=tuple(Notice(to=to, when=when) for to, when in words))
+    return LiveRun(held=held, directory=RunDir.create(tmp_path, held, "a spec"), since_s=0.0), spec
+
+
+def test_an_end_that_is_told_again_runs_no_command_again(tmp_path: Path, ran: list[str]) -> None:
+    """A store that lost its data is told the ends of all that the book does not have: the commands ran once more.
+
+    So it was for a worker that was killed after it had told an end, and the next one told it again.
+    """
+    run, spec = with_commands(tmp_path)
+
+    for _ in range(2):  # each a worker of its own: only the run directory tells the second one
+        ends = AfterEnd(Told())  # type: ignore[arg-type]
+        ends.ended(run, JobState.SUCCEEDED, Ending.from_status(0), spec)
+        until(lambda ends=ends: ends._waiting.empty(), what="all that is to run")
+
+    until(lambda: 2 <= len(ran), what="the two commands")
+    assert ["one", "two"] == sorted(ran)
+    run.directory.settle()
+    assert [] == list(run.directory.path.iterdir())
+
+
+def test_a_run_that_is_settled_meanwhile_keeps_nothing_of_it(tmp_path: Path, ran: list[str]) -> None:
+    """The book may have an end before the worker comes to its commands: they run, and only the log stays."""
+    run, spec = with_commands(tmp_path)
+    run.directory.settle()
+
+    AfterEnd(Told()).ended(run, JobState.SUCCEEDED, Ending.from_status(0), spec)  # type: ignore[arg-type]
+
+    until(lambda: 2 == len(ran), what="the two commands")
+    assert [] == list(run.directory.path.iterdir())
+
+
+def test_what_cannot_be_noted_is_not_run_and_that_is_told(tmp_path: Path, ran: list[str]) -> None:
+    """A command runs once at most: without a note of it the next worker would run it again."""
+    run, spec = with_commands(tmp_path)
+    shutil.rmtree(run.directory.path)
+    told = Told()
+
+    AfterEnd(told).ended(run, JobState.SUCCEEDED, Ending.from_status(0), spec)  # type: ignore[arg-type]
+
+    why = "not run: its run directory cannot be written: No such file or directory"
+    given_up = [(number, Outcome.GIVEN_UP, why) for number in (0, 2)]
+    assert [(1, Outcome.NOT_NEEDED, None), *given_up] == told.what
+    assert [] == ran
