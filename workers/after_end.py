@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import queue
+import select
 import shutil
 import stat
 import subprocess
@@ -42,6 +43,9 @@ MARK = "GPUQUEUE_AFTER"
 #: What runs a command, and what ends it in time, also where this worker does not live to see that.
 SHELL, TIMEOUT = "/bin/sh", shutil.which("timeout") or "/usr/bin/timeout"
 _LATE = 124  # as timeout(1) says it
+#: What the shell does first. To enter a directory on a dead file server can take for ever: so it is under the time
+#: limit, and no part of starting timeout(1), for which we wait. Into its input, a pipe, the shell says that it cannot.
+_ENTER = 'cd -- "$1" || { echo >&0; exit 1; }; exec "$0" -c "$2" </dev/null'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,23 +200,32 @@ def _run(command: _Command) -> None:
         if out is not None:
             stack.callback(os.close, out)
             os.write(out, f"gpuqueue: at the end: {command.words}\n".encode())
+        refused, word = os.pipe()
+        stack.callback(os.close, refused)
+        stack.callback(os.close, word)
+        poll = select.poll()
+        poll.register(refused, select.POLLIN)
         done = subprocess.run(
-            [TIMEOUT, "-k", str(GRACE_S), str(LIMIT_S), SHELL, "-c", command.words],
+            [TIMEOUT, "-k", str(GRACE_S), str(LIMIT_S), SHELL, "-c", _ENTER, SHELL, command.cwd, command.words],
             env=command.env,
-            cwd=command.cwd,
+            cwd="/",
             umask=command.umask,
-            stdin=subprocess.DEVNULL,
+            stdin=word,
             stdout=subprocess.DEVNULL if out is None else out,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             check=False,
         )
+        entered = not poll.poll(0)
     left = tree.sweep(MARK, command.env[MARK])
     if left:
         log.warning("%s: %d processes that its command at the end left behind were ended", command.run, left)
     how = ""
-    if done.returncode:
+    if not entered:
+        how = "could not be run: the job's directory cannot be entered"
+    elif done.returncode:
         how = f"took longer than {LIMIT_S} s" if done.returncode == _LATE else f"failed with {done.returncode}"
+    if how:
         log.warning("%s: its command at the end %s: %s", command.run, how, command.words)
     command.tell(Outcome.GIVEN_UP if done.returncode else Outcome.SENT, how)
 

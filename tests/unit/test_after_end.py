@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -106,3 +107,52 @@ def test_what_cannot_be_noted_is_not_run_and_that_is_told(tmp_path: Path, ran: l
     given_up = [(number, Outcome.GIVEN_UP, why) for number in (0, 2)]
     assert [(1, Outcome.NOT_NEEDED, None), *given_up] == told.what
     assert [] == ran
+
+
+def outcome_of(run: LiveRun, words: str, cwd: Path) -> tuple[Outcome, str]:
+    """Run a command and return what is told of it."""
+    found: list[tuple[Outcome, str]] = []
+    env = {"PATH": os.environ["PATH"], after_end.MARK: run.held.token}
+    command = after_end._Command(
+        run="it",
+        words=words,
+        env=env,
+        cwd=str(cwd),
+        umask=0o022,
+        directory=run.directory,
+        tell=lambda outcome, trouble: found.append((outcome, trouble)),
+    )
+    after_end._run(command)
+    return found[0]
+
+
+def test_what_ends_a_command_in_time_waits_for_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a dead file server a process can enter its directory for ever, before it is any program.
+
+    Two commands like that would have kept all others waiting for as long as their worker lived: the time limit was
+    that of a program which never started. It starts elsewhere; the command finds itself where it was to be.
+    """
+    run, _ = with_commands(tmp_path / "runs")
+    timeout = tmp_path / "timeout"
+    timeout.write_text(f'#!/bin/sh\npwd > {tmp_path}/began\nexec {after_end.TIMEOUT} "$@"\n')
+    timeout.chmod(0o755)
+    monkeypatch.setattr(after_end, "TIMEOUT", str(timeout))
+    place = tmp_path / "it's\n-here"
+    place.mkdir()
+
+    told = outcome_of(run, 'printf "%s|" "$0" "$#" "$(pwd)" "$(cat)" > said', place)
+
+    assert (Outcome.SENT, "") == told
+    assert "/\n" == (tmp_path / "began").read_text()
+    assert f"/bin/sh|0|{place}||" == (place / "said").read_text()
+    assert (Outcome.GIVEN_UP, "failed with 125") == outcome_of(run, "exit 125", place)
+
+
+def test_a_directory_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
+    """And the command is not run elsewhere."""
+    run, _ = with_commands(tmp_path / "runs")
+
+    told = outcome_of(run, f"touch {tmp_path}/ran", tmp_path / "gone")
+
+    assert (Outcome.GIVEN_UP, "could not be run: the job's directory cannot be entered") == told
+    assert not (tmp_path / "ran").exists()
