@@ -38,6 +38,8 @@ MOST_BYTES = 4096
 DESCRIPTORS = 2
 #: In place of a run directory: for a run that is still to come.
 IN_WAITING = b"\0"
+#: Exit code of a shim in waiting that became that of no run.
+NO_RUN = os.EX_TEMPFAIL
 #: How the process is called in lists of processes.
 NAME = "gpuqueue-shim"
 
@@ -102,9 +104,10 @@ def wait_for_a_run(fd: int) -> None:  # pragma: no cover - in a fork
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     with socket.socket(fileno=fd) as worker:
         found = shim_spare.hold(worker)
-    if found is not None:
-        run_dir, _lock, spare = found
-        shim.main(run_dir, spare)
+    if found is None:
+        sys.exit(NO_RUN)  # the worker may have sent one that we did not read: with 0 it would count as begun, and lost
+    run_dir, _lock, spare = found
+    shim.main(run_dir, spare)
 
 
 def collect(_number: int, _frame: Any) -> None:

@@ -49,6 +49,7 @@ class Spare:
 
     def end(self) -> None:
         """End and collect it."""
+        self._to.close()
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)

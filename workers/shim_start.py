@@ -162,7 +162,12 @@ def become(spare: Spare, spec: dict[str, Any], output: LogFile | Terminal) -> in
         NotStarted: it could not be started, or may not any more; the message says why.
 
     """
-    word, told = os.pipe()
+    try:
+        word, told = os.pipe()
+    except OSError as error:
+        spare.end()
+        tell_start(f"cold: {error.strerror}")
+        return None
     try:
         spare.ask(os.getcwd(), output.log, told)
     finally:
@@ -176,11 +181,16 @@ def become(spare: Spare, spec: dict[str, Any], output: LogFile | Terminal) -> in
     number, _, reason = said.partition(" ")
     if number.isdigit():  # nor could any other process
         raise no_start(int(number), reason)
-    with contextlib.suppress(OSError):
-        put("start", "warm" if began else said or "cold: the spare has ended", sync=False)
+    tell_start("warm" if began else said or "cold: the spare has ended")
     if began:
         output.begin()
     return spare.pid if began else None
+
+
+def tell_start(words: str) -> None:
+    """Say whether a spare became the job, or why not. Where that cannot be written, nobody hears it."""
+    with contextlib.suppress(OSError):
+        put("start", words, sync=False)
 
 
 def await_word(word: int, pid: int, until: float) -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import errno
+import json
 import os
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,6 +21,9 @@ from gpuqueue.run import RunDevice
 from workers import shims
 from workers.run_values import Held, ShimSpec
 from workers.rundir import RunDir
+from workers.shim_forkserver import NO_RUN
+from workers.shim_spare import Spare
+from workers.shim_start import LogFile, become
 from workers.shims import Shim, Shims, Unanswered
 
 
@@ -198,3 +204,41 @@ def test_the_fork_server_ends_with_its_worker_and_the_shims_do_not(tmp_path: Pat
     shim = until(directory.shim, what="the shim has said who it is")
     assert shim.wait(30)
     assert "exit 7" == str(directory.exit().ending)  # type: ignore[union-attr]
+
+
+def test_a_shim_in_waiting_that_came_to_no_run_says_so(forkserver: Shims) -> None:
+    """Its interpreter ends, and the worker hands it a run in that very moment: nobody reads that any more.
+
+    With 0 it would have left as one whose job has begun: the run counted as lost. So it goes back, as no attempt.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.send(json.dumps({"python": "true", "program": "/bin/true", "cwd": "/", "env": {}, "modules": ""}).encode())
+
+    shim = forkserver.start_waiting(theirs.fileno())
+    theirs.close()
+
+    assert NO_RUN == ended(shim)
+    assert b"unfit: it ended by itself" == ours.recv(100)
+    ours.close()
+
+
+def test_a_host_without_descriptors_makes_a_job_start_without_its_spare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shim had said who it is, and then died of that: the run was lost, though nothing of it had begun."""
+    monkeypatch.chdir(tmp_path)
+    to, its = socket.socketpair()
+    with its:
+        waiting = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+    def no_pipe() -> tuple[int, int]:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pipe", no_pipe)
+        pid = become(Spare(waiting.pid, to), {"start_before": time.monotonic() + 60}, LogFile(1))
+
+    assert pid is None
+    assert "cold: Too many open files in system" == (tmp_path / "start").read_text()
+    assert not Path(f"/proc/{waiting.pid}").exists()
+    waiting.wait()
