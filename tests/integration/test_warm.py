@@ -256,6 +256,20 @@ def test_what_was_changed_since_is_imported_anew(
     assert ("22\n", f"cold: {library / told} has changed since") == (warm.log, warm.start)
 
 
+def test_what_was_changed_while_it_was_imported_makes_no_spare(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
+    """What lies there after the import would be taken for what was loaded: all jobs got the old one from then on."""
+    (tmp_path / "lib").mkdir()
+    model = tmp_path / "lib" / "model.py"
+    model.write_text("version = 1\nopen(__file__, 'a').write('# upgraded\\n')\n")
+    runs = make("model")
+    spec = runs.spec("import model\nprint(model.version)\n")
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib")})
+    runs.refusal(spec)
+    until(lambda: runs.spares.tidy() or runs.spares._unfit, what="it has said so")
+
+    assert f"{model} was changed while modules were imported" == runs.refusal(spec)
+
+
 def test_packages_of_a_user_that_come_later_are_found(make: Callable[..., WarmRuns]) -> None:
     """Their directory is on no path before it is there: ``pip install --user`` makes it."""
     runs = make()

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import os
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from workers.inside.watch import changed, changed_at, is_in, modules_in
+from workers.inside.watch import Import, changed, changed_at, is_in, modules_in, seen
 
 STANDARD = "/opt/conda/lib/python3.11/"
 INSTALLED = ["/opt/conda/lib/python3.11/site-packages"]
@@ -51,3 +55,36 @@ def test_an_archive_on_the_path_counts_by_its_time(tmp_path: Path) -> None:
 def test_a_file_that_went_has_changed(tmp_path: Path) -> None:
     """Whoever imports it now does not find it."""
     assert str(tmp_path / "gone.py") == changed({str(tmp_path / "gone.py"): (1, None)})
+
+
+def test_what_is_changed_during_an_import_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is there after an import would be taken for what was loaded: an upgrade in that very time went unseen.
+
+    Files by their time; packages that come or go by the names in their directories, since some installers give the
+    files of a package the times that they had elsewhere.
+    """
+    packages, mine = tmp_path / "site-packages", tmp_path / "mine"
+    for place in (packages, mine):
+        place.mkdir()
+    for old in (packages / "six.py", mine / "model.py"):
+        old.touch()
+    monkeypatch.setattr(sys, "path", [str(packages), str(mine)])
+
+    def changes(change: Callable[[], object]) -> str | None:
+        importing = Import()
+        change()
+        return importing.changed({**seen(), str(mine / "model.py"): (changed_at(str(mine / "model.py")), None)})
+
+    def dated(path: Path, in_s: float) -> None:
+        os.utime(path, (time.time() + in_s, time.time() + in_s))
+
+    for harmless in (packages / "__pycache__", mine / "results"):
+        assert changes(harmless.mkdir) is None, harmless
+    assert changes((mine / "log.txt").touch) is None
+    assert changes(lambda: dated(mine / "model.py", 86400)) is None  # by a clock that was wrong: it is so for a day
+    assert str(mine / "model.py") == changes(lambda: dated(mine / "model.py", 0.001))
+    dated(mine / "model.py", -10)
+    assert changes(lambda: None) is None
+    assert str(packages / "torch-2.0.dist-info") == changes((packages / "torch-2.0.dist-info").mkdir)
+    assert str(packages / "six.py") == changes((packages / "six.py").unlink)
+    assert str(mine / "json.py") == changes((mine / "json.py").touch)

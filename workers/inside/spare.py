@@ -80,6 +80,18 @@ def preload(names: "List[str]", watch: "Any") -> None:
             continue
 
 
+def check_import(importing: "Any", seen: "Any") -> None:
+    """Look whether what was imported was changed in that time: what is *seen* now may be newer than what is loaded.
+
+    Raises:
+        Cold: it was.
+
+    """
+    path = importing.changed(seen)
+    if path is not None:
+        raise Cold(f"{path} was changed while modules were imported")
+
+
 class Helpers:
     """What looks whether a job may begin here; loaded while there is none."""
 
@@ -315,12 +327,14 @@ def wait_for_a_job() -> None:
     shim.set_inheritable(False)
     helpers = Helpers()
     before = helpers.variables.given()
+    importing = helpers.watch.Import()
     try:
         preload(ARGUMENTS[2].split(","), helpers.watch)
+        seen = helpers.watch.seen()
+        check_import(importing, seen)
     except Cold as cold:
         shim.send((f"unfit: {cold}").encode(errors="replace")[:MOST_BYTES])
         os._exit(0)
-    seen = helpers.watch.seen()
     shim.send(b"ready")
     # As socket.recv_fds, which Python has since 3.9.
     message, ancillary, _, _ = shim.recvmsg(MOST_BYTES, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)

@@ -6,6 +6,7 @@ that waits. Standard library only.
 
 import os
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 INSTALLED = ("site-packages", "dist-packages")
 #: What a module reads from the working directory when it is loaded.
 READ_WHEN_LOADED = {"matplotlib": "matplotlibrc", "numba": ".numba_config.yaml"}
+#: What Python itself makes where modules are when it imports them.
+MADE_BY_IMPORT = frozenset(("__pycache__",))
+#: So far the clock of a file server may be ahead, in nanoseconds. A file may be dated later than that: it stays so.
+AHEAD_NS = 60 * 10**9
 #: Names that an import has looked for in vain: what comes under one of them would have been found.
 missed = set()  # type: Set[str]
 
@@ -29,6 +34,41 @@ class Missing:
         """Note a *name*; those within a package are looked for in that alone."""
         if path is None:
             missed.add(name)
+
+
+class Import:
+    """What is changed while modules are imported, as by an upgrade: what is loaded is older than what lies there."""
+
+    def __init__(self) -> None:
+        """Begin: nothing has been imported."""
+        self.began_ns = time.time_ns()
+        self.packages = installed()
+        places = [*self.packages, *shared(self.packages)]
+        self.entries = {path: entries_of(path) for path in places if not os.path.isfile(path)}
+
+    def changed(self, after: "Seen") -> "Optional[str]":
+        """Return a path that was changed since, None if none was; *after* is what is there now.
+
+        Not told by the times of directories: an import makes ``__pycache__`` in them. Nor by when a file was given one
+        more name: installers do so to the packages of others.
+        """
+        latest_ns = time.time_ns() + AHEAD_NS
+        for path, before in self.entries.items():
+            for entry in sorted((entries_of(path) ^ before) - MADE_BY_IMPORT):
+                if path in self.packages or is_module(path, entry):
+                    return os.path.join(path, entry)
+        for path, (at_ns, _) in after.items():
+            if path not in self.entries and self.began_ns < at_ns <= latest_ns:
+                return path
+        return None
+
+
+def entries_of(directory: str) -> "Set[str]":
+    """Return the names of what is in *directory*; none if it is none."""
+    try:
+        return set(os.listdir(directory))
+    except OSError:
+        return set()
 
 
 def seen() -> "Seen":
@@ -45,10 +85,16 @@ def seen() -> "Seen":
     for path in files:
         if isinstance(path, str) and not path.startswith(ours) and not is_in(path, standard, directories):
             found[path] = (changed_at(path), None)
-    for path in sys.path:
-        if path not in found and not is_in(path + os.sep, standard, directories):
+    for path in shared(directories):
+        if path not in found:
             found[path] = (changed_at(path), modules_in(path))
     return found
+
+
+def shared(directories: "List[str]") -> "List[str]":
+    """Return the places where modules are looked for that are none of Python's own, nor of these *directories*."""
+    standard = os.path.dirname(os.__file__) + os.sep
+    return [path for path in sys.path if path not in directories and not is_in(path + os.sep, standard, directories)]
 
 
 def installed() -> "List[str]":
