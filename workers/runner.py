@@ -228,13 +228,13 @@ class Runner:
         run.lock_fd = None
         try:
             shim = self._warm(run, spec, env, lock_fd) or self._shims.start(run.directory.path, lock_fd)
-        except (OSError, Unanswered) as error:
+        except Exception as error:  # whatever it is: a lock that stays open says for ever that there is a shim
             os.close(lock_fd)  # if there is a shim all the same, it still holds the lock
             with contextlib.suppress(OSError):
                 run.lock_fd = run.directory.try_lock()
             if run.lock_fd is None:
                 raise Unanswered(str(error)) from error
-            raise OSError(getattr(error, "errno", errno.EAGAIN), str(error)) from error
+            raise OSError(getattr(error, "errno", errno.EAGAIN), str(error) or type(error).__name__) from error
         os.close(lock_fd)
         return shim
 
