@@ -32,13 +32,22 @@ class Reaper:
     def loop(self, stopping: threading.Event) -> None:
         """Tick until *stopping* is set."""
         while not stopping.is_set():
+            self.tick()
+            stopping.wait(self._settings.beat_s)
+
+    def tick(self) -> None:
+        """Take each step once. Nothing is raised: in a recorder nobody would start us again.
+
+        One step that fails must not keep the others from being taken; but a store that is away is away for all.
+        """
+        for step in (self.keep_to_policy, self.reap, self.look_ahead):
             try:
-                self.keep_to_policy()
-                self.reap()
-                self.look_ahead()
+                step()
             except Unreachable as error:
                 log.warning("nothing reaped for now: %s", error)
-            stopping.wait(self._settings.beat_s)
+                return
+            except Exception:
+                log.exception("a step of the reaper failed; it is taken again in %g s", self._settings.beat_s)
 
     def keep_to_policy(self) -> None:
         """Tell the store how usage is counted and what is limited here: once, and again where it lost its data."""
