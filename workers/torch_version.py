@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 import subprocess
+import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
 #: Asking an interpreter takes 0.1 s; one on a slow disk is not waited for any longer, in seconds.
 ASK_S = 5.0
+#: How long it holds that an interpreter knows no torch, or did not answer, in seconds: it may be installed, or be back.
+AGAIN_S = 300.0
+#: Most answers that are kept; each PYTHONPATH has one of its own.
+MOST = 256
 #: Prints the version and the file that tells it.
 ASK = "import importlib.metadata as m; d = m.distribution('torch'); print(d.version); print(d.locate_file(''))"
 #: Variables that change what an interpreter finds.
@@ -16,8 +22,10 @@ MATTERS = ("HOME", "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "PYTHONUSERBA
 
 Version = tuple[int, int]
 
-#: What interpreters answered: the version, and the directory that must still be there for it to hold.
-_answers: dict[tuple[object, ...], tuple[Version, Path] | None] = {}
+#: What interpreters answered, the oldest first: the version, and the directory that must still be there for it to hold,
+#: or None; and when that was.
+_answers: dict[tuple[object, ...], tuple[tuple[Version, Path] | None, float]] = {}
+_lock = threading.Lock()
 
 
 def torch_version_of(interpreter: str, env: Mapping[str, str] | None = None) -> Version | None:
@@ -52,10 +60,16 @@ def _asked(python: Path, env: Mapping[str, str]) -> Version | None:
         return None
     matters = {name: env[name] for name in MATTERS if name in env}
     key = (python, stamp, *matters.items())
-    known = _answers.get(key)
-    if key not in _answers or (known is not None and not known[1].exists()):  # upgraded since
-        known = _answers[key] = _ask(python, matters)
-    return known[0] if known is not None else None
+    answer, at_s = _answers.get(key, (None, -AGAIN_S))
+    holds = answer[1].exists() if answer is not None else time.monotonic() - at_s < AGAIN_S  # or upgraded since
+    if not holds:
+        answer = _ask(python, matters)
+        with _lock:
+            _answers.pop(key, None)
+            while len(_answers) >= MOST:
+                del _answers[next(iter(_answers))]
+            _answers[key] = answer, time.monotonic()
+    return answer[0] if answer is not None else None
 
 
 def _ask(python: Path, env: Mapping[str, str]) -> tuple[Version, Path] | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from workers import torch_version
 from workers.torch_version import torch_version_of
 
 
@@ -84,6 +85,31 @@ def test_an_upgrade_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     asking(tmp_path, "2.9.0")
 
     assert (2, 9) == torch_version_of(python, env)
+
+
+def test_a_torch_that_comes_later_is_seen_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer is none for ever: a busy disk, or a torch that was not installed yet, cost the cap until a restart."""
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ntest -e {tmp_path}/installed && printf '2.11.0\\n{tmp_path}\\n'\n")
+    python.chmod(0o755)
+    assert torch_version_of(str(python)) is None
+    (tmp_path / "installed").touch()
+
+    assert torch_version_of(str(python)) is None  # each job would pay for the question
+    monkeypatch.setattr(torch_version, "AGAIN_S", 0.0)
+
+    assert (2, 11) == torch_version_of(str(python))
+
+
+def test_only_so_many_answers_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each job may have a PYTHONPATH of its own, and a worker serves for months: the oldest goes."""
+    monkeypatch.setattr(torch_version, "MOST", 2)
+    monkeypatch.setattr(torch_version, "_answers", {})
+
+    for number in (7, 8, 9):
+        assert (2, number) == torch_version_of(*asking(tmp_path / str(number), f"2.{number}.0"))
+
+    assert [(2, 8), (2, 9)] == [answer[0] for answer, _ in torch_version._answers.values() if answer is not None]
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo what", "sleep 60", "kill -9 $$"])
