@@ -97,7 +97,7 @@ def _python_of(spec: JobSpec) -> str | None:
         return None
     if "/" in word:
         return str(Path(spec.cwd, word))
-    return shutil.which(word, path=spec.env.get("PATH"))
+    return shutil.which(word, path=spec.env.get("PATH", os.defpath))  # as execvpe does it: never by our own
 
 
 def _mps_runs(env: Mapping[str, str]) -> bool:

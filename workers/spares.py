@@ -75,7 +75,8 @@ def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
     if len(spec.argv) < WORDS or not Path(spec.argv[0]).name.startswith("python") or not spec.argv[1].endswith(".py"):
         return "its command is not python and a script"
     python = spec.argv[0]
-    program = str(Path(spec.cwd, python)) if "/" in python else shutil.which(python, path=env.get("PATH"))
+    path = env.get("PATH", os.defpath)  # as execvpe does it: never our own
+    program = str(Path(spec.cwd, python)) if "/" in python else shutil.which(python, path=path)
     try:
         stat = os.stat(program or python)  # noqa: PTH116 - through links: the interpreter itself
     except OSError:

@@ -123,6 +123,17 @@ def test_the_torch_that_the_command_names_decides(tmp_path: Path) -> None:
     assert [True, True, True, False, False] == told
 
 
+def test_the_path_of_the_worker_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job without a PATH starts by that of the system: it was told of the torch of another Python."""
+    (tmp_path / "lib/python3.12/site-packages/torch-2.13.0.dist-info").mkdir(parents=True)
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3-of-the-worker").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    assert "PYTORCH_ALLOC_CONF" not in on_gpu(argv=("python3-of-the-worker", "train.py"), env={})
+
+
 def test_what_we_change_for_a_job_does_not_travel_on() -> None:
     """A job that submits a job gives it the environment that it was given itself."""
     theirs = {"PATH": "/usr/bin", "PYTHONPATH": "/a", "PYTORCH_ALLOC_CONF": "b:1", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}

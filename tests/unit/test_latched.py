@@ -117,6 +117,16 @@ def test_no_spare_takes_another_allocator(name: str) -> None:
     assert image({**ENV, name: "max_split_size_mb:64"}).unlike(image()) is None
 
 
+def test_an_interpreter_is_looked_for_on_no_path_but_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a PATH a cold job has the one of the system: a spare would have been another Python, by the worker's."""
+    (tmp_path / "python3-of-the-worker").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    found = image_of(make_spec(argv=("python3-of-the-worker", "train.py")), {"HOME": "/home/ada"})
+
+    assert "there is no such interpreter" == found
+
+
 def test_the_settings_of_a_site() -> None:
     """How many, what they import, and how long they wait."""
     found = Settings.load({"GPUQUEUE_WARM_SPARES": "0", "GPUQUEUE_WARM_MODULES": "torch, my.models"})
