@@ -13,12 +13,16 @@ from gpuqueue.job import JobSpec
 from gpuqueue.run import RunDevice
 from gpuqueue.submission import CHANGED
 from workers.cap import cap_environment
-from workers.torch_version import torch_version_of
+from workers.in_time import in_time
+from workers.torch_version import ASK_S, Version, torch_version_of
 
 #: By this variable every process of a run can be known, however often it forked.
 TOKEN = "GPUQUEUE_TOKEN"  # noqa: S105 - a fencing token, no secret
 #: What runs inside the job's own Python.
 INSIDE = Path(__file__).parent / "inside" / "site"
+#: How long a job's interpreter is looked for and asked, in seconds. It may lie on a file server that has died: nobody
+#: would hear of a cancel or a time limit meanwhile. The hook caps a torch of any version.
+LOOK_S = ASK_S + 2
 #: Where NVIDIA's MPS daemon takes orders, unless a variable says otherwise.
 MPS_CONTROL = Path("/tmp/nvidia-mps/control")  # noqa: S108 - the daemon's own place; only looked at
 
@@ -62,13 +66,13 @@ def _gpu_changes(spec: JobSpec, devices: tuple[RunDevice, ...], *, cap: bool) ->
     if not gpus:
         return {}
     totals = [device.total_bytes for device in gpus if device.total_bytes is not None]
-    python = _python_of(spec) if cap else None
+    torch = in_time(lambda: _torch_of(spec), LOOK_S) if cap else None
     caps = cap_environment(
         _promised_bytes(spec, devices),
         min(totals) if len(totals) == len(gpus) else None,
         spec.env,
         on=cap,
-        torch=torch_version_of(python, spec.env) if python is not None else None,
+        torch=torch,
         devices=len(gpus),
         mps=_mps_runs(spec.env),
     )
@@ -98,6 +102,12 @@ def _python_of(spec: JobSpec) -> str | None:
     if "/" in word:
         return str(Path(spec.cwd, word))
     return shutil.which(word, path=spec.env.get("PATH", os.defpath))  # as execvpe does it: never by our own
+
+
+def _torch_of(spec: JobSpec) -> Version | None:
+    """Return the version of the torch that the command would import; None where nobody knows."""
+    python = _python_of(spec)
+    return torch_version_of(python, spec.env) if python is not None else None
 
 
 def _mps_runs(env: Mapping[str, str]) -> bool:

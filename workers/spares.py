@@ -23,6 +23,7 @@ from gpuqueue.clock import Clock
 from gpuqueue.frozen import dataclass
 from gpuqueue.job import Account, JobSpec
 from gpuqueue.settings import Settings
+from workers.in_time import in_time
 from workers.latched import chooses_allocator, difference, for_spare, latched
 from workers.shim_spare import MOST_BYTES
 from workers.shims import Shim, Shims, Unanswered
@@ -35,6 +36,8 @@ ROOM_BYTES = 2 * 2**30
 UNFIT_S = 600.0
 #: Time between two looks whether a spare is still wanted, in seconds.
 TIDY_S = 10.0
+#: How long a job's interpreter is looked for, in seconds.
+LOOK_S = 5.0
 #: The command of a job that may have one: an interpreter and a script.
 WORDS = 2
 
@@ -76,9 +79,9 @@ def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
         return "its command is not python and a script"
     python = spec.argv[0]
     path = env.get("PATH", os.defpath)  # as execvpe does it: never our own
-    program = str(Path(spec.cwd, python)) if "/" in python else shutil.which(python, path=path)
+    program = str(Path(spec.cwd, python)) if "/" in python else shutil.which(python, path=path) or ""
     try:
-        stat = os.stat(program or python)  # noqa: PTH116 - through links: the interpreter itself
+        stat = os.stat(program)  # noqa: PTH116 - through links: the interpreter itself
     except OSError:
         return "there is no such interpreter"
     allocator = chooses_allocator(env)
@@ -88,7 +91,7 @@ def image_of(spec: JobSpec, env: Mapping[str, str]) -> Image | str:
     relative = any(not entry.startswith("/") for entry in own.get("PYTHONPATH", "/").split(os.pathsep))
     return Image(
         python=python,
-        program=program or python,
+        program=program,
         file=(stat.st_dev, stat.st_ino, stat.st_mtime_ns),
         account=spec.account,
         latched=own,
@@ -160,7 +163,8 @@ class Spares:
         """
         if self._most == 0:
             return None, "this site keeps no spares"
-        image = image_of(spec, env)
+        # Before there is a shim: while we wait here for a dead file server, nobody hears of a cancel.
+        image = in_time(lambda: image_of(spec, env), LOOK_S) or "its interpreter does not answer"
         if isinstance(image, str):
             return None, image
         with self._lock:
