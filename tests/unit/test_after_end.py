@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from bounded import until
 from factories import make_spec
+from short_host import dead_server
 
 from gpuqueue import told as what_became
 from gpuqueue.job import JobSpec, JobState
@@ -156,3 +157,16 @@ def test_a_directory_that_is_gone_is_told_in_one_line(tmp_path: Path) -> None:
 
     assert (Outcome.GIVEN_UP, "could not be run: the job's directory cannot be entered") == told
     assert not (tmp_path / "ran").exists()
+
+
+def test_a_directory_that_does_not_answer_takes_no_longer_than_a_command_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file server that has died: for as long as that was dead, one of two lanes waited for it."""
+    monkeypatch.setattr(after_end, "LIMIT_S", 1)
+    run, _ = with_commands(tmp_path / "runs")
+
+    with dead_server(tmp_path / "dead") as dead:
+        told = outcome_of(run, "true", dead / "x")
+
+    assert (Outcome.GIVEN_UP, "took longer than 1 s") == told
