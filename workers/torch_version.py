@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import threading
 import time
@@ -15,6 +16,8 @@ ASK_S = 5.0
 AGAIN_S = 300.0
 #: Most answers that are kept; each PYTHONPATH has one of its own.
 MOST = 256
+#: Starts the interpreter: on a dead file server that can take for ever, and some Pythons wait for it with all threads.
+TIMEOUT = shutil.which("timeout") or "/usr/bin/timeout"
 #: Prints the version and the file that tells it.
 ASK = "import importlib.metadata as m; d = m.distribution('torch'); print(d.version); print(d.locate_file(''))"
 #: Variables that change what an interpreter finds.
@@ -75,7 +78,7 @@ def _asked(python: Path, env: Mapping[str, str]) -> Version | None:
 def _ask(python: Path, env: Mapping[str, str]) -> tuple[Version, Path] | None:
     try:
         answer = subprocess.run(
-            [str(python), "-c", ASK],
+            [TIMEOUT, str(ASK_S), str(python), "-c", ASK],
             env={"PATH": "/usr/bin:/bin", **env},
             cwd="/",
             stdin=subprocess.DEVNULL,

@@ -523,8 +523,11 @@ def test_a_run_that_does_not_end_at_its_limit_is_no_room_soon(queue: JobQueue, s
     assert {run.job_id: job_id} == preempt(queue)
 
 
-def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(queue: JobQueue, store: redis.Redis) -> None:
-    """It was asked long ago, and hangs; nobody else was asked, since it was under way."""
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(
+    queue: JobQueue, store: redis.Redis, *, cancelled: bool
+) -> None:
+    """It was asked long ago, and hangs, also where somebody cancels it; nobody else was asked: it was under way."""
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
     hung = running(queue, store, mem_bytes=20 * GIB)
     run = running(queue, store, uuid="GPU-1", for_s=90_000, mem_bytes=20 * GIB)
@@ -534,9 +537,26 @@ def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(queue: JobQueu
 
     end_by(queue, store, hung, -120)
     store.hset(keys.job(hung.job_id), "pd", queue.now_ms() - 120_000)
+    if cancelled:
+        queue.cancel(hung.job_id)
 
     assert {run.job_id: job_id} == preempt(queue)
     assert {} == preempt(queue), "and it is asked once"
+
+
+def test_room_that_a_hung_run_does_not_make_is_kept_elsewhere(queue: JobQueue, store: redis.Redis) -> None:
+    """Nobody knows when it will go; on the other card a time limit tells, and there small jobs passed it."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    hung = running(queue, store, mem_bytes=20 * GIB)
+    other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+    assert {hung.job_id: job_id} == preempt(queue)
+    end_by(queue, store, hung, -120)
+    end_by(queue, store, other, 2400)
+
+    queue.reserve(after_s=0, most=1)
+
+    assert [str(job_id), [""]] == [reservation(store, "GPU-1")[0], reservation(store)]
 
 
 def test_what_strangers_leave_beside_a_run_alone_is_room_for_nobody(queue: JobQueue, store: redis.Redis) -> None:

@@ -541,3 +541,17 @@ def test_what_is_kept_is_what_the_claim_will_ask_for(queue: JobQueue, store_url:
     client = connect(store_url)
     assert str(23 * GIB) == str(client.hget(keys.KEPT, "GPU-0")).split(":")[1]
     client.close()
+
+
+def test_for_a_job_that_lost_its_figure_room_is_kept_all_the_same(queue: JobQueue, store_url: str) -> None:
+    """A damaged entry: its shape says it, and the room was kept and let go in turns."""
+    serve(queue)
+    small(queue)
+    must_claim(queue)
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    client = connect(store_url)
+    client.hdel(keys.job(large), "mem")
+    client.close()
+
+    for _ in range(3):
+        assert {large: ("GPU-0",)} == reserve(queue)

@@ -88,3 +88,16 @@ def test_what_is_changed_during_an_import_is_told(tmp_path: Path, monkeypatch: p
     assert str(packages / "torch-2.0.dist-info") == changes((packages / "torch-2.0.dist-info").mkdir)
     assert str(packages / "six.py") == changes((packages / "six.py").unlink)
     assert str(mine / "json.py") == changes((mine / "json.py").touch)
+
+
+def test_what_an_import_makes_for_itself_is_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 2.5 torch writes a module into a new directory, and imports it from there: no spare of it was ever fit."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    importing = Import()
+    module = tmp_path / "made" / "instantiated.py"
+    module.parent.mkdir()
+    module.touch()
+    os.utime(module, (time.time() + 0.001, time.time() + 0.001))
+    sys.path.append(str(module.parent))
+
+    assert importing.changed({**seen(), str(module): (changed_at(str(module)), None)}) is None

@@ -43,21 +43,25 @@ class Import:
         """Begin: nothing has been imported."""
         self.began_ns = time.time_ns()
         self.packages = installed()
-        places = [*self.packages, *shared(self.packages)]
-        self.entries = {path: entries_of(path) for path in places if not os.path.isfile(path)}
+        self.places = [*self.packages, *shared(self.packages)]
+        self.entries = {path: entries_of(path) for path in self.places if not os.path.isfile(path)}
 
     def changed(self, after: "Seen") -> "Optional[str]":
         """Return a path that was changed since, None if none was; *after* is what is there now.
 
         Not told by the times of directories: an import makes ``__pycache__`` in them. Nor by when a file was given one
-        more name: installers do so to the packages of others.
+        more name: installers do so to the packages of others. What lies in a directory that the import itself has made
+        and put on the path (as torch 2.5 does) is its own.
         """
         latest_ns = time.time_ns() + AHEAD_NS
         for path, before in self.entries.items():
             for entry in sorted((entries_of(path) ^ before) - MADE_BY_IMPORT):
                 if path in self.packages or is_module(path, entry):
                     return os.path.join(path, entry)
+        own = tuple(path + os.sep for path in shared(self.packages) if path not in self.places)
         for path, (at_ns, _) in after.items():
+            if (path + os.sep).startswith(own):
+                continue
             if path not in self.entries and self.began_ns < at_ns <= latest_ns:
                 return path
         return None

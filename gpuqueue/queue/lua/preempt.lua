@@ -10,7 +10,7 @@ local wrong = misfit {'ms', 'ms', 'count'}
 for i = 4, #ARGV, 2 do wrong = wrong or misfit({'level', 'levels'}, i) end
 if wrong then return wrong end
 local after_ms, grace_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local now, out, MOST_SHAPES, MOST_ASKED = now_ms(), {}, 16, 1000
+local now, out, MOST_SHAPES, MOST_LOOKS = now_ms(), {}, 16, 32000
 if pausing(now) then return out end
 local deadline = string.format('%.0f', now + grace_ms)
 local rsv = P .. 'rsv'
@@ -47,7 +47,7 @@ local function run_of(id)
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
   if mem and wants_alone(j[9] or '') then mem = promised_to(id, j[8] or '') or mem end -- all of a card, whatever it asked for
   local asked, is_late = j[6] ~= false, (tonumber(j[10] or '') or now) + OVERDUE_MS < now -- and so does not go
-  local run = {level = j[2], going = j[1] == 'cancelling' or (asked and not is_late), began = began}
+  local run = {level = j[2], going = (j[1] == 'cancelling' or asked) and not is_late, began = began}
   run.may = j[1] == 'running' and not asked and j[3] == '1' and began and mem and now - began >= after_ms
     and j[2] and counted(j[5]) < most
   if run.may then run.work = mem * (gang + 1) * (now - began) end
@@ -221,7 +221,7 @@ for _, devices in ipairs(hosts) do
   for _, device in ipairs(devices) do served[#served + 1] = device end
 end
 local function look(lv, lower)
-  local tried, asked, judged = 0, 0, {}
+  local tried, looks, judged = 0, 0, {}
   for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
     local heads = call('ZRANGE', key3('us', lv, user), 0, MOST_SHAPES - 1, 'WITHSCORES')
     for i = 1, #heads, 2 do
@@ -230,8 +230,8 @@ local function look(lv, lower)
       local like = limits_set() and user .. ' ' .. shape or shape -- as in reserve.lua
       local is_new = not judged[like] and parse_shape(shape)
       if is_new and not could_be_hosted(served, shape) then -- it takes no other's turn
-        judged[like], asked = true, asked + 1
-        if asked == MOST_ASKED then return end
+        judged[like], looks = true, looks + #served
+        if looks > MOST_LOOKS then return end
       elseif is_new and waits_for_room(id, user, shape) then
         judged[like], tried = true, tried + 1
         local best

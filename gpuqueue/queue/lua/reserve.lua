@@ -11,7 +11,7 @@
 local wrong = expect {'ms', 'count'}
 if wrong then return wrong end
 local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
-local MOST_SHAPES, MOST_ASKED, MOMENT_MS, AT_LEAST_MS, A_DAY_MS = 64, 1000, 2000, 60000, 86400000
+local MOST_SHAPES, MOST_LOOKS, MOST_ASKED, MOMENT_MS, AT_LEAST_MS, A_DAY_MS = 64, 32000, 1000, 2000, 60000, 86400000
 local now = now_ms()
 local rsv = P .. 'rsv'
 
@@ -235,13 +235,14 @@ for _, id in ipairs(ids) do
   local here, best
   local since, waits_for = hold_of(id)
   local is_made = call('HEXISTS', job_key(id), 'pb') == 1 -- others make place for it: see preempt.lua
-  if (most > 0 or is_made) and job.st == 'queued' and job.mem and queueable(job) then
+  if (most > 0 or is_made) and job.st == 'queued' and queueable(job) then
     here = host and plan(free_for(id, host, devices), job.sh, now, job.u, waits_for)
     if here then here.host = host end
     best = best_for(id, job.u, job.sh, host, waits_for)
   end
   local is_sooner = here and best and sooner(best.start == 0 and 0 or best.start + MOMENT_MS, here.start)
-  if here and best and (is_made or not is_sooner) then best = here end -- who was asked to go goes for nothing else
+  local is_coming = is_made and here and here.start ~= 0 -- who was asked to go, and does, goes for nothing else
+  if here and best and (is_coming or not is_sooner) then best = here end
   if here and best == here and is_in_vain(id, job.sh, here, since, waits_for) then
     local _, _, n = parse_shape(job.sh)
     note_lasting(host, since, waits_for, n)
@@ -259,7 +260,7 @@ for _, host in ipairs(hosts) do
   for _, device in ipairs(host.devices) do served[#served + 1] = device end
 end
 local function fill() -- in the order in which jobs are claimed
-  local judged, tried, asked = {}, 0, 0
+  local judged, tried, looks = {}, 0, 0
   for _, lv in ipairs(LEVELS) do
     for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
       local heads = heads_of(lv, user)
@@ -269,7 +270,7 @@ local function fill() -- in the order in which jobs are claimed
         local like = limits_set() and user .. ' ' .. shape or shape -- for jobs that are alike in this there is room alike
         if not standing[id] and not judged[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
           if (waits_since(id, now) or now + 1) <= moment then
-            judged[like], asked = true, asked + 1
+            judged[like], looks = true, looks + #served
             if could_be_hosted(served, shape) then -- else it takes no other's turn
               tried = tried + 1
               local found = best_for(id, user, shape, nil, {})
@@ -278,7 +279,7 @@ local function fill() -- in the order in which jobs are claimed
                 changed = true
               end
             end
-            if tried == MOST_SHAPES or asked == MOST_ASKED then return end
+            if tried == MOST_SHAPES or looks > MOST_LOOKS then return end
           end
         end
       end

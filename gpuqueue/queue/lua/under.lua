@@ -24,7 +24,7 @@ function room_under_limits(limits, user, shape, start, now)
   local at, ids, named, others = now, {}, {}, {}
   for _, limit in ipairs(limits) do
     local left = limit.most - limit.used - limit.asked
-    for _, run in ipairs(left < 0 and runs_under(users_under(user, limit.whose), 0) or {}) do
+    for _, run in ipairs(left < 0 and runs_under(users_under(user, limit.whose), now) or {}) do
       if left < 0 and run[limit.measure] > 0 then
         left = left + run[limit.measure]
         at = (run.ends == 0 or at == 0) and 0 or math.max(at, run.ends)

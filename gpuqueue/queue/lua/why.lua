@@ -118,8 +118,9 @@ for _, host in ipairs(names) do
       local row = {device, host, why, text(available), text(capacity), text(total), holder or '',
         holder and call('HGET', job_key(holder), 'pb') or ''}
       for _, run in ipairs(running) do
-        local st, pre, times, lv = unpack(call('HMGET', job_key(run.id), 'st', 'pre', 'pn', 'lv')) -- as in preempt.lua
-        local going = (st == 'cancelling' or pre) and '1' or ''
+        local st, pre, times, lv, until_ms = unpack(call('HMGET', job_key(run.id), 'st', 'pre', 'pn', 'lv', 'pd')) -- as in preempt.lua
+        local is_late = (tonumber(until_ms or '') or now) + OVERDUE_MS < now
+        local going = (st == 'cancelling' or pre) and not is_late and '1' or ''
         local level = string.match(lv or '', '^[0-3]$') or ''
         for _, value in ipairs({run.id, text(run.bytes), text(run.ends), text(counted(times)), going, level}) do
           row[#row + 1] = value
