@@ -20,6 +20,8 @@ from gpuqueue.settings import Settings
 
 # Who starts all tests in the background of a script has them ignore Ctrl-C, and so would each program that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup: whatever we start shall hear it all the same
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 pytest_plugins = ["book_fixtures", "one_shim", "own_home", "own_store", "private_store"]
 
