@@ -159,28 +159,41 @@ def test_a_job_without_a_locale_has_what_python_makes_of_that(make: Callable[...
     assert (cold.log, "warm") == (warm.log, warm.start)
 
 
-def test_what_is_changed_when_python_starts_is_changed_in_a_spare(
-    make: Callable[..., WarmRuns], tmp_path: Path
-) -> None:
-    """By a sitecustomize, or by what is imported: what it had set was not there warm, and what it had removed was.
+def test_what_an_import_changes_is_changed_in_a_spare(make: Callable[..., WarmRuns], tmp_path: Path) -> None:
+    """What it had removed was there again.
 
     A variable that the job has and the one before it had not stays as the job has it.
     """
     (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / "sitecustomize.py").write_text("import os\nos.environ['CAME'] = '1'\ndel os.environ['GOES']\n")
     (tmp_path / "lib" / "mine.py").write_text("import os\nos.environ['IMPORTED'] = os.environ.pop('TAKEN')\n")
     runs = make("mine")
     spec = runs.spec("import mine" + ENVIRONMENT)
-    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib"), "GOES": "1", "TAKEN": "2"})
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib"), "TAKEN": "2"})
 
     cold, warm = runs.cold(spec), runs.warm(spec)
 
-    assert ("'CAME': '1'" in cold.log, "GOES" in cold.log, "'IMPORTED': '2'" in cold.log) == (True, False, True)
+    assert "'IMPORTED': '2'" in cold.log
     assert (cold.log, "warm") == (warm.log, warm.start)
     runs.spare_for(spec)
-    other = replace(spec, env={**spec.env, "CAME": "2", "TAKEN": "3"})
-    assert "'CAME': '2'" in (own := runs.warm(other)).log
-    assert ("'TAKEN': '3'" in own.log, "GOES" in own.log, own.start) == (True, False, "warm")
+    own = runs.warm(replace(spec, env={**spec.env, "TAKEN": "3"}))
+    assert ("'TAKEN': '3'" in own.log, own.start) == (True, "warm")
+
+
+@pytest.mark.parametrize("change", ["os.environ['RUN'] = os.getcwd()", "os.environ.pop('SECRET', None)"])
+def test_where_python_changes_variables_at_its_start_there_is_no_spare(
+    make: Callable[..., WarmRuns], tmp_path: Path, change: str
+) -> None:
+    """A job wrote into the directory of the one before it: a sitecustomize had computed that from its variables."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "sitecustomize.py").write_text(f"import os\n{change}\n")
+    runs = make()
+    spec = runs.spec("pass")
+    spec = replace(spec, env={**spec.env, "PYTHONPATH": str(tmp_path / "lib"), "SECRET": "1"})
+    runs.refusal(spec)
+    until(lambda: runs.spares.tidy() or runs.spares._unfit, what="it has said so")
+
+    name = "RUN" if "RUN" in change else "SECRET"
+    assert f"{name} is changed when Python starts, by a sitecustomize or a .pth file" == runs.refusal(spec)
 
 
 # ---- what keeps a spare from becoming a job --------------------------------------------------------------------------

@@ -147,6 +147,18 @@ def check_text(helpers: "Helpers", path: str) -> None:
         raise Cold(f"the script {words}")
 
 
+def check_start(variables: "Any", before: "Dict[str, str]") -> None:
+    """Look whether something that runs when Python starts has changed the environment since *before*.
+
+    Raises:
+        Cold: it has. What it would make of another job's, nobody knows.
+
+    """
+    name = variables.changed_at_start(before)
+    if name is not None:
+        raise Cold(f"{name} is changed when Python starts, by a sitecustomize or a .pth file")
+
+
 def check_unchanged(watch: "Any", before: "Any") -> None:
     """Look whether what was seen *before* is as it was.
 
@@ -329,6 +341,7 @@ def wait_for_a_job() -> None:
     before = helpers.variables.given()
     importing = helpers.watch.Import()
     try:
+        check_start(helpers.variables, before)
         preload(ARGUMENTS[2].split(","), helpers.watch)
         seen = helpers.watch.seen()
         check_import(importing, seen)

@@ -1,15 +1,19 @@
 """The environment of a job that a spare becomes: as if Python had been started in it. Any Python from 3.8 on.
 
 Python itself changes the environment when it starts (``LC_CTYPE`` where there is no locale, PEP 538), and so does what
-it runs then and what is imported: a ``sitecustomize``, a ``.pth`` file, torch. In a spare that came before the job did,
-so that it is done over again. Loaded by :mod:`workers.inside.spare`. Standard library only.
+is imported. In a spare that came before the job did, so that it is done over again. What a ``sitecustomize`` or a
+``.pth`` file makes of the variables of a job, or of its directory, nobody can know: where one changes any, there are no
+spares. Loaded by :mod:`workers.inside.spare`. Standard library only.
 """
 
 import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict
+    from typing import Dict, Optional
+
+#: What Python itself sets at its start, whatever the job.
+PYTHONS_OWN = ("LC_CTYPE",)
 
 
 def given() -> "Dict[str, str]":
@@ -24,6 +28,13 @@ def given() -> "Dict[str, str]":
         if equals:
             found.setdefault(os.fsdecode(name), os.fsdecode(value))  # as Python takes one that is there twice
     return found
+
+
+def changed_at_start(before: "Dict[str, str]") -> "Optional[str]":
+    """Return a variable that is not as it was *before* this Python ran anything, None if all are."""
+    now = dict(os.environ)
+    names = sorted(name for name in {**before, **now} if now.get(name) != before.get(name))
+    return next((name for name in names if name not in PYTHONS_OWN), None)
 
 
 def take(env: "Dict[str, str]", before: "Dict[str, str]") -> None:
