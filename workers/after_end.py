@@ -11,7 +11,6 @@ import logging
 import os
 import queue
 import select
-import shutil
 import stat
 import subprocess
 import threading
@@ -28,6 +27,7 @@ from gpuqueue.run import Ending
 from gpuqueue.told import Outcome, Told
 from workers import tree
 from workers.environment import TOKEN, environment
+from workers.in_time import TIMEOUT
 from workers.live import LiveRun
 from workers.run_files import BEGUN
 from workers.rundir import RunDir
@@ -40,8 +40,8 @@ LIMIT_S, GRACE_S = 60, 5
 LANES, MOST_WAITING = 2, 1000
 #: By this variable all processes of a command are known, however often it forked.
 MARK = "GPUQUEUE_AFTER"
-#: What runs a command, and what ends it in time, also where this worker does not live to see that.
-SHELL, TIMEOUT = "/bin/sh", shutil.which("timeout") or "/usr/bin/timeout"
+#: What runs a command; timeout(1) ends it, also where this worker does not live to see that.
+SHELL = "/bin/sh"
 _LATE = 124  # as timeout(1) says it
 #: What the shell does first. To enter a directory on a dead file server can take for ever: so it is under the time
 #: limit, and no part of starting timeout(1), for which we wait. Into its input, a pipe, the shell says that it cannot.

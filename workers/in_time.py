@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
 
+#: What ends a program in time, and starts it: to start one that lies there would keep us as well.
+TIMEOUT = shutil.which("timeout") or "/usr/bin/timeout"
 #: Most looks that may be without an end at the same time. As long as there are so many, none is begun.
 MOST = 32
 _room = threading.BoundedSemaphore(MOST)

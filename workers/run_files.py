@@ -20,7 +20,7 @@ from gpuqueue.regular_file import read_small
 BEGUN = "commands-begun"
 #: What a settlement removes: the files of the run, whole or half-written. What the job itself has put there stays.
 _OURS = re.compile(
-    r"(claim|job|spec|beat|cancel|pid|start|exit|lock|meters|preempt\.json|tty|commands-begun)"
+    rf"(claim|job|spec|beat|cancel|pid|start|exit|lock|meters|preempt\.json|tty|{BEGUN})"
     r"|\.(claim|job|spec|cancel|pid|start|exit|meters|preempt\.json)(\.\d+\.\d+)?"
 )
 #: What opening a file fails with for good, because of what stands in its place: a link to itself, a socket, a file that

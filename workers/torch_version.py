@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+
+from workers.in_time import TIMEOUT
 
 #: Asking an interpreter takes 0.1 s; one on a slow disk is not waited for any longer, in seconds.
 ASK_S = 5.0
@@ -16,8 +17,6 @@ ASK_S = 5.0
 AGAIN_S = 300.0
 #: Most answers that are kept; each PYTHONPATH has one of its own.
 MOST = 256
-#: Starts the interpreter: on a dead file server that can take for ever, and some Pythons wait for it with all threads.
-TIMEOUT = shutil.which("timeout") or "/usr/bin/timeout"
 #: Prints the version and the file that tells it.
 ASK = "import importlib.metadata as m; d = m.distribution('torch'); print(d.version); print(d.locate_file(''))"
 #: Variables that change what an interpreter finds.

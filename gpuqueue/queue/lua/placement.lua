@@ -3,16 +3,16 @@
 --
 -- A reservation (rsv) is job:need:start:blockers. `need` bytes are kept for the job; `blockers` are the runs whose ends
 -- make the room for it, comma-separated; `start` is when the last of them must have ended, 0 where one has no time limit.
-local SEEN_MS, OVERDUE_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, picture, asks_of,
-  could_host, could_be_hosted, sooner, let_have, plan, last_id_before, waits_since
+local SEEN_MS, parse_reservation, runs_on, runs_under, left_beside, reserved_in_vain, ends_before, picture, is_leaving,
+  asks_of, could_host, could_be_hosted, sooner, let_have, plan, last_id_before, waits_since
 do
 SEEN_MS = 15000 -- a device that was silent for longer (or the clock set) is not counted on
-OVERDUE_MS = 60000 -- who is not gone so long after it must have ended does not end when told to: nobody knows when it will
+local OVERDUE_MS = 60000 -- who is not gone so long after it must have ended does not end when told to: nobody knows when it will
 
--- When a run must have ended by its lease; 0 where nobody knows that. With 0 for `now` whatever its lease says.
+-- When a run must have ended by its lease; 0 where nobody knows that. nil for `now`: whatever became of it.
 local function end_told(text, now)
   local ends = tonumber(text) or 0
-  return ends + OVERDUE_MS < now and 0 or ends
+  return now and ends + OVERDUE_MS < now and 0 or ends
 end
 
 -- -> job, bytes, start, blockers; or nil
@@ -37,7 +37,7 @@ end
 -- gap rule: what the job could not use even if all runs of today were gone.)
 function left_beside(device, capacity, slots, need, blockers)
   local bytes, places = capacity - need, slots - 1
-  for _, run in ipairs(runs_on(device, capacity, 0)) do
+  for _, run in ipairs(runs_on(device, capacity)) do
     if not within(blockers, run.id) then bytes, places = bytes - run.bytes, places - 1 end
   end
   return bytes, places
@@ -100,6 +100,12 @@ function runs_under(users, now)
   end
   table.sort(found, ends_sooner)
   return found
+end
+
+-- Does a run go that was cancelled, or asked to make place (`by`) until a deadline? One that hangs does not.
+function is_leaving(state, by, deadline, now)
+  local is_late = (tonumber(deadline or '') or now) + OVERDUE_MS < now
+  return (state == 'cancelling' or by ~= false) and not is_late
 end
 
 -- What a job of this shape asks of each of its devices; nil where the shape is damaged. `most`: see most_alone.

@@ -46,9 +46,8 @@ local function run_of(id)
   local j = call('HMGET', job_key(id), 'st', 'lv', 'rq', 'tr', 'pn', 'pre', 'mem', 'devs', 'sh', 'pd')
   local began, mem, _, gang = tonumber(j[4] or ''), tonumber(j[7] or ''), string.gsub(j[8] or '', ',', '')
   if mem and wants_alone(j[9] or '') then mem = promised_to(id, j[8] or '') or mem end -- all of a card, whatever it asked for
-  local asked, is_late = j[6] ~= false, (tonumber(j[10] or '') or now) + OVERDUE_MS < now -- and so does not go
-  local run = {level = j[2], going = (j[1] == 'cancelling' or asked) and not is_late, began = began}
-  run.may = j[1] == 'running' and not asked and j[3] == '1' and began and mem and now - began >= after_ms
+  local run = {level = j[2], going = is_leaving(j[1], j[6], j[10], now), began = began}
+  run.may = j[1] == 'running' and not j[6] and j[3] == '1' and began and mem and now - began >= after_ms
     and j[2] and counted(j[5]) < most
   if run.may then run.work = mem * (gang + 1) * (now - began) end
   known[id] = run

@@ -52,7 +52,7 @@ function under_each_limit(user, asked, has_gone)
   local found = {}
   for _, bound in ipairs(limits_set() and bounds_of(user) or {}) do
     local held = {running_jobs = 0, running_gpus = 0, running_mem = 0}
-    for _, run in ipairs(runs_under(bound.users, 0)) do
+    for _, run in ipairs(runs_under(bound.users)) do
       for measure, before in pairs(has_gone(run.id) and {} or held) do held[measure] = before + run[measure] end
     end
     for measure, its in pairs(held) do

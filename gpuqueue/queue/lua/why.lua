@@ -112,15 +112,14 @@ for _, host in ipairs(names) do
       local holder, need, start, blockers = parse_reservation(call('HGET', P .. 'rsv', device))
       if holder and holder ~= id and reserved_in_vain(holder, kind) then holder = nil end
       local _, headroom = parse_record(records[i + 1], device)
-      local running = runs_on(device, total, 0)
+      local running = runs_on(device, total)
       local why = obstacle(device, available, pool, seen, slots, total, kind, tonumber(headroom), capacity, all_slots,
         holder, need, start, blockers, foreign, running)
       local row = {device, host, why, text(available), text(capacity), text(total), holder or '',
         holder and call('HGET', job_key(holder), 'pb') or ''}
       for _, run in ipairs(running) do
-        local st, pre, times, lv, until_ms = unpack(call('HMGET', job_key(run.id), 'st', 'pre', 'pn', 'lv', 'pd')) -- as in preempt.lua
-        local is_late = (tonumber(until_ms or '') or now) + OVERDUE_MS < now
-        local going = (st == 'cancelling' or pre) and not is_late and '1' or ''
+        local st, pre, times, lv, until_ms = unpack(call('HMGET', job_key(run.id), 'st', 'pre', 'pn', 'lv', 'pd'))
+        local going = is_leaving(st, pre, until_ms, now) and '1' or ''
         local level = string.match(lv or '', '^[0-3]$') or ''
         for _, value in ipairs({run.id, text(run.bytes), text(run.ends), text(counted(times)), going, level}) do
           row[#row + 1] = value
