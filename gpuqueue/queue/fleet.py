@@ -54,7 +54,7 @@ class Fleet(Store):
 
     @answering
     def devices(self, host: str | None = None) -> list[DeviceStatus]:
-        """Return every device that workers announced (on *host*), by host and index."""
+        """Return every device that workers announced (on *host*), by host, index and UUID."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.time()
         for key in (keys.FACTS, keys.DRAINED, keys.SEEN, keys.KEPT):
@@ -69,7 +69,7 @@ class Fleet(Store):
                 found.append(replace(status, kept=kept.get(uuid)))
             except Unreadable as error:
                 logging.getLogger(__name__).warning("device %s is not shown: %s", uuid, error)
-        return sorted(found, key=lambda each: (each.host, each.device.index))
+        return sorted(found, key=lambda each: (each.host, each.device.index, each.device.uuid))
 
     def _kept(self, reservations: Mapping[str, str]) -> dict[str, Kept]:
         """Return for whom each device is kept that is; mostly there is none, and then nothing is asked."""

@@ -50,7 +50,8 @@ def admits(placement: Placement, device: Device) -> bool:
 def models_of(devices: Collection[tuple[Device, str]], pool: str) -> str:
     """Return in words what models there are in *pool* (in all, where it is empty): ``4 of Tesla T4, 1 of A100``."""
     counts = Counter(device.name for device, its_pool in devices if pool in ("", its_pool))
-    words = [f"{count} of {plain(name)}" for name, count in counts.most_common(MODELS_NAMED)]
+    most_first = sorted(counts.items(), key=lambda each: (-each[1], each[0]))
+    words = [f"{count} of {plain(name)}" for name, count in most_first[:MODELS_NAMED]]
     return ", ".join(words) + (", …" if len(counts) > MODELS_NAMED else "")
 
 
