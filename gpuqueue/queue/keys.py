@@ -28,7 +28,7 @@ su:<lv>:<shape>        set     users who wait with this shape
 aside:<user>           zset    job id -> 0: one user's jobs that wait and stand in no queue, held or not yet to start;
                                array -> 1, as long as it has not ended
 asiders                set     the users that have such jobs
-fair                   zset    user -> decayed device-seconds used, divided by their share
+fair                   zset    user -> decayed device-seconds used, divided by their share, whole (see ``lua/lib.lua``)
 usual                  hash    user -> seconds that their runs usually take: what a claim charges in advance
 shares                 hash    user -> share in thousandths, where that is not 1000
 limits                 hash    who or what is limited -> the figures (see ``lua/limits.lua``); absent where nothing is

@@ -48,7 +48,8 @@ def ended(queue: JobQueue, run: Claim, duration_s: float) -> str:
 
 def usage(store: redis.Redis) -> dict[str, float]:
     """Return everybody's usage as the order sees it, in device-seconds as of when weights count from."""
-    return dict(store.zrange(keys.PREFIX + "fair", 0, -1, withscores=True))
+    scores = store.zrange(keys.PREFIX + "fair", 0, -1, withscores=True)
+    return {user: score / 2**10 for user, score in scores}
 
 
 def test_shares_converge(queue: JobQueue) -> None:
@@ -195,6 +196,27 @@ def test_a_short_half_life_never_outgrows_a_number(queue: JobQueue, store: redis
     one_run(queue)
 
     assert usage(store)["ada"] == pytest.approx(3600, rel=0.01)
+
+
+@pytest.mark.parametrize("begun_s", [0, 12 * WEEK_S, 100 * WEEK_S])
+def test_usage_is_whole_numbers_for_years(queue: JobQueue, store: redis.Redis, begun_s: float) -> None:
+    """The store reads those of small sets from text: at each claim those of all users, and fractions are slow to read.
+
+    One that an older version filled has fractions, and weights that count from a moment long ago.
+    """
+    serve(queue, make_offer(slots=1))
+    store.hset(keys.META, "t0", queue.now_ms() / 1000 - begun_s)
+    store.zadd(keys.PREFIX + "fair", {"cid": 100.5 * 2 ** (begun_s / WEEK_S)})
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.submit(make_spec())
+
+    one_run(queue)
+
+    scores = dict(store.zrange(keys.PREFIX + "fair", 0, -1, withscores=True))
+    assert all(score == int(score) < 2**52 for score in scores.values())
+    assert scores["ada"] > 1000, "of a run of an hour the seconds count"
+    if begun_s != 12 * WEEK_S:
+        assert usage(store)["cid"] == pytest.approx(100.5, rel=0.01), "what was used by then stays as it is"
 
 
 def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> None:

@@ -95,6 +95,9 @@ end
 end
 
 -- Forward decay: a device-second spent at t weighs 2^((t - T0) / half-life). Dividing all by one number never
+-- The scores are whole numbers: the store keeps small sets as text, and reads fractions as slowly as text is read, of all
+-- users at each claim. So weights are 2^10 and more: what is rounded is a thousandth of a device-second.
+local LEAST_EXPONENT = 10
 -- changes their order, so scores are only ever added to. (Cormode et al., "Forward Decay", ICDE 2009.)
 local meta, set_meta
 do
@@ -124,16 +127,25 @@ local function weight(ms) return 2 ^ exponent(ms) end
 -- charged under a clock that is a year ahead would outweigh all that anybody uses in that year.
 local function fair_ms(now) return meta().fair or now end
 
--- Let all weights count from another moment, before they outgrow what a double holds; usage is what it was, times what
--- `factor` says of a user.
-local function rebase(ms, factor)
-  local old = weight(ms)
+local function rounded(usage) return math.floor(usage + 0.5) end
+
+-- Let weights begin anew at this moment, and go by this half-life; usage is what it was, times what `factor` says of a user.
+local function rebase(ms, half_life_s, factor)
+  local scale = 2 ^ LEAST_EXPONENT / weight(ms)
   for _, user in ipairs(call('ZRANGE', P .. 'fair', 0, -1)) do
-    local usage = call('ZSCORE', P .. 'fair', user) / old * factor(user)
+    local usage = rounded(call('ZSCORE', P .. 'fair', user) * scale * factor(user))
     call('ZADD', P .. 'fair', usage, user)
     for i = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[i]), 'XX', usage, user) end
   end
-  set_meta('t0', string.format('%.3f', ms / 1000))
+  set_meta('t0', string.format('%.3f', ms / 1000 - LEAST_EXPONENT * half_life_s), 'half_life', string.format('%.3f', half_life_s))
+end
+
+-- Let them begin anew where they are out of reach: after as many half-lives they would soon be no whole numbers any more.
+local function keep_in_reach(ms)
+  local now_at = exponent(ms)
+  if now_at < LEAST_EXPONENT - 1 or now_at > 2 * LEAST_EXPONENT then
+    rebase(ms, meta().half_life_s, function() return 1 end)
+  end
 end
 
 -- The levels at which somebody waits, high first: mostly the normal one alone, and of the others nothing need be asked.
@@ -153,7 +165,7 @@ local function share_of(user) return tonumber(call('HGET', P .. 'shares', user) 
 
 -- What counts is usage by share: whoever has twice the share may use twice as much before others go first.
 local function charge(user, amount, share, levels)
-  local usage = call('ZINCRBY', P .. 'fair', amount * 1000 / share, user)
+  local usage = call('ZINCRBY', P .. 'fair', rounded(amount * 1000 / share), user)
   for i = 1, #levels do call('ZADD', key2('ul', levels[i]), 'XX', usage, user) end
 end
 

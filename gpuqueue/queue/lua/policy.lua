@@ -21,8 +21,7 @@ local half_life = string.format('%.3f', ARGV[1] / 1000)
 changed = changed or (call('HGET', P .. 'meta', 'half_life') or '') ~= half_life
 call('HSET', P .. 'meta', 'urgent', ARGV[2], 'order', string.sub(ARGV[3], 1, 1), 'admins', ARGV[4])
 if not changed then return 0 end
-rebase(fair_ms(now), function(user) return (before[user] or 1000) / (shares[user] or 1000) end)
-set_meta('half_life', half_life)
+rebase(fair_ms(now), ARGV[1] / 1000, function(user) return (before[user] or 1000) / (shares[user] or 1000) end)
 call('DEL', P .. 'shares')
 for user, share in pairs(shares) do call('HSET', P .. 'shares', user, share) end
 return 1

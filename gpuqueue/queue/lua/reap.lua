@@ -33,7 +33,7 @@ if meta().claims > seen and math.abs(now - seen) > 3 * tick_ms then
 end
 local went_by = (was_away or was_set) and 0 or math.max(0, now - last)
 set_meta('reap', string.format('%.0f', now), 'fair', string.format('%.0f', fair_ms(now) + went_by))
-if exponent(fair_ms(now)) > 500 then rebase(fair_ms(now), function() return 1 end) end -- 2^1023 is the end
+keep_in_reach(fair_ms(now))
 let_in(now)
 if now < tonumber(call('HGET', P .. 'meta', 'grace') or 0) then return {} end
 local out = {}
