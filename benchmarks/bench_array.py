@@ -15,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from benchmarks.bench_claim import claims_in_log, took_us
 from benchmarks.bench_submit import SPEC, end, median_s, must_claim, serve, submit_pipelined, used_bytes
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import how_many
@@ -83,14 +84,7 @@ def _claim_us(store: Store, count: int, share: float) -> float:
         end(store, must_claim(store))
     store.client.config_set("slowlog-log-slower-than", -1)
     log: list[dict[str, Any]] = store.client.slowlog_get(100_000)
-    digest = _digest_of_claims(log)
-    return quantile([float(entry["duration"]) for entry in log if digest in str(entry["command"])], share)
-
-
-def _digest_of_claims(log: list[dict[str, Any]]) -> str:
-    """Return the digest of the script that is given the name of the device."""
-    entry = next(each for each in log if "EVALSHA" in str(each["command"]) and " GPU-0 " in str(each["command"]))
-    return str(entry["command"]).split()[1].rstrip("'")
+    return quantile([float(each) for each in took_us(log, claims_in_log())], share)
 
 
 def main() -> None:

@@ -42,9 +42,10 @@ from gpuqueue.codec import encode_spec
 from gpuqueue.device import Device, DeviceKind
 from gpuqueue.job import Account, JobSpec, Level
 from gpuqueue.queue import keys
+from gpuqueue.queue.functions import name_of
 from gpuqueue.queue.lease import Claim, Offer
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.queue.scripts import Scripts, whole
+from gpuqueue.queue.scripts import Scripts, lasting, whole
 
 GIB = 2**30
 USERS, CLASSES = 50, 30
@@ -134,7 +135,7 @@ def _claims(name: str, case: Case, line: Line, claims: int) -> Iterator[Figure]:
             line.claim(offer, finds=case.finds)
             read()
 
-        cost, least = costs_of(client, (whole("claim"), FLOOR), both, claims)
+        cost, least = costs_of(client, (claims_in_log(), scripts_in_log(FLOOR)), both, claims)
     for label, value, least_us in zip(Cost._fields, cost, least, strict=True):
         floor = Floor(name=f"a script of {READS} reads", value=float(least_us))
         yield Figure(name=f"{name}.{case.name}.{label}", value=float(value), unit="us", floor=floor, of=claims)
@@ -308,20 +309,35 @@ class Cost(NamedTuple):
     most: int
 
 
-def costs_of(client: redis.Redis, scripts: Sequence[str], once: Callable[[], None], count: int) -> tuple[Cost, ...]:
-    """Return what each of *scripts* costs, each of which *once* runs one time, by the server's log of every command."""
+def claims_in_log(clock: str = "") -> tuple[str, ...]:
+    """Return by which words the server's log names a claim: a function, or a script where it has no functions."""
+    return name_of("claim", lasting("claim", clock)), *scripts_in_log(whole("claim", clock))
+
+
+def scripts_in_log(text: str) -> tuple[str, ...]:
+    """Return by which words the server's log names the script *text*."""
+    return (hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest(),)
+
+
+def took_us(log: Sequence[dict[str, Any]], names: Sequence[str]) -> list[int]:
+    """Return how long each call took that the *log* names by one of these."""
+    return [int(entry["duration"]) for entry in log if any(name in str(entry["command"]) for name in names)]
+
+
+def costs_of(
+    client: redis.Redis, calls: Sequence[Sequence[str]], once: Callable[[], None], count: int
+) -> tuple[Cost, ...]:
+    """Return what each of *calls* costs, each of which *once* runs one time, by the server's log of every command."""
     once()
     client.slowlog_reset()
     for _ in range(count):
         once()
     log: list[dict[str, Any]] = client.slowlog_get(10 * count)
-    return tuple(
-        _cost_of(hashlib.sha1(each.encode(), usedforsecurity=False).hexdigest(), log, count) for each in scripts
-    )
+    return tuple(_cost_of(names, log, count) for names in calls)
 
 
-def _cost_of(digest: str, log: list[dict[str, Any]], count: int) -> Cost:
-    slow = [int(entry["duration"]) for entry in log if digest in str(entry["command"])]
+def _cost_of(names: Sequence[str], log: list[dict[str, Any]], count: int) -> Cost:
+    slow = took_us(log, names)
     found = [LOGGED_US] * (count - len(slow)) + slow
     return Cost(p50=quantile(found, 0.5), p99=quantile(found, 0.99), most=max(found))
 

@@ -17,7 +17,6 @@ as long as it says. Jobs that wait are not lifted with age.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_claim import FLOOR, LOGGED_US, READS, costs_of, reader
+from benchmarks.bench_claim import FLOOR, LOGGED_US, READS, claims_in_log, costs_of, reader, scripts_in_log, took_us
 from benchmarks.bench_history import best_s
 from benchmarks.measure.figure import Figure, Floor, Measured
 from benchmarks.measure.options import how_many
@@ -41,7 +40,6 @@ from gpuqueue.codec import encode_spec
 from gpuqueue.figures import By
 from gpuqueue.history import HistoryQuery
 from gpuqueue.queue.keys import SEQ
-from gpuqueue.queue.scripts import whole
 from gpuqueue.queue.simulated import CLOCK
 
 HOUR_MS = 3600_000
@@ -109,7 +107,7 @@ def figures(*, quick: bool = False, size: Size | None = None) -> Measured:
         book = Book(f"sqlite:///{path}")
         site = SimulatedSite(store, book)
         _listen(store, FLOORS)
-        (least,) = costs_of(store.client, (FLOOR,), reader(store.client), FLOORS)
+        (least,) = costs_of(store.client, (scripts_in_log(FLOOR),), reader(store.client), FLOORS)
         floor = Floor(name=f"a script of {READS} reads", value=float(least.p50))
         yield from _filled(site, store, size, floor)
         yield from _week(_Week(site, store, path, size), size, floor)
@@ -157,10 +155,9 @@ def _listen(store: Store, claims: int) -> None:
 
 def _heard(store: Store, claims: int) -> list[float]:
     """Return what the claims took since :func:`_listen`; one that the log did not take counts as its threshold."""
-    digest = hashlib.sha1(whole("claim", CLOCK).encode(), usedforsecurity=False).hexdigest()
     log: list[dict[str, Any]] = store.client.slowlog_get(40 * claims)
     store.client.config_set("slowlog-log-slower-than", -1)
-    slow = [float(entry["duration"]) for entry in log if digest in str(entry["command"])]
+    slow = [float(each) for each in took_us(log, claims_in_log(CLOCK))]
     return [float(LOGGED_US)] * (claims - len(slow)) + slow
 
 

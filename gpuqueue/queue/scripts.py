@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuqueue.later import import_all_now, later
+from gpuqueue.queue.door.door import Door
 from gpuqueue.queue.keys import PREFIX
 
 if TYPE_CHECKING:
-    from gpuqueue.queue import lean
+    from gpuqueue.queue import functions, lean
 else:
+    functions = later("gpuqueue.queue.functions")
     lean = later("gpuqueue.queue.lean")
 
 #: What stands before every act.
@@ -67,8 +69,9 @@ OPENING = frozenset({"begin", "restore", "gather", "recall", "remember", "open"}
 #: The acts that tell a store the rules of its site: it takes them also while it is made ready, to have them from the
 #: first moment on.
 RULES = frozenset({"policy", "restrict"})
-#: The act that runs most often, and in processes that live long: for a command that comes once it would not pay.
-LEAN = frozenset({"claim"})
+#: The act that runs most often, and in processes that live long: it stays in the server where that can keep it (see
+#: functions.py). Its text returns a function, which is the act; for a command that comes once it would not pay.
+LASTING = frozenset({"claim"})
 _LUA = Path(__file__).with_name("lua")
 _FIRST = "do local why = refusal() if why then return why end end\n"
 _FIRST_OF_RULES = f"if call('EXISTS', P .. 'rebuilding') == 0 then\n{_FIRST}end\n"
@@ -127,10 +130,19 @@ def whole(act: str, clock: str = "") -> str:
 
     *clock* goes right behind the prelude, to give a simulation another ``now_ms`` (see simulated.py).
     """
-    first = "" if act in OPENING else _FIRST_OF_RULES if act in RULES else _FIRST
-    parts = [_late(part) if isinstance(part, Late) else source(part) for part in SHARED.get(act, ())]
-    sections = (*map(source, PRELUDE), "".join((clock, first, *parts)), source(act))
-    return lean.lean(lean.nested(sections)) if act in LEAN else "".join(sections)
+    if act in LASTING:
+        return f"{lasting(act, clock)}()"
+    first = _FIRST_OF_RULES if act in RULES else "" if act in OPENING else _FIRST
+    return "".join((*map(source, PRELUDE), clock, first, _shared(act), source(act)))
+
+
+def lasting(act: str, clock: str = "") -> str:
+    """Return what makes the act, of those that last: a chunk of Lua that returns it as a function. As :func:`whole`."""
+    return lean.lean(lean.nested((*map(source, PRELUDE), clock + _shared(act), source(act))))
+
+
+def _shared(act: str) -> str:
+    return "".join(_late(part) if isinstance(part, Late) else source(part) for part in SHARED.get(act, ()))
 
 
 def _late(part: str) -> str:
@@ -141,7 +153,7 @@ def _late(part: str) -> str:
 
 
 class Scripts:
-    """The scripts of one connection, each registered when it is first used and sent by its digest."""
+    """The scripts of one connection, each registered when it is first used and sent by its digest, or its name."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -165,12 +177,14 @@ class Scripts:
     def _keys(self) -> list[str]:
         return [PREFIX]
 
-    def _text(self, act: str) -> str:
-        return whole(act)
+    def _clock(self) -> str:
+        return ""
 
     def _script(self, act: str) -> Any:
         script = self._registered.get(act)
         if script is None:
-            script = self._client.register_script(self._text(act))
+            script = self._client.register_script(whole(act, self._clock()))
+            if act in LASTING and not isinstance(self._client, Door):  # who comes by the small door comes once
+                script = functions.Function(self._client, act, lasting(act, self._clock()), instead=script)
             self._registered[act] = script
         return script

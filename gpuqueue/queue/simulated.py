@@ -15,7 +15,7 @@ from gpuqueue.queue.connect import answering
 from gpuqueue.queue.jobqueue import JobQueue, device_words
 from gpuqueue.queue.keys import PREFIX
 from gpuqueue.queue.lease import Offer
-from gpuqueue.queue.scripts import Scripts, whole
+from gpuqueue.queue.scripts import Scripts
 
 #: Everything in the prelude that asks for the time meets this function, since it takes the place of the local one.
 CLOCK = "now_ms = function() return tonumber(KEYS[2]) end\n"
@@ -33,13 +33,13 @@ class SimulatedScripts(Scripts):
 
     def __init__(self, client: redis.Redis, clock: SimulatedClock) -> None:
         super().__init__(client)
-        self._clock = clock
+        self._time = clock
 
     def _keys(self) -> list[str]:
-        return [PREFIX, str(self._clock.now_ms)]
+        return [PREFIX, str(self._time.now_ms)]
 
-    def _text(self, act: str) -> str:
-        return whole(act, CLOCK)
+    def _clock(self) -> str:
+        return CLOCK
 
 
 class SimulatedQueue(JobQueue):

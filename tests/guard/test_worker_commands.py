@@ -78,6 +78,8 @@ def named(command: str) -> str:
     words = command.split(maxsplit=2)
     if words[0].lower() == "evalsha":
         return DIGESTS.get(words[1], "celery's script")
+    if words[0].lower() == "fcall":
+        return words[1].split("_")[1]
     told = re.match(r"/\d+\.celeryev/(\w+)\.", words[1]) if words[0].lower() == "publish" else None
     return f"celery's {told[1]}" if told is not None else words[0].lower()
 

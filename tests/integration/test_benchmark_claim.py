@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks import bench_claim
-from benchmarks.bench_claim import CASES, Case, Line, costs_of, on_device
+from benchmarks.bench_claim import CASES, Case, Line, claims_in_log, costs_of, on_device
 from benchmarks.measure.place import Store, private_store
 from gpuqueue.queue import keys
-from gpuqueue.queue.scripts import whole
 
 WAITING, CLAIMS = 300, 40
 
@@ -36,7 +35,7 @@ def test_each_case_is_what_it_says_from_the_first_claim_to_the_last(store: Store
     """Once the device was kept for a job that fitted: the first claim took it, and nothing was kept for the others."""
     with on_device(store, case) as offer:
         waiting = store.client.zcard(keys.LIVE)
-        (cost,) = costs_of(store.client, [whole("claim")], lambda: line.claim(offer, finds=case.finds), CLAIMS)
+        (cost,) = costs_of(store.client, [claims_in_log()], lambda: line.claim(offer, finds=case.finds), CLAIMS)
 
         assert (case.kept_s is not None) == bool(store.client.hexists(keys.KEPT, "GPU-0"))
         assert waiting == store.client.zcard(keys.LIVE)

@@ -225,6 +225,7 @@ def test_a_reserved_job_is_left_to_nobody(queue: JobQueue) -> None:
 def test_what_it_costs_a_claim(queue: JobQueue, client: redis.Redis, devices: int) -> None:
     """A few calls where this is the only device or no other could have more, one for each that could; none at idle."""
     site_of(queue, None, *(make_offer(f"GPU-{i}") for i in range(devices)))
+    claim(queue)  # the first one may be told that the store does not have it yet
     costs = {}
     for site in (None, Preference.SPREAD):
         queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=site)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 from gpuqueue.queue.lean import lean, nested
-from gpuqueue.queue.scripts import LEAN, whole
+from gpuqueue.queue.scripts import LASTING, whole
 
 
 def test_what_nothing_calls_is_left_out() -> None:
@@ -28,7 +28,7 @@ def test_what_nothing_calls_is_left_out() -> None:
 
 def test_a_lean_script_has_all_that_it_calls() -> None:
     """Every function that is called there is made there, is one of Lua's or the store's, or is a parameter."""
-    for act in LEAN:
+    for act in LASTING:
         text = re.sub(r"--[^\n]*", "", whole(act))
         made = set(re.findall(r"function (\w+)\(", text)) | set(re.findall(r"(\w+) = function", text))
         called = set(re.findall(r"(?<![.:\w])([a-z_]\w+)\(", text))

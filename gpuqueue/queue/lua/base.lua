@@ -19,6 +19,18 @@ local P = KEYS[1]
 local call = redis.call
 local LEVELS = {'3', '2', '1', '0'} -- high first
 
+-- What this call has looked up by now, so that it asks but once. The claim stays in the server between its calls (see
+-- ../functions.py): whatever one call learns stands here and nowhere else, since the next one begins with an empty table.
+local learned = {}
+local function learned_of(what) -- a table in it
+  local found = learned[what]
+  if not found then
+    found = {}
+    learned[what] = found
+  end
+  return found
+end
+
 local function key2(a, b) return P .. a .. ':' .. b end
 local function key3(a, b, c) return P .. a .. ':' .. b .. ':' .. c end
 local function job_key(id) return P .. 'j:' .. id end

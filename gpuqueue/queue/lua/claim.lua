@@ -8,13 +8,13 @@
 --       then for each of the worker's runs: id  observed bytes here
 -- returns {} | {ms until it should look again, since a job was left} | {id, token, spec, attempt, mem, devices
 --   (comma-separated), claimed ms, and of a member of an array: its array, whose spec that is, and its index}
-local wrong = misfit {'host', 'device', 'worker', 'ms', 'bytes', 'nonce', 'flag'}
-for i = 8, #ARGV, 2 do wrong = wrong or misfit({'id', 'bytes'}, i) end
-if wrong then return wrong end
-local host, device, worker, lease_ms, foreign, nonce, gpus_here = unpack(ARGV, 1, 7)
-if gpus_here == '1' then heard_of_gpus = true end -- also while their own workers are still coming up
-local now = now_ms()
-local stamp = string.format('%.0f', now)
+--
+-- It stays in the server between its calls (see ../functions.py). What a call is told, and what the device is like, stands
+-- in these variables: each call sets all of them before it reads any. What it looks up beside that: `learned`, in base.lua.
+local host, device, worker, lease_ms, foreign, nonce, now, stamp
+local available, pool, slots, total, all_slots, kind, capacity, strangers, runs -- as promise() tells
+local r_job, r_need, r_start, blockers, room_beside -- what the device is kept for, and the bytes that others may have beside it
+local levels, choosy
 
 local function load_arrays() -- and all that lets jobs in
   load_waits()
@@ -28,53 +28,44 @@ local function spec_for(id, array)
 end
 
 -- A claim sent twice because the reply was lost gets the same answer twice, unless somebody else has the job by now.
-do
-local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', '^(%w+):(%d+)$')
-if last_nonce == nonce then
+local function answer_again()
+  local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', '^(%w+):(%d+)$')
+  if last_nonce ~= nonce then return nil end
   local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
-  if j[1] == 'starting' and j[2] == (j[3] or '') .. '.' .. nonce then
-    local mem = j[4]
-    if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', promised_to(last_id, j[5]) or 0) end
-    return {last_id, j[2], spec_for(last_id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
+  if j[1] ~= 'starting' or j[2] ~= (j[3] or '') .. '.' .. nonce then return {} end
+  local mem = j[4]
+  if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', promised_to(last_id, j[5]) or 0) end
+  return {last_id, j[2], spec_for(last_id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
+end
+
+-- The look at the device that led to this claim travels with it. -> is there room at all?
+local function look_at_device()
+  local record = call('HGET', key2('dev', host), device)
+  local before, after = string.match(record or '', '^(%d+:%d+):%d+:%d+:(.*)$')
+  if not before then return false end
+  record = before .. ':' .. foreign .. ':' .. stamp .. ':' .. after
+  call('HSET', key2('dev', host), device, record)
+  for i = 8, #ARGV, 2 do -- of the same look as the foreign bytes: else the one would hide the other's growth
+    local lease = call('HGET', key2('dl', device), ARGV[i])
+    if lease then
+      local bytes, ends = string.match(lease, '^(%d+):%d+:(.+)$')
+      if bytes then call('HSET', key2('dl', device), ARGV[i], bytes .. ':' .. ARGV[i + 1] .. ':' .. ends) end
+    end
   end
-  return {}
-end
-end
--- What most sites do not have at most moments is asked for all at once.
-local any_due, any_drained, any_kept = there(P .. 'timers', P .. 'drained', P .. 'rsv')
-local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
-if first_due and tonumber(first_due) <= now then -- a job's time has come, or what it waited for has ended
-  load_arrays()
-  let_in(now)
-end
-if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end
-if pausing(now) then return {} end
-
--- The look at the device that led to this claim travels with it.
-local record = call('HGET', key2('dev', host), device)
-if not record then return {} end
-local before, after = string.match(record, '^(%d+:%d+):%d+:%d+:(.*)$')
-if not before then return {} end
-record = before .. ':' .. foreign .. ':' .. stamp .. ':' .. after
-call('HSET', key2('dev', host), device, record)
-
-for i = 8, #ARGV, 2 do -- of the same look as the foreign bytes: else the one would hide the other's growth
-  local lease = call('HGET', key2('dl', device), ARGV[i])
-  if lease then
-    local bytes, ends = string.match(lease, '^(%d+):%d+:(.+)$')
-    if bytes then call('HSET', key2('dl', device), ARGV[i], bytes .. ':' .. ARGV[i + 1] .. ':' .. ends) end
-  end
+  local _
+  available, pool, _, slots, total, all_slots, kind, capacity, strangers, runs = promise(host, device, record)
+  return available ~= nil and available > 0 and slots > 0
 end
 
-local available, pool, _, slots, total, all_slots, kind, capacity, strangers, runs = promise(host, device, record)
-if not available or available <= 0 or slots <= 0 then return {} end
+-- What a device that was looked at can give, in bytes.
+local function free_on(name)
+  return name == device and available or learned.free_on[name]
+end
 
-local peers
-local free_on = {[device] = available} -- what the devices that were looked at can give
 local function neighbours() -- the host's other devices of this kind, the fullest first, in a fixed order
-  if peers then return peers end
+  if learned.peers then return learned.peers end
   load_placement()
-  peers = {}
+  local peers, free_there = learned_of('peers'), learned_of('free_on')
   local names = call('HKEYS', key2('dev', host))
   for i = 1, #names do
     if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
@@ -83,7 +74,7 @@ local function neighbours() -- the host's other devices of this kind, the fulles
         local reserved = parse_reservation(call('HGET', P .. 'rsv', names[i]))
         peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved, total = its_total,
           gives = gives + its_strangers, strangers = its_strangers, runs = its_runs}
-        free_on[names[i]] = free
+        free_there[names[i]] = free
       end
     end
   end
@@ -113,42 +104,31 @@ local function gang(mem, asks, for_job, kept)
   return devices
 end
 
-local r_job, r_need, r_start, blockers
-local any_limits, any_shares
 local function are_limited() -- most sites are not; looked up when a job is found that fits
-  if any_limits == nil then any_limits, any_shares = there(P .. 'limits', P .. 'shares') end
-  if any_limits then load_limits() end
-  return any_limits
+  if learned.any_limits == nil then learned.any_limits, learned.any_shares = there(P .. 'limits', P .. 'shares') end
+  if learned.any_limits then load_limits() end
+  return learned.any_limits
 end
 
-local kept_for = any_kept and call('HGET', P .. 'rsv', device)
-if kept_for then
+-- What the device is kept for, if it is, and not in vain.
+local function look_at_reservation(kept_for)
+  r_job, r_need, r_start, blockers, room_beside = nil, nil, nil, nil, 0
+  if not kept_for then return end
   load_placement()
   r_job, r_need, r_start, blockers = parse_reservation(kept_for)
-end
-if r_job and are_limited() and reserved_in_vain(r_job, kind) then
-  unreserve(r_job)
-  r_job = nil
-end
-local room_beside = 0 -- bytes
-if r_job then
+  if r_job and are_limited() and reserved_in_vain(r_job, kind) then
+    unreserve(r_job)
+    r_job = nil
+  end
+  if not r_job then return end
   local bytes, places = left_beside(device, capacity, all_slots, r_need, blockers)
   if places >= 1 then room_beside = math.max(bytes, 0) end
 end
 
--- Mostly nothing waits that is small enough: then all that judges jobs need not be made.
-local levels = levels_waited_at()
-local function small_enough(i) return call('ZCOUNT', key2('sh', levels[i]), '-inf', available) end
-local first_level, so_many = 1, small_enough(1)
-while so_many == 0 and first_level < #levels do
-  first_level = first_level + 1
-  so_many = small_enough(first_level)
-end
-if so_many == 0 and not r_job then return {} end
+local function small_enough(lv) return call('ZCOUNT', key2('sh', lv), '-inf', available) end
 
-local kinds = {} -- what a shape asks beside memory -> may a job of that kind run here, and how? Few differ in it.
-local function kind_of(shape)
-  local rest = string.match(shape, ':.*')
+local function kind_of(shape) -- may a job that asks for this beside memory run here, and how? Few differ in it
+  local rest, kinds = string.match(shape, ':.*'), learned.kinds
   if rest and kinds[rest] == nil then
     local mem, limit_s, n, wanted_pool, wish, more = parse_shape(shape)
     local want = constraints(more or '')
@@ -160,7 +140,6 @@ local function kind_of(shape)
   return kinds[rest]
 end
 
-local only_this, gangs = {device}, {} -- gangs: shape -> the devices for it | false
 local function mem_of(shape) return tonumber(string.match(shape, '^%d+') or '') or math.huge end -- a damaged one fits nowhere
 -- `small`: its memory is known to fit. -> the devices for it | false
 local function fits(shape, small)
@@ -168,11 +147,12 @@ local function fits(shape, small)
   if mem and mem > available then return false end
   local asks = kind_of(shape)
   if not asks then return false end
-  if small and asks.n == 1 and not r_job then return only_this end
+  if small and asks.n == 1 and not r_job then return learned.only_this end
   mem = mem or mem_of(shape)
   if r_job and not (asks.n == 1 and ((mem <= room_beside and not asks.want.alone)
     or ends_before(asks.limit_s, r_start, now))) then return false end -- neither beside it nor gone before it starts
-  if asks.n == 1 then return only_this end
+  if asks.n == 1 then return learned.only_this end
+  local gangs = learned_of('gangs') -- shape -> the devices for it | false
   if gangs[shape] == nil then gangs[shape] = gang(mem, asks, nil) or false end
   return gangs[shape]
 end
@@ -181,7 +161,7 @@ end
 local function charged_on(devices, want)
   if not want.alone then return nil end
   local least = available
-  for i = 2, #devices do least = math.min(least, free_on[devices[i]]) end
+  for i = 2, #devices do least = math.min(least, free_on(devices[i])) end
   return least
 end
 local function over_a_limit(user, shape) -- of a shape that fits
@@ -202,9 +182,10 @@ local function take(id, lv, user, shape, devices, how)
     leave_line(id, lv, user, shape)
     if j[1] ~= 'queued' then return nil end -- a stale entry; it is gone now
   end
-  local whole, limit_s, n = parse_shape(shape)
+  local asks = kind_of(shape)
+  local limit_s, n, alone = asks.limit_s, asks.n, asks.want.alone
   -- What a damaged entry has lost stands in the shape, or starts over: nothing below may fail half-way.
-  local mem = string.match(j[2] or '', '^%d+$') or string.format('%.0f', whole)
+  local mem = string.match(j[2] or '', '^%d+$') or string.match(shape, '^%d+')
   local attempt, losses = counted(j[3]) + 1, counted(j[4])
   local token = attempt .. '.' .. nonce
   local names = table.concat(devices, ',')
@@ -215,52 +196,58 @@ local function take(id, lv, user, shape, devices, how)
   local usual_s = call('HGET', P .. 'usual', user) or ''
   local deposit_s = math.min(tonumber(usual_s) or DEPOSIT_S, DEPOSIT_S)
   if limit_s > 0 then deposit_s = math.min(deposit_s, limit_s) end
-  local rate, alone, held = n * math.max(tonumber(mem) / total, 1 / all_slots), wants_alone(shape), mem
+  local rate, held = n * math.max(tonumber(mem) / total, 1 / all_slots), mem
   if alone then -- all that each can give, and told is what it has on each of them
-    rate, mem = n, string.format('%.0f', charged_on(devices, {alone = true}))
+    rate, mem = n, string.format('%.0f', charged_on(devices, asks.want))
   end
   if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
-  if any_limits then room_is_taken(user, shape) end
+  if learned.any_limits then room_is_taken(user, shape) end
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
     'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'usu', usual_s,
     'rate', rate, 'how', how, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do
-    if alone then held = string.format('%.0f', free_on[devices[i]]) end
+    if alone then held = string.format('%.0f', free_on(devices[i])) end
     call('HSET', key2('dl', devices[i]), id, held .. ':0:' .. ends .. (alone and ':x' or ''))
   end
-  call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+  call('ZADD', P .. 'leases', now + lease_ms, id)
   count_run(id, user, mem, names)
-  charge(user, deposit_s * rate * weight(fair_ms(now)), any_shares == false and 1000 or share_of(user), levels)
+  charge(user, deposit_s * rate * weight(fair_ms(now)), learned.any_shares == false and 1000 or share_of(user), levels)
   call('HSET', P .. 'lc', device, nonce .. ':' .. id)
   tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
     'worker', worker, 'devices', names, 'lease', mem, 'start', how, unpack(left and {'of', array, 'index', index, 'left', left} or {}))
   return {id, token, spec, tostring(attempt), mem, names, stamp, array, index and tostring(index)}
 end
 
-if r_job then -- the job that this device is reserved for comes before all others
+-- The job that this device is kept for comes before all others. -> the claim | nil
+local function take_reserved()
   local j = call('HMGET', job_key(r_job), 'st', 'lv', 'u', 'sh')
   if j[1] ~= 'queued' then
     call('HDEL', P .. 'rsv', device)
     r_job = nil
-  else
-    local user, shape, devices, beyond = j[3], j[4], nil, nil
-    local asks = shape and kind_of(shape)
-    local ready = asks and mem_of(shape) <= available
-    for _, kept in ipairs(ready and {false, true} or {}) do -- what is kept for it may do where others are beyond a limit
-      devices = gang(mem_of(shape), asks, r_job, kept)
-      beyond = devices and asks.want.alone and are_limited() and limit_in_the_way(user, shape, kind, charged_on(devices, asks.want))
-      if not beyond then break end
-    end
-    if beyond then -- a smaller card might do: this one is kept in vain
-      unreserve(r_job)
-      r_job = nil
-    elseif devices then return take(r_job, j[2], user, shape, devices, 'reserved') end
+    return nil
   end
+  local user, shape, devices, beyond = j[3], j[4], nil, nil
+  local asks = shape and kind_of(shape)
+  local ready = asks and mem_of(shape) <= available
+  for _, kept in ipairs(ready and {false, true} or {}) do -- what is kept for it may do where others are beyond a limit
+    devices = gang(mem_of(shape), asks, r_job, kept)
+    beyond = devices and asks.want.alone and are_limited() and limit_in_the_way(user, shape, kind, charged_on(devices, asks.want))
+    if not beyond then break end
+  end
+  if beyond then -- a smaller card might do: this one is kept in vain
+    unreserve(r_job)
+    r_job = nil
+    return nil
+  end
+  if not devices then return nil end
+  local taken = take(r_job, j[2], user, shape, devices, 'reserved')
+  if not taken then r_job = nil end -- nothing of it was left, and so nothing is kept for it any more
+  return taken
 end
 
-local here = {} -- shape -> what is known of it
 local function might_run(shape) -- ever, on this device
+  local here = learned.here
   if here[shape] == nil then
     local mem, _, _, wanted_pool, wish, more = parse_shape(shape)
     here[shape] = mem and mem <= total and belongs(wanted_pool, wish, constraints(more), device, pool, kind) or false
@@ -296,7 +283,6 @@ local function how_it_came(lv, user, shape, rank, place)
   return place > 0 and any_belongs(key3('us', lv, user), place) and 'backfill' or 'immediate'
 end
 
-local this = {host = host, device = device, kind = kind, available = available, total = total}
 local function leave_elsewhere(id, shape) -- to a device that should rather have it
   local asks = kind_of(shape)
   if asks.n > 1 then
@@ -309,17 +295,19 @@ local function leave_elsewhere(id, shape) -- to a device that should rather have
   if asks.want.alone or order == '' then return false end
   load_placement()
   load_elsewhere()
+  local this = {host = host, device = device, kind = kind, available = available, total = total}
   local better = better_device(this, mem_of(shape), asks, order, now)
   return better ~= nil and leave_to(better, id, now)
 end
 
-local left_lines -- the lines whose first job was left: lv:user:shape
-local function is_left(lv, user, shape) return left_lines and left_lines[queue_key(lv, user, shape)] end
+-- Was the first job of this line left?
+local function is_left(lv, user, shape)
+  return learned.left_lines and learned.left_lines[queue_key(lv, user, shape)]
+end
 local function take_head(lv, user, shape, head, rank, place, how)
   local id = first_at(head, lv, user, shape)
   if leave_elsewhere(id, shape) then
-    left_lines = left_lines or {}
-    left_lines[queue_key(lv, user, shape)] = true
+    learned_of('left_lines')[queue_key(lv, user, shape)] = true
     return nil
   end
   return take(id, lv, user, shape, fits(shape), how or how_it_came(lv, user, shape, rank, place))
@@ -412,7 +400,6 @@ end
 
 -- The CPU of a site takes only what asks for it, mostly nothing: the shapes of the GPUs' jobs are passed over by their
 -- letters, without being judged. (A pool may be called so as well: that shape is judged.)
-local choosy = kind == 'cpu' and gpus_known()
 local function worth_judging(shape)
   return string.find(shape, ':cpu', 1, true) or string.find(shape, ':any', 1, true)
 end
@@ -448,19 +435,73 @@ local function search(lv, from)
   end
 end
 
-for i = first_level, #levels do
-  local lv, many = levels[i], i == first_level and so_many or small_enough(i)
-  if many > 0 then
-    local passed = 0 -- so many of the first users have nothing that fits
-    if not choosy then
-      for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, 0)) do
-        local taken, looked_at_all = take_in_order(lv, user, many)
-        if taken then return taken end
-        if looked_at_all then passed = 1 end
+-- All levels from the first on that has anything small enough: so many shapes there. -> the claim | nil
+local function take_in_turn(first_level, so_many)
+  for i = first_level, #levels do
+    local lv, many = levels[i], i == first_level and so_many or small_enough(levels[i])
+    if many > 0 then
+      local passed = 0 -- so many of the first users have nothing that fits
+      if not choosy then
+        for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, 0)) do
+          local taken, looked_at_all = take_in_order(lv, user, many)
+          if taken then return taken end
+          if looked_at_all then passed = 1 end
+        end
       end
+      local taken = search(lv, passed)
+      if taken then return taken end
     end
-    local taken = search(lv, passed)
-    if taken then return taken end
   end
 end
-return left and left > 0 and {LEAVE_MS} or {}
+
+-- What most sites do not have at most moments, asked for in one question: mostly there is only the epoch, which counts for
+-- more than all the rest. -> is anything due, drained, kept | nil, why the store cannot serve
+local function look_at_site()
+  local epoch, rest = P .. 'epoch', 5
+  local found = call('EXISTS', epoch, epoch, epoch, epoch, epoch, epoch,
+    P .. 'timers', P .. 'drained', P .. 'rsv', P .. 'limits', P .. 'shares')
+  if found <= rest then return nil, refusal() end
+  if found > rest + 1 then return {there(P .. 'timers', P .. 'drained', P .. 'rsv')} end
+  learned.any_limits, learned.any_shares = false, false
+  return {false, false, false}
+end
+
+return function()
+  learned = {}
+  local site, why = look_at_site()
+  if why then return why end
+  local any_due, any_drained, any_kept = unpack(site)
+  local wrong = misfit {'host', 'device', 'worker', 'ms', 'bytes', 'nonce', 'flag'}
+  for i = 8, #ARGV, 2 do wrong = wrong or misfit({'id', 'bytes'}, i) end
+  if wrong then return wrong end
+  local gpus_here
+  host, device, worker, lease_ms, foreign, nonce, gpus_here = unpack(ARGV, 1, 7)
+  if gpus_here == '1' then learned.gpus_known = true end -- also while their own workers are still coming up
+  now = now_ms()
+  stamp = string.format('%.0f', now)
+
+  local again = answer_again()
+  if again then return again end
+  local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
+  if first_due and tonumber(first_due) <= now then -- a job's time has come, or what it waited for has ended
+    load_arrays()
+    let_in(now)
+  end
+  if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end
+  if pausing(now) or not look_at_device() then return {} end
+  look_at_reservation(any_kept and call('HGET', P .. 'rsv', device))
+
+  -- Mostly nothing waits that is small enough.
+  levels = levels_waited_at()
+  local first_level, so_many = 1, small_enough(levels[1])
+  while so_many == 0 and first_level < #levels do
+    first_level = first_level + 1
+    so_many = small_enough(levels[first_level])
+  end
+  if so_many == 0 and not r_job then return {} end
+
+  choosy = kind == 'cpu' and gpus_known()
+  learned.kinds, learned.here, learned.only_this = {}, {}, {device}
+  local taken = (r_job and take_reserved()) or take_in_turn(first_level, so_many)
+  return taken or (learned.left and {LEAVE_MS}) or {}
+end

@@ -4,15 +4,17 @@
 --   flags    x it wants each device for itself, w all of its memory as well; s it spreads, p it packs
 --   models   separated by '+'; each is words separated by '-', all of which a device's name must have
 --   devices  UUIDs, separated by commas
-local within, constraints, facts_known, know_facts, of_model, is_named, belongs, undisturbed, alone_there
+local within, constraints, facts_of, of_model, is_named, belongs, undisturbed, alone_there
 do
 local STRANGERS_SHARE = 16 -- strangers may hold 1/16 of a whole device: a screen, the driver (as gpuqueue.placement)
 
 function within(listed, word) return string.find(',' .. listed .. ',', ',' .. word .. ',', 1, true) ~= nil end
 
 local NOTHING = {alone = false, whole = false}
-local parsed = {[''] = NOTHING} -- text -> {alone, whole, order: s | p | nil, models: {{word, ...}, ...} | nil, devices | nil}
+-- -> {alone, whole, order: s | p | nil, models: {{word, ...}, ...} | nil, devices | nil}
 function constraints(text)
+  if text == '' then return NOTHING end
+  local parsed = learned_of('constraints')
   local found = parsed[text]
   if found then return found end
   local flags, models, devices = string.match(text, '^(%a*):?([^:]*):?(.*)$')
@@ -31,27 +33,31 @@ function constraints(text)
   return found
 end
 
-facts_known = {} -- device -> what its worker told of it; looked up once, and only where a job asks for it
-function know_facts(devices) -- of all of them at once
-  local texts = call('HMGET', P .. 'facts', unpack(devices))
+-- What the workers of these devices told of them: device -> facts. Looked up all at once, and only where a job asks for it.
+function facts_of(devices)
+  local found, lacking = learned_of('facts'), {}
   for i = 1, #devices do
-    local ok, facts = pcall(cjson.decode, texts[i] or '')
-    facts_known[devices[i]] = ok and type(facts) == 'table' and facts or {}
+    if not found[devices[i]] then lacking[#lacking + 1] = devices[i] end
   end
+  local texts = #lacking > 0 and call('HMGET', P .. 'facts', unpack(lacking))
+  for i = 1, #lacking do
+    local ok, facts = pcall(cjson.decode, texts[i] or '')
+    found[lacking[i]] = ok and type(facts) == 'table' and facts or {}
+  end
+  return found
 end
 
 -- Is the device of one of these models? As gpuqueue.placement.fits_model.
-local words_known = {} -- device -> set of the words of its model's name
 function of_model(models, device)
   if not models then return true end
-  local words = words_known[device]
+  local words_of = learned_of('words') -- device -> set of the words of its model's name
+  local words = words_of[device]
   if not words then
     words = {}
-    if not facts_known[device] then know_facts({device}) end
-    local its = facts_known[device].device
+    local its = facts_of({device})[device].device
     local name = type(its) == 'table' and its.name
     for word in string.gmatch(string.lower(type(name) == 'string' and name or ''), '[a-z0-9.]+') do words[word] = true end
-    words_known[device] = words
+    words_of[device] = words
   end
   for i = 1, #models do
     local fits = true

@@ -3,21 +3,20 @@
 -- Workers claim by themselves, and the first that looks need not be the one that should have the job. So a device may
 -- leave a job to a better one: it rings for that one, and notes at the job (pl) since when it is left. Once that is
 -- LEAVE_MS ago anybody takes it: no job waits longer for the sake of its place, whatever became of the better device.
-local LEAVE_MS, MOST_LEFT, better_device, leave_to, left
+local LEAVE_MS, MOST_LEFT, better_device, leave_to
 do
 LEAVE_MS, MOST_LEFT = 200, 8 -- so many are left in one claim: each costs three calls
 local MOST_LEASES = 32 -- the leases of so many other devices are read at most; this host's come first
 local TIE = 1 / 64 -- of this device's memory: nobody is made to wait for less
 
-local site -- this site's other devices of this kind that take jobs now: {name, host, pool, record, room, available}
-local leases_read = 0
-
 -- The device of the site that a job of this shape should have in place of `here`, by the order s (spread) or p (pack);
 -- nil where none is better by more than a tie. here: {host, device, kind, available, total}
 function better_device(here, mem, asks, order, now)
+  -- This site's other devices of this kind that take jobs now: {name, host, pool, record, room, available}.
   local function others(host, device, kind, now)
-    if site then return site end
-    site = {}
+    if learned.site then return learned.site end
+    local site = {}
+    learned.site = site
     local hosts, drained, kept = call('SMEMBERS', P .. 'hosts'), {}, {}
     table.sort(hosts, function(a, b) return a ~= b and (a == host or (b ~= host and a < b)) end)
     for h = 1, #hosts do
@@ -39,15 +38,16 @@ function better_device(here, mem, asks, order, now)
     for i = 1, #site do
       if not drained[site[i].name] and not kept[site[i].name] then open[#open + 1] = site[i] end
     end
-    site = open
-    return site
+    learned.site = open
+    return open
   end
 
   local function available_on(other) -- -> bytes, 0 where it has no slot or was not looked at
     if not other.available then
       other.available = 0
-      if leases_read < MOST_LEASES then
-        leases_read = leases_read + 1
+      local read = learned.leases_read or 0
+      if read < MOST_LEASES then
+        learned.leases_read = read + 1
         local free, _, _, slots = promise(other.host, other.name, other.record)
         if slots > 0 then other.available = free end
       end
@@ -68,14 +68,14 @@ function better_device(here, mem, asks, order, now)
 end
 
 -- Leave a job to another device, if it has not been left for long enough. -> was it left?
-left = 0 -- how many were, in this claim
 function leave_to(device, id, now)
+  local left = learned.left or 0 -- how many were, in this claim
   if left == MOST_LEFT then return false end
   local since = tonumber(call('HGET', job_key(id), 'pl') or '')
   if since and (now - since >= LEAVE_MS or now < since) then return false end -- or the clock was set
   if not since then call('HSET', job_key(id), 'pl', string.format('%.0f', now)) end
   ring('for:' .. device)
-  left = left + 1
+  learned.left = left + 1
   return true
 end
 end

@@ -26,17 +26,16 @@ local function parse_record(record, device)
 end
 
 -- Does the queue know of a GPU? Lost, drained and silent ones count until they are withdrawn. Looked up once at most.
-local heard_of_gpus
 local function gpus_known()
-  if heard_of_gpus ~= nil then return heard_of_gpus end
-  heard_of_gpus = false
+  if learned.gpus_known ~= nil then return learned.gpus_known end
+  learned.gpus_known = false
   local hosts = call('SMEMBERS', P .. 'hosts')
   for h = 1, #hosts do
     local records = call('HGETALL', key2('dev', hosts[h]))
     for i = 1, #records, 2 do
       local total, _, _, _, _, _, kind = parse_record(records[i + 1], records[i])
       if total and kind ~= 'cpu' then
-        heard_of_gpus = true
+        learned.gpus_known = true
         return true
       end
     end
@@ -95,25 +94,24 @@ end
 end
 
 -- Forward decay: a device-second spent at t weighs 2^((t - T0) / half-life). Dividing all by one number never
+-- changes their order, so scores are only ever added to. (Cormode et al., "Forward Decay", ICDE 2009.)
 -- The scores are whole numbers: the store keeps small sets as text, and reads fractions as slowly as text is read, of all
 -- users at each claim. So weights are 2^10 and more: what is rounded is a thousandth of a device-second.
 local LEAST_EXPONENT = 10
--- changes their order, so scores are only ever added to. (Cormode et al., "Forward Decay", ICDE 2009.)
 local meta, set_meta
 do
 local T0_S, HALF_LIFE_S = 1735689600, 7 * 86400
-local kept -- of the site's figures; read once in a script
-function meta()
-  if kept then return kept end
+function meta() -- the site's figures
+  if learned.meta then return learned.meta end
   local claims, ticked, fair, t0, half_life, order =
     unpack(call('HMGET', P .. 'meta', 'claims', 'reap', 'fair', 't0', 'half_life', 'order'))
-  kept = {claims = tonumber(claims or '') or 0, ticked = tonumber(ticked or '') or 0, fair = tonumber(fair or ''), t0_s = tonumber(t0 or '') or T0_S,
+  learned.meta = {claims = tonumber(claims or '') or 0, ticked = tonumber(ticked or '') or 0, fair = tonumber(fair or ''), t0_s = tonumber(t0 or '') or T0_S,
     half_life_s = tonumber(half_life or '') or HALF_LIFE_S, order = order or ''}
-  return kept
+  return learned.meta
 end
 function set_meta(...)
   call('HSET', P .. 'meta', ...)
-  kept = nil
+  learned.meta = nil
 end
 end
 -- Is nothing claimed yet, since the store was rebuilt a moment ago (open.lua)? Until a tick has seen the end of the pause:
@@ -180,8 +178,9 @@ local function place_of(id)
   return front and '-' .. front or id
 end
 
--- The first job of a shape; `place` is its place, as the shapes of a user have it.
+-- The first job of a shape; `place` is its place, as the shapes of a user have it: as text, which then is the id, or not.
 local function first_at(place, lv, user, shape)
+  if type(place) == 'string' and string.find(place, '^[1-9]%d*$') then return place end
   if tonumber(place) > 0 then return string.format('%.0f', place) end
   return call('ZRANGE', queue_key(lv, user, shape), 0, 0)[1] or '0' -- nobody's: a stale entry has no first job
 end

@@ -14,10 +14,9 @@ local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most
 do
 local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order in which they are told
 
-local limits_are_set
 function limits_set() -- most sites have none: they pay for one look
-  if limits_are_set == nil then limits_are_set = call('EXISTS', P .. 'limits') == 1 end
-  return limits_are_set
+  if learned.limits_set == nil then learned.limits_set = call('EXISTS', P .. 'limits') == 1 end
+  return learned.limits_set
 end
 
 local function figures_of(text)
@@ -74,10 +73,10 @@ end
 -- What a run of this shape would be charged on each of its devices, at least, and what the largest of them would give it
 -- at least: what it asks for, or where it wants them for itself all that the smallest cards give that it could get
 -- together; what it asks for where none are known.
-local charges = {} -- shape -> both; looked up once
-local function charge_of(shape)
+local function charge_of(shape) -- -> both
   local mem, _, n, pool, wish, more = parse_shape(shape)
   if not wants_alone(shape) then return mem, mem end
+  local charges = learned_of('charges')
   local known, want = charges[shape], constraints(more)
   for _, host in ipairs(known and {} or call('SMEMBERS', P .. 'hosts')) do
     local records, by_kind = call('HGETALL', key2('dev', host)), {}
@@ -98,8 +97,8 @@ local function charge_of(shape)
   return unpack(charges[shape])
 end
 
-local pools = {} -- pool -> its figures; looked up once
 local function figures_of_pool(pool)
+  local pools = learned_of('pools')
   if not pools[pool] then
     local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
     pools[pool] = figures_of(texts[1] or texts[2])
@@ -114,8 +113,9 @@ function most_alone(pool)
   return limit and limit.most or nil
 end
 
-local bounds, of_groups = {}, {} -- user -> whose limits they are under: {whose, figures, users}; looked up once
+-- Whose limits is a user under? -> {whose, figures, users}, ...
 function bounds_of(user)
+  local bounds, of_groups = learned_of('bounds'), learned_of('of_groups')
   if bounds[user] then return bounds[user] end
   local found = {}
   local own, others, group = unpack(call('HMGET', P .. 'limits', 'user:' .. user, 'user:*', 'member:' .. user))
@@ -129,10 +129,10 @@ function bounds_of(user)
   return found
 end
 
-local rooms -- whose -> what is kept under their limits, and for which job; looked up once
+-- What is kept under whose limits, and for which job: whose -> {id, ...}.
 function rooms_kept()
-  if rooms then return rooms end
-  rooms = {}
+  if learned.rooms then return learned.rooms end
+  local rooms = learned_of('rooms')
   local texts = call('HGETALL', P .. 'lk')
   for i = 1, #texts, 2 do
     local id, gpus, bytes, user, start, since, runs, shape =
@@ -162,7 +162,7 @@ end
 
 -- A job of these has started: what was kept for the first of them is kept no more.
 function room_is_taken(user, shape)
-  for whose, kept in pairs(rooms or {}) do -- where nobody asked, these are under no limit
+  for whose, kept in pairs(learned.rooms or {}) do -- where nobody asked, these are under no limit
     if kept.user == user and kept.shape == shape then keep_room(whose, nil) end
   end
 end
@@ -188,10 +188,10 @@ end
 
 -- The kind of device on which a run of this shape holds least: where a limit is in its way there, it is so on all. 'cpu'
 -- where one may take it that takes GPUs as well, else nil: all hold the same.
-local on_cpus = {} -- shape -> is there such a CPU? Looked up once
 function least_kind(shape)
   local mem, _, n, pool, wish, more = parse_shape(shape)
   if wish ~= 'any' or n > 1 then return nil end
+  local on_cpus = learned_of('on_cpus') -- shape -> is there such a CPU?
   for _, host in ipairs(on_cpus[shape] == nil and call('SMEMBERS', P .. 'hosts') or {}) do
     local records = call('HGETALL', key2('dev', host))
     for i = 1, #records, 2 do

@@ -13,8 +13,9 @@ local UNTOLD = 50
 local function best_together(names, n)
   if #names == n then return names, nil end
 
+  local facts = facts_of(names)
   local function near_of(device)
-    local near = facts_known[device].near
+    local near = facts[device].near
     return type(near) == 'table' and near or {}
   end
 
@@ -66,7 +67,6 @@ local function best_together(names, n)
     return set, sum_of(apart, set)
   end
 
-  know_facts(names)
   local apart, told = {}, false
   for i = 1, #names do
     apart[i] = {}
