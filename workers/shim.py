@@ -117,19 +117,22 @@ def early_signal(spec: dict[str, Any], out_of_time: float | None) -> tuple[int, 
     return number, out_of_time - before_s if number and out_of_time is not None else None
 
 
-def grace_of(kind: str, spec: dict[str, Any]) -> float:
+def grace_of(kind: str, spec: dict[str, Any], notice: Notice) -> float:
     """Return the seconds between TERM and KILL.
 
-    A run that may soon be another's has less: it must be gone by then. One that took too much memory has hardly any:
-    it holds it at the cost of others.
+    Whoever must make place has until then, also where a cancel comes in between: the other job was told when. A run
+    that may soon be another's has less: it must be gone by then. One that took too much memory has hardly any: it holds
+    it at the cost of others.
     """
-    if kind == "exited":
-        return LEFTOVER_GRACE_S
+    if kind == "preempted":
+        return notice.left_s()
+    grace_s: float = LEFTOVER_GRACE_S if kind == "exited" else spec["kill_grace_s"]
     if kind == "out_of_memory":
-        return min(EXCESS_GRACE_S, float(spec["kill_grace_s"]))
-    grace_s: float = spec["kill_grace_s"]
+        grace_s = min(EXCESS_GRACE_S, grace_s)
     fence_s: float | None = spec.get("fence_grace_s")  # an older worker knew none
-    return min(grace_s, fence_s) if kind == "lost" and fence_s is not None else grace_s
+    if kind == "lost" and fence_s is not None:
+        grace_s = min(grace_s, fence_s)
+    return grace_s if notice.until_s is None else min(grace_s, notice.left_s())
 
 
 def detail_of(kind: str, notice: Notice) -> str:
@@ -177,8 +180,9 @@ def main(run_dir: str, spare: Spare | None = None) -> None:
     duration_s = time.monotonic() - started
     if kind == "exited" and notice.told and tree.status != 0:
         kind = "preempted"  # it went as it was told; what it has left behind may still be saving
-    leaves = kind == "preempted"
-    tree.end(notice.left_s() if leaves else grace_of(kind, spec), look_at_logs, told=leaves and notice.told)
+    notice.look(read)  # it may have come at the same moment as a cancel
+    told = kind == "preempted" and notice.told
+    tree.end(grace_of(kind, spec, notice), look_at_logs, told=told)
     output.drain()
     for log in logs:
         log.last_look()

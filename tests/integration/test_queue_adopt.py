@@ -117,6 +117,15 @@ def test_a_run_that_the_store_knows_only_renews_its_lease(queue: JobQueue, store
     client.close()
 
 
+def test_a_run_with_an_id_out_of_reach_is_not_taken_back(rebuilt: JobQueue) -> None:
+    """Its directory was damaged: all jobs to come would have had the same id."""
+    assert rebuilt.adopt(stray(2**52 + 1), lease_s=300) is None
+
+    assert 101 == rebuilt.submit(make_spec()).id
+    assert JobState.RUNNING is rebuilt.adopt(stray(2**52), lease_s=300)
+    assert [2**52 + 1, 2**52 + 2] == [rebuilt.submit(make_spec()).id for _ in range(2)]
+
+
 def test_a_run_that_started_unseen_is_told_to_run(queue: JobQueue) -> None:
     """The book knew the claim and not the start: it must hear where the log is."""
     serve(queue)

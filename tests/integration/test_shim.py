@@ -423,6 +423,17 @@ def test_a_cancel_during_the_grace_wins(shims: Any) -> None:
     assert EndingKind.CANCELLED is shim.ended().ending.kind
 
 
+def test_a_cancel_during_the_grace_does_not_make_it_longer(shims: Any) -> None:
+    """The job that it makes place for was told when: a cancelled one once lived for the whole grace of a cancel."""
+    shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", kill_grace_s=3600.0)
+    until(lambda: "ready" in shim.log())
+    shim.directory.ask_for_place(12, 2.0)
+
+    shim.directory.ask_end(EndingKind.CANCELLED)
+
+    assert EndingKind.CANCELLED is shim.ended().ending.kind
+
+
 def test_a_time_limit_holds_during_the_grace(shims: Any) -> None:
     """Who is asked to go shortly before its time is over has no longer than that."""
     ignores = "trap '' TERM; echo ready; while :; do sleep 0.1; done"

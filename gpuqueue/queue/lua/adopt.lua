@@ -54,7 +54,7 @@ else
   local opening = call('HMGET', P .. 'meta', 'book', 'floor')
   local last, floor = tonumber(opening[1] or 0), tonumber(opening[2] or 0)
   local given, number = tonumber(call('GET', P .. 'seq') or 0), tonumber(id)
-  if spec == '' then return '' end
+  if spec == '' or number > 2 ^ 52 then return '' end -- a double must still tell the ids apart that come after it
   local left = still_left(spec) -- a member is known by its array, whatever its id
   if left == false or (left == nil and (number <= last or (number > floor and number <= given))) then return '' end
   if call('SADD', P .. 'late', id) == 0 then return '' end -- it was brought back, and has ended since
