@@ -16,6 +16,9 @@ from gpuqueue.errors import BadRequest, Refused
 from gpuqueue.job import JobState
 from gpuqueue.jobname import JobName
 
+#: Of a part of an array so many ranges are named in a line: it once took thousands of characters.
+RANGES_NAMED = 12
+
 
 @click.command(cls=Once)
 @chosen(stands=True)
@@ -126,7 +129,7 @@ class _Missed:
         if name.part is None:  # all of it means what is there
             return _line(word, state) + (f", but {', '.join(self._told(name))}" if verb == "hold" else "")
         not_these = {index for indexes, _ in self._found for index in indexes}
-        done = _line(str(JobName(name.id, Indexes.of(index for index in name.part if index not in not_these))), state)
+        done = _line(_called(name.id, Indexes.of(index for index in name.part if index not in not_these)), state)
         told = self._told(name)
         if not told:
             return done
@@ -136,10 +139,16 @@ class _Missed:
     def _told(self, name: JobName) -> list[str]:
         """Return what to tell of the members that were not reached, but for what a range may pass over."""
         return [
-            f"{JobName(name.id, indexes)} {_are(stands, len(indexes))}"
+            f"{_called(name.id, indexes)} {_are(stands, len(indexes))}"
             for indexes, stands in self._found
             if stands is not Elsewhere.PASSED_OVER
         ]
+
+
+def _called(array_id: int, indexes: Indexes) -> str:
+    first = Indexes(indexes.ranges[:RANGES_NAMED])
+    more = len(indexes) - len(first)
+    return f"{JobName(array_id, first)}" + (f" and {more} more" if more else "")
 
 
 def _are(stands: JobState | Elsewhere, number: int) -> str:

@@ -132,6 +132,17 @@ def test_a_range_passes_over_what_is_over_and_what_lies_between(here: JobQueue) 
     assert b"" == speak(["hold", f"{array}_0,4"]).stdout, "they are held, and over"
 
 
+def test_a_part_of_many_ranges_is_told_in_one_short_line(here: JobQueue) -> None:
+    """What was left of a large array in which every second member had ended took thousands of characters."""
+    array = here.submit(make_spec(array=Array.parse("0-99"), account=ME)).id
+    assert 0 == speak(["cancel", f"{array}_" + ",".join(map(str, range(1, 100, 2)))]).code
+
+    said = speak(["cancel", f"{array}_0-99"])
+
+    named = ",".join(map(str, range(0, 24, 2)))
+    assert (0, f"job {array}_{named} and 38 more: cancelled\n") == (said.code, said.stdout.decode())
+
+
 def test_what_has_ended_of_an_array_is_not_cancelled_again(here: JobQueue) -> None:
     """As a single job that has ended. It said `cancelled` of a member that had failed, as often as one asked."""
     array = here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
