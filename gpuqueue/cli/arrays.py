@@ -100,7 +100,7 @@ def story(job: Job) -> list[str]:
     if here is not None:
         ended = sum(here.ended.values())
         taken = len(array) - ended - len(here.left) - len(here.held)
-        words = [(len(here.left), "wait"), (len(here.held), "held"), (taken, "running or waiting to run again")]
+        words = [(len(here.left), "wait"), (len(here.held), "held"), (taken, "begun and not ended")]
         words += [(count, state) for state, count in here.ended.items()]
         lines.append("  so far     " + (", ".join(f"{count} {word}" for count, word in words if count)))
     return lines
