@@ -263,7 +263,7 @@ def _notice_lines(record: Record) -> list[str]:
     """Return who is told of the job's end, and what became of that; of a URL no more than its beginning."""
     told = {each.number: each for each in record.told}
     return [
-        f"  {f'on {notice.when}':10} {plain(notice.shown)}{_told(notice, told.get(number))}"
+        f"  {f'on {notice.when}':10} {plain(notice.shown)}{_told(notice, told.get(number)) or _untold(notice, record)}"
         for number, notice in enumerate(record.job.spec.notices)
     ]
 
@@ -280,6 +280,18 @@ def _told(notice: Notice, told: Told | None) -> str:
     times = "1 try" if told.tries == 1 else f"{told.tries} tries"
     why = f" after {times}: {plain(told.trouble)}" if told.trouble else ""
     return f": {'given up' if told.outcome is Outcome.GIVEN_UP else 'not sent yet'}{why}" if why else ""
+
+
+def _untold(notice: Notice, record: Record) -> str:
+    """Return what is to be said of a command, after the job's end, of which nobody has told."""
+    state = record.job.state
+    if notice.kind is not NoticeKind.COMMAND or not state.is_end:
+        return ""
+    if not notice.follows(succeeded=state is JobState.SUCCEEDED):
+        return ": not needed"
+    if not record.runs:
+        return ": not run, as the job never did"
+    return ": not known to have run: it still does, or no worker was there to tell"
 
 
 def _live_lines(job: Job, live: Live | None) -> list[str]:

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
-from gpuqueue.cli.render import _pause, memory_line, table
+from datetime import datetime, timezone
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.cli.render import _notice_lines, _pause, memory_line, table
 from gpuqueue.device import Timeline
-from gpuqueue.run import RunDevice
+from gpuqueue.job import Job, JobState
+from gpuqueue.notice import Notice, When
+from gpuqueue.run import Record, Run, RunDevice
 from gpuqueue.words import plain, short
 
 
@@ -39,3 +46,30 @@ def test_a_line_of_memory_has_no_gap_between_two_looks() -> None:
 def test_samples_in_quick_succession_have_a_time_between_them() -> None:
     """It said "every 0.0s" of 21 samples in a second."""
     assert ["48ms", "0.2s", "5.0s"] == [_pause(each) for each in (0.048, 0.2, 5.0)]
+
+
+NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
+RUN = Run(job_id=1, attempt=1, token="1.a", host="h", worker="w", devices=(), claimed_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("state", "runs", "words"),
+    [
+        (JobState.RUNNING, (RUN,), ["", ""]),
+        (
+            JobState.SUCCEEDED,
+            (RUN,),
+            [": not known to have run: it still does, or no worker was there to tell", ": not needed"],
+        ),
+        (JobState.CANCELLED, (), 2 * [": not run, as the job never did"]),
+    ],
+)
+def test_a_command_of_which_nobody_told_is_told_so(state: JobState, runs: tuple[Run, ...], words: list[str]) -> None:
+    """Its worker was killed while it ran: `show` named the command as that of a job that had not ended."""
+    notices = (Notice("command:./a.sh"), Notice("command:./b.sh", When.FAIL), Notice("team"))
+    job = Job(id=1, spec=make_spec(notices=notices), state=state, submitted_at=NOW)
+
+    said = _notice_lines(Record(job=job, runs=runs))
+
+    shown = [f"  on end     command:./a.sh{words[0]}", f"  on fail    command:./b.sh{words[1]}", "  on end     team"]
+    assert shown == said
