@@ -11,7 +11,7 @@ import redis
 from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.clock import SystemClock
-from gpuqueue.errors import Refused
+from gpuqueue.errors import Refused, Unreadable
 from gpuqueue.job import Account, JobState, Level
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
@@ -196,6 +196,43 @@ def test_a_short_half_life_never_outgrows_a_number(queue: JobQueue, store: redis
     one_run(queue)
 
     assert usage(store)["ada"] == pytest.approx(3600, rel=0.01)
+
+
+@pytest.mark.parametrize("leap", [-2000, 2000])
+def test_scores_come_through_any_leap_of_the_clock(queue: JobQueue, store: redis.Redis, leap: int) -> None:
+    """Of so many half-lives that no double holds the weight: from then on each tick failed."""
+    serve(queue, make_offer(slots=1))
+    store.hset(keys.META, "t0", queue.now_ms() / 1000 - leap * WEEK_S)
+    store.zadd(keys.PREFIX + "fair", {"cid": "inf", "bob": 100})
+    queue.submit(make_spec())
+    one_run(queue)
+
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    assert {"ada", "bob", "cid"} == set(usage(store))
+    queue.submit(make_spec())
+    before = usage(store)["ada"]
+    one_run(queue)
+    assert before + 1000 < usage(store)["ada"] < before + 10000, "what is used from then on counts as ever"
+    assert 0 == usage(store)["cid"]
+
+
+def test_a_damaged_order_of_users_changes_no_usage(queue: JobQueue, store: redis.Redis) -> None:
+    """The weights could not begin anew, and of the first users more was taken away at each try."""
+    serve(queue)
+    users = {"ada": 4000.0, "bob": 5000.0, "cid": 6000.0}
+    store.hset(keys.META, "t0", queue.now_ms() / 1000 - 100 * WEEK_S)
+    store.zadd(keys.PREFIX + "fair", {user: score * 2**100 for user, score in users.items()})
+    store.set(keys.PREFIX + "ul:0", "junk")
+    for _ in range(3):
+        with pytest.raises(Unreadable):
+            queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    assert {user: score * 2**90 for user, score in users.items()} == usage(store)
+
+    store.delete(keys.PREFIX + "ul:0")
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    assert users == {user: pytest.approx(score, rel=0.01) for user, score in usage(store).items()}
 
 
 @pytest.mark.parametrize("begun_s", [0, 12 * WEEK_S, 100 * WEEK_S])

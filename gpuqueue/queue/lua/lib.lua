@@ -119,7 +119,7 @@ end
 local function pausing(now) return meta().claims > math.min(now, meta().ticked) end
 
 local function exponent(ms) return (ms / 1000 - meta().t0_s) / meta().half_life_s end
-local function weight(ms) return 2 ^ exponent(ms) end
+local function weight(ms) return 2 ^ math.max(-500, math.min(500, exponent(ms))) end -- also where the clock leapt: a double holds 2^1023
 
 -- The time that usage decays by. The reapers' ticks move it on (reap.lua), so that it goes as time goes: what was
 -- charged under a clock that is a year ahead would outweigh all that anybody uses in that year.
@@ -128,12 +128,17 @@ local function fair_ms(now) return meta().fair or now end
 local function rounded(usage) return math.floor(usage + 0.5) end
 
 -- Let weights begin anew at this moment, and go by this half-life; usage is what it was, times what `factor` says of a user.
+-- All is read before anything is written, so that what is damaged breaks it off as a whole: half of it would come again at
+-- each tick. What is no number any more counts as nothing.
 local function rebase(ms, half_life_s, factor)
   local scale = 2 ^ LEAST_EXPONENT / weight(ms)
-  for _, user in ipairs(call('ZRANGE', P .. 'fair', 0, -1)) do
-    local usage = rounded(call('ZSCORE', P .. 'fair', user) * scale * factor(user))
+  local found = call('ZRANGE', P .. 'fair', 0, -1, 'WITHSCORES')
+  for i = 1, #LEVELS do call('ZCARD', key2('ul', LEVELS[i])) end
+  for i = 1, #found, 2 do
+    local user, usage = found[i], found[i + 1] * scale * factor(found[i])
+    usage = math.abs(usage) < math.huge and rounded(usage) or 0
     call('ZADD', P .. 'fair', usage, user)
-    for i = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[i]), 'XX', usage, user) end
+    for each = 1, #LEVELS do call('ZADD', key2('ul', LEVELS[each]), 'XX', usage, user) end
   end
   set_meta('t0', string.format('%.3f', ms / 1000 - LEAST_EXPONENT * half_life_s), 'half_life', string.format('%.3f', half_life_s))
 end

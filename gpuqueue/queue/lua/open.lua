@@ -11,6 +11,7 @@ call('HSET', P .. 'meta', 'layout', '1', 'floor', string.format('%.0f', floor), 
   'opened', string.format('%.0f', now_ms()), 'claims', string.format('%.0f', pause_ms > 0 and now_ms() + pause_ms or 0))
 if tonumber(last) > 0 then call('HSET', P .. 'meta', 'recorded', '0-0') end -- the book has jobs of which no event tells
 if tonumber(call('GET', P .. 'seq') or 0) < floor then call('SET', P .. 'seq', string.format('%.0f', floor)) end
+call('HSETNX', P .. 'meta', 'fair', string.format('%.0f', now_ms())) -- from the first claim on: the clock may leap before a tick
 keep_in_reach(fair_ms(now_ms()))
 call('SET', P .. 'epoch', epoch)
 call('DEL', P .. 'rebuilding')
