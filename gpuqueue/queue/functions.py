@@ -9,6 +9,7 @@ data and comes back with them, and each version adds one; whoever adds one remov
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Sequence
 from typing import Any
@@ -31,11 +32,17 @@ end)
 _OURS = "gpuqueue_{act}_"
 #: So many libraries of other versions may be there; more are no longer anybody's.
 MOST_OTHERS = 4
+#: What a store says, in its first word, that can do nothing at the moment.
+_TROUBLES = ("BUSY", "LOADING", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "READONLY", "OOM", "TRYAGAIN")
 
 
 def name_of(act: str, text: str) -> str:
     """Return what the function of this *act* is called, and its library."""
     return _OURS.format(act=act) + hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+class _NotThere(Exception):
+    """The store has no such function: so the script is run."""
 
 
 class Function:
@@ -47,7 +54,8 @@ class Function:
     def __init__(self, client: redis.Redis, act: str, text: str, *, instead: Any) -> None:
         self._client = client
         self._instead = instead
-        self._is_refused = False
+        self._is_refused = False  # once it was, for as long as this worker lives: it would be each time
+        self._has_removed = False
         self._ours = _OURS.format(act=act)
         self.name = name_of(act, text)
         self._library = _LIBRARY.format(name=self.name, text=text)
@@ -60,32 +68,47 @@ class Function:
 
         """
         if client is None and not self._is_refused:
-            try:
+            with contextlib.suppress(_NotThere):
                 return self._called(keys, args)
-            except redis.ResponseError as error:
-                if not _refuses(error):
-                    raise
-                self._is_refused = True  # as long as this worker lives: it would be refused each time
         return self._instead(keys=keys, args=args, client=client)
 
     def _called(self, keys: Sequence[str], args: Sequence[str | float]) -> Any:
-        words = ("FCALL", self.name, len(keys), *keys, *args)
         try:
-            return self._client.execute_command(*words)
-        except redis.ResponseError as error:  # then nothing was run
-            if "Function not found" not in str(error):
+            return self._asked(keys, args)
+        except _NotThere:
+            if self._is_refused:
                 raise
         self._load()
-        return self._client.execute_command(*words)
+        return self._asked(keys, args)
+
+    def _asked(self, keys: Sequence[str], args: Sequence[str | float]) -> Any:
+        try:
+            return self._client.execute_command("FCALL", self.name, len(keys), *keys, *args)
+        except redis.ResponseError as error:  # if it is one of ours below, nothing was run
+            self._is_refused = _refuses(error)
+            if not self._is_refused and "Function not found" not in str(error):
+                raise
+            raise _NotThere from error
 
     def _load(self) -> None:
-        self._client.execute_command("FUNCTION LOAD", "REPLACE", self._library)
+        try:
+            self._client.execute_command("FUNCTION LOAD", "REPLACE", self._library)
+        except redis.ResponseError as error:
+            if _is_of_the_store(error):
+                raise
+            self._is_refused = True
+            raise _NotThere from error
+        with contextlib.suppress(redis.ResponseError):  # somebody else was quicker, or it may not: it does no harm
+            self._remove_others()
+
+    def _remove_others(self) -> None:
+        if self._has_removed:  # once: more versions than that may serve, and would remove each other's for ever
+            return
         others = [name for name in self._libraries() if name != self.name]
-        for name in others if len(others) > MOST_OTHERS else ():
-            try:
+        if len(others) > MOST_OTHERS:
+            self._has_removed = True
+            for name in others:
                 self._client.execute_command("FUNCTION DELETE", name)
-            except redis.ResponseError:  # somebody else was quicker, or it may not be removed: it does no harm
-                continue
 
     def _libraries(self) -> list[str]:
         found: Any = self._client.execute_command("FUNCTION LIST", "LIBRARYNAME", f"{self._ours}*")
@@ -98,5 +121,13 @@ def _in_a_row(library: Any) -> list[Any]:
 
 
 def _refuses(error: redis.ResponseError) -> bool:
-    """Return whether the store has no functions (Redis 6), or its rules do not let us have any."""
-    return isinstance(error, redis.exceptions.NoPermissionError) or "unknown command" in str(error).lower()
+    """Return whether the store has no functions (Redis 6, or a proxy before it), or its rules allow us none."""
+    said = str(error).lower()
+    return isinstance(error, redis.exceptions.NoPermissionError) or "unknown command" in said or "fcall" in said
+
+
+def _is_of_the_store(error: redis.ResponseError) -> bool:
+    """Return whether the store as a whole is in trouble: then a script would not be run either."""
+    return isinstance(error, (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError)) or str(
+        error
+    ).startswith(_TROUBLES)

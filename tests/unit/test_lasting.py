@@ -8,12 +8,12 @@ import pytest
 
 from gpuqueue.queue.scripts import LASTING, SHARED, lasting, source
 
-_NAMES = r"[a-z_]\w*(?:, *[a-z_]\w*)*"
+_NAMES = r"[A-Za-z_]\w*(?:,\s*[A-Za-z_]\w*)*"
 #: What a text declares at its margin, other than functions: ``local a, b``, and ``local a = …``.
-_DECLARED = re.compile(rf"^local (?!function)({_NAMES})(?: =[^=]| *--|$)", re.MULTILINE)
+_DECLARED = re.compile(rf"^local (?!function)({_NAMES})\s*?(?: =[^=]|$)", re.MULTILINE)
 #: What a function sets: an indented ``a, b = …``, also within ``if … then a = …``; or something in it, ``a[…] = …``.
 _SET = re.compile(rf"(?:^ +|then |else |do )({_NAMES}) = ", re.MULTILINE)
-_PUT = re.compile(r"\b([a-z_]\w*)(?:\.\w+|\[[^\n]*?\]) = ")
+_PUT = re.compile(r"\b([A-Za-z_]\w*)(?:\.\w+|\[[^\n]*?\]) = |\btable\.(?:insert|remove|sort)\((\w+)")
 _LOCAL = re.compile(
     r"local ([\w, ]+?)(?: =|$| *--)|function [\w.]*\(([\w, .]*)\)|for ([\w, ]+?) (?:=|in) ", re.MULTILINE
 )
@@ -29,7 +29,8 @@ def kept_between_calls(text: str) -> set[str]:
     text = re.sub(r"--[^\n]*", "", text)
     at_margin = {name for found in _DECLARED.findall(text) for name in words(found)}
     its_own = {name for line in text.splitlines() if line.startswith(" ") for name in _locals(line)}
-    changed = {name for found in _SET.findall(text) for name in words(found)} | set(_PUT.findall(text))
+    changed = {name for found in _SET.findall(text) for name in words(found)}
+    changed |= {name for found in _PUT.findall(text) for name in found}
     return (at_margin - its_own) & changed
 
 
@@ -50,7 +51,7 @@ def test_what_stands_before_an_act_that_lasts_keeps_nothing(act: str) -> None:
 
 
 def test_a_variable_that_keeps_something_would_be_found() -> None:
-    """The three ways in which parts once kept what they had looked up."""
+    """The ways in which parts kept what they had looked up, or could."""
     text = (
         "local once, table_of, none\nlocal pools = {} -- known ones\nlocal MOST = 3\n"
         "local function a(b)\n  if not b then once = true end\n  pools[b] = {}\n  table_of.b = 1\n"
@@ -58,6 +59,11 @@ def test_a_variable_that_keeps_something_would_be_found() -> None:
     )
 
     assert {"once", "pools", "table_of"} == kept_between_calls(text)
+    more = (
+        "local MOST_MS, late\nlocal first,\n  second -- of two lines\nlocal SEEN, row = {}, {}\n"
+        "local function a(b)\n  late = b\n  second = b\n  SEEN[b] = 1\n  table.insert(row, b)\nend\n"
+    )
+    assert {"late", "second", "SEEN", "row"} == kept_between_calls(more)
 
 
 @pytest.mark.parametrize("act", sorted(LASTING))
