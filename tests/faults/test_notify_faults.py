@@ -62,12 +62,18 @@ def told(site: Site, job: int) -> list[dict[str, Any]]:
     return found
 
 
+def outcome(site: Site, job: int) -> str | None:
+    """Return what became of its only message, None while that is still to go: also before the book knows of the end."""
+    found = [each["outcome"] for each in told(site, job)]
+    return found[0] if found else None
+
+
 def test_what_is_refused_is_tried_again_and_given_up_at_last(open_site: Site, hook: Hook) -> None:
     """Five times; then `show` and doctor say so, and the job is what it was."""
     recorder(open_site, *HASTY)
     job = end_one(open_site, on_end=hook.url("refuse"))
 
-    until(lambda: told(open_site, job)[0]["outcome"], timeout_s=60, what=f"an outcome\n{open_site.log()}")
+    until(lambda: outcome(open_site, job), timeout_s=60, what=f"an outcome\n{open_site.log()}")
 
     (one,) = told(open_site, job)
     assert ("given_up", 5) == (one["outcome"], one["tries"])
@@ -87,7 +93,7 @@ def test_what_is_refused_once_is_sent_the_next_time(open_site: Site, hook: Hook)
     until(lambda: hook.told("refuse"), what=f"a post\n{open_site.log()}")
     hook.refuses = False
 
-    until(lambda: told(open_site, job)[0]["outcome"] == "sent", what=f"it was sent\n{open_site.log()}")
+    until(lambda: outcome(open_site, job) == "sent", what=f"it was sent\n{open_site.log()}")
 
 
 def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_site: Site, hook: Hook) -> None:
@@ -104,7 +110,7 @@ def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_si
     until(lambda: hook.told("fine"), timeout_s=30, what=f"another target\n{open_site.log()}")
 
     assert recorded_s < 8
-    until(lambda: told(open_site, last)[0]["outcome"] == "sent", what="that it was sent")
+    until(lambda: outcome(open_site, last) == "sent", what="that it was sent")
     troubles = {told(open_site, job)[0]["trouble"] for job in hanging}
     assert "it took longer than 2 s" in troubles
     assert all(JobState.SUCCEEDED is open_site.client.get(job).state for job in hanging)
@@ -114,7 +120,7 @@ def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: 
     """At least once, and no more often than senders die: what was noted is never sent again."""
     first = recorder(open_site, "workers.sender:LIMIT_S=2")
     noted = end_one(open_site, on_end=hook.url("fine"))
-    until(lambda: told(open_site, noted)[0]["outcome"], what=f"an outcome\n{open_site.log()}")
+    until(lambda: outcome(open_site, noted), what=f"an outcome\n{open_site.log()}")
     job = end_one(open_site, on_end=hook.url("hang"))
     until(lambda: hook.told("hang"), what=f"a post\n{open_site.log()}")
 
@@ -122,7 +128,7 @@ def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: 
     hook.released.set()
     recorder(open_site, "workers.sender:LIMIT_S=2")
 
-    until(lambda: told(open_site, job)[0]["outcome"] == "sent", timeout_s=30, what=f"it was sent\n{open_site.log()}")
+    until(lambda: outcome(open_site, job) == "sent", timeout_s=30, what=f"it was sent\n{open_site.log()}")
     assert (2, 2) == (len(hook.told("hang")), told(open_site, job)[0]["tries"])
     assert 1 == len(hook.told("fine"))
 
@@ -133,7 +139,7 @@ def test_two_senders_send_each_message_once(open_site: Site, hook: Hook) -> None
         recorder(open_site)
     jobs = [end_one(open_site, on_end=hook.url("fine")) for _ in range(12)]
 
-    until(lambda: all(told(open_site, job)[0]["outcome"] for job in jobs), timeout_s=60, what="all outcomes")
+    until(lambda: all(outcome(open_site, job) for job in jobs), timeout_s=60, what="all outcomes")
 
     assert 12 == len(hook.told("fine"))
 
@@ -148,7 +154,7 @@ def test_a_recorder_that_leaves_lets_what_is_on_its_way_arrive(open_site: Site, 
     hook.released.set()
 
     assert 0 == process.wait(timeout=30)
-    assert "sent" == told(open_site, job)[0]["outcome"]
+    assert "sent" == outcome(open_site, job)
 
 
 def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, hook: Hook, tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_the_book_knows_what_a_run_did_on_its_card(gpu_site: Site, fake: FakeGpu
     assert run.duration_s is not None
     assert 0 < activity.first_memory_s < run.duration_s
     assert line is not None
-    steps = [each / GIB for each, _ in groupby(line.bytes) if each]
+    steps = [each / GIB for each, _ in groupby(filter(None, line.bytes))]  # nobody looked at some, on a busy machine
     assert [2.0, 5.5, 1.0] == steps
     assert round(5.5 * GIB) == run.peak_at_once_bytes
     told = gpu_site.cli("show", str(job)).stdout
