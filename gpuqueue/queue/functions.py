@@ -33,7 +33,7 @@ _OURS = "gpuqueue_{act}_"
 #: So many libraries of other versions may be there; more are no longer anybody's.
 MOST_OTHERS = 4
 #: What a store says, in its first word, that can do nothing at the moment.
-_TROUBLES = ("BUSY", "LOADING", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "READONLY", "OOM", "TRYAGAIN")
+_TROUBLES = ("BUSY", "LOADING", "MISCONF", "NOREPLICAS", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN")
 
 
 def name_of(act: str, text: str) -> str:
@@ -128,6 +128,5 @@ def _refuses(error: redis.ResponseError) -> bool:
 
 def _is_of_the_store(error: redis.ResponseError) -> bool:
     """Return whether the store as a whole is in trouble: then a script would not be run either."""
-    return isinstance(error, (redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError)) or str(
-        error
-    ).startswith(_TROUBLES)
+    known = redis.exceptions.OutOfMemoryError, redis.exceptions.ReadOnlyError  # of which the client takes the word away
+    return isinstance(error, known) or str(error).startswith(_TROUBLES)

@@ -412,22 +412,13 @@ def test_what_is_below_a_shell_has_the_same_grace(shims: Any) -> None:
     assert "ready\nsaved\n" == shim.log().replace("Terminated\n", "")
 
 
-def test_a_cancel_during_the_grace_wins(shims: Any) -> None:
-    """Somebody wants it gone for good."""
-    shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", kill_grace_s=0.2)
+@pytest.mark.parametrize(("kill_grace_s", "left_s"), [(0.2, 3600.0), (3600.0, 2.0)])
+def test_a_cancel_during_the_grace_wins_and_makes_it_no_longer(shims: Any, kill_grace_s: float, left_s: float) -> None:
+    """Somebody wants it gone for good; and the job that it makes place for was told when."""
+    ignores = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    shim = shims("sh", "-c", ignores, kill_grace_s=kill_grace_s)
     until(lambda: "ready" in shim.log())
-    shim.directory.ask_for_place(12, 60.0)
-
-    shim.directory.ask_end(EndingKind.CANCELLED)
-
-    assert EndingKind.CANCELLED is shim.ended().ending.kind
-
-
-def test_a_cancel_during_the_grace_does_not_make_it_longer(shims: Any) -> None:
-    """The job that it makes place for was told when: a cancelled one once lived for the whole grace of a cancel."""
-    shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", kill_grace_s=3600.0)
-    until(lambda: "ready" in shim.log())
-    shim.directory.ask_for_place(12, 2.0)
+    shim.directory.ask_for_place(12, left_s)
 
     shim.directory.ask_end(EndingKind.CANCELLED)
 
