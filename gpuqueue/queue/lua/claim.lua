@@ -105,9 +105,9 @@ local function gang(mem, asks, for_job, kept)
 end
 
 local function are_limited() -- most sites are not; looked up when a job is found that fits
-  if learned.any_limits == nil then learned.any_limits, learned.any_shares = there(P .. 'limits', P .. 'shares') end
-  if learned.any_limits then load_limits() end
-  return learned.any_limits
+  if learned.limits_set == nil then learned.limits_set, learned.any_shares = there(P .. 'limits', P .. 'shares') end
+  if learned.limits_set then load_limits() end
+  return learned.limits_set
 end
 
 -- What the device is kept for, if it is, and not in vain.
@@ -201,7 +201,7 @@ local function take(id, lv, user, shape, devices, how)
     rate, mem = n, string.format('%.0f', charged_on(devices, asks.want))
   end
   if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
-  if learned.any_limits then room_is_taken(user, shape) end
+  if learned.limits_set then room_is_taken(user, shape) end
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
     'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'usu', usual_s,
     'rate', rate, 'how', how, 'why', '')
@@ -462,7 +462,7 @@ local function look_at_site()
     P .. 'timers', P .. 'drained', P .. 'rsv', P .. 'limits', P .. 'shares')
   if found <= rest then return nil, refusal() end
   if found > rest + 1 then return {there(P .. 'timers', P .. 'drained', P .. 'rsv')} end
-  learned.any_limits, learned.any_shares = false, false
+  learned.limits_set, learned.any_shares = false, false
   return {false, false, false}
 end
 
