@@ -48,11 +48,11 @@ timers                 zset    job id -> when it may start: it is queued, and st
                                d:<id>:fail -> 0: that job has ended, and some that waited for it have not heard of it
 dep:<id>               zset    job id -> job id: the waiting jobs that are to hear of the end of the job
 keys                   hash    user and dedupe key -> the last job that was submitted with it
-dl:<device>            hash    job id -> lease:observed:end: the leases on a device, in bytes, and when they may end;
-                               with an :x at the end where the run has the device for itself
+dl:<device>            hash    job id -> ``lease:observed:end:alone:nonce``: the leases on a device, in bytes, and when they
+                               may end; x where the run has it for itself; the nonce of the claim, so that a claim sent
+                               twice is answered twice
 leases                 zset    job id -> when the lease expires unless a beat comes
 rsv                    hash    device -> job:need:start:blockers: what is kept for a job that has waited too long
-lc                     hash    device -> nonce:job: the last claim, so that a claim sent twice is answered twice
 idem:<nonce>           string  id:time of the job, for ten minutes: a submit sent twice makes one job
 ev                     stream  the outbox: one event for each step of each job
 late                   set     jobs that this store never heard of, brought back by the workers of their runs

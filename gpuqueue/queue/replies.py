@@ -252,7 +252,7 @@ def device_status(
             foreign_bytes=None if look.blind else int(foreign),
             promised_bytes=sum(max(each.lease_bytes, each.observed_bytes) for each in holdings),
             jobs=tuple(each.job_id for each in holdings),
-            exclusive=any(lease.endswith(":x") for lease in leases.values()),
+            exclusive=any(_is_alone(lease) for lease in leases.values()),
             slots=int(slots),
             pool=pool(record),
             seen_s_ago=abs(now_ms - int(seen)) / 1000,
@@ -273,6 +273,11 @@ def kept(job_id: int, since_ms: str | None) -> Kept:
 def _holding(job_id: str, lease: str) -> Holding:
     lease_bytes, observed_bytes, *_ = lease.split(":")
     return Holding(job_id=int(job_id), lease_bytes=int(lease_bytes), observed_bytes=int(observed_bytes))
+
+
+def _is_alone(lease: str) -> bool:
+    """Return whether a lease is of a run that has the device for itself."""
+    return lease.split(":")[3:4] == ["x"]
 
 
 class _Look(NamedTuple):

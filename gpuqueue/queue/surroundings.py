@@ -84,9 +84,9 @@ class _Room:
             total, headroom, foreign, seen_ms, slots = map(int, record.split(":")[:5])
             free_bytes = total - headroom - foreign
             for lease in leases.values():
-                promised, observed, *more = lease.split(":")
+                promised, observed, *more = lease.split(":")  # more: when it ends, x if it is alone there, its claim
                 free_bytes -= max(int(promised), int(observed))
-                if "x" in more:
+                if more[1:2] == ["x"]:
                     free_bytes = min(free_bytes, 0)
         except ValueError:
             return cls(0, 0, len(leases), 0, None)

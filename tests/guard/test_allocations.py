@@ -17,8 +17,8 @@ pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no C compiler here to build what counts: apt install gcc"),
     pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="what counts is written for glibc"),
 ]
-#: Calls of malloc, calloc, realloc for a claim that finds a job, its lease taken back included. Measured: 317 to 319.
-CLAIM = Bound(308, 326)
+#: Calls of malloc, calloc, realloc for a claim that finds a job, its lease taken back included. Measured: 305 to 306.
+CLAIM = Bound(297, 314)
 
 
 def test_a_claim_asks_for_memory_as_often_as_agreed(tmp_path: Path) -> None:

@@ -15,14 +15,14 @@ from gpuqueue.units import GIB, MIB
 
 #: Step -> commands that run in the store for it, those of its script included. No ranges, as they do not vary: one
 #: more is one too many, in a script it holds up everybody.
-COMMANDS = {"submit": 25, "claim": 33, "started": 8, "finish": 21, "record": 11}
+COMMANDS = {"submit": 25, "claim": 31, "started": 8, "finish": 21, "record": 11}
 #: Step -> how often its caller waits for the store: each is a round trip, which over a network takes most of the time.
 #: The recorder asks for the epoch, reads the outbox and settles.
 ROUND_TRIPS = {"submit": 1, "claim": 1, "started": 1, "finish": 1, "record": 3}
 #: Shapes that wait before the one that is claimed -> commands of the claim. So many are too large for what is free, so
 #: many fit: of few the store is asked which of these the user has, and in one command; of many the first with room is
 #: looked for. What it costs does not grow with them: one command for each shape holds up everybody where people sweep.
-TOO_LARGE, SHAPES = 20, {1: 33, 6: 33, 20: 30}
+TOO_LARGE, SHAPES = 20, {1: 31, 6: 31, 20: 28}
 
 
 def count_each_step(life: OneLife) -> dict[str, Counter[str]]:

@@ -19,6 +19,7 @@ from gpuqueue.errors import GpuQueueError
 from gpuqueue.job import Account, JobSpec, JobState, Level
 from gpuqueue.limits import Limits
 from gpuqueue.placement import Placement, Preference
+from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.functions import MOST_OTHERS
@@ -87,6 +88,24 @@ def test_a_claim_is_a_function_that_stays(queue: JobQueue, admin: redis.Redis) -
     assert [1, 2, 3] == claimed
     assert {"eval": 0, "evalsha": 0, "fcall": 4} == calls(admin), "the first call found none"
     assert 1 == admin.info("commandstats")["cmdstat_function|load"]["calls"]
+
+
+def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue, admin: redis.Redis) -> None:
+    """What it reads of a shape stays in the server, of so many: behind that it begins anew."""
+    most = int(re.findall(r"MOST_PARSED = \{\}, 0, (\d+)", whole("claim"))[0])
+    sizes = [GIB + number * 2**20 for number in range(most + 20)]
+    ids = {queue.submit(make_spec(mem_bytes=size)).id: size for size in sizes}
+
+    claimed = []
+    for _ in sizes:
+        claimed.append(must_claim(queue))
+        admin.delete(keys.device_leases("GPU-0"))
+
+    assert list(ids.items()) == [(each.job_id, each.lease_bytes) for each in claimed]
+    fits = ids.popitem()[1] + 2**20
+    for size in (fits + 2**20, fits):  # neither was read before
+        ids[queue.submit(make_spec(mem_bytes=size)).id] = size
+    assert fits == must_claim(queue, foreign_bytes=24 * GIB - fits).lease_bytes
 
 
 def test_a_store_that_lost_its_functions_gets_them_again(queue: JobQueue, admin: redis.Redis) -> None:

@@ -328,9 +328,9 @@ def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQ
 
     assert {alone.job_id: job_id} == preempt(queue)
 
-    _, _, ends, by_right = str(store.hget(keys.device_leases("GPU-0"), str(alone.job_id))).split(":")
+    _, _, ends, by_right, nonce = str(store.hget(keys.device_leases("GPU-0"), str(alone.job_id))).split(":")
     assert latest_ms <= int(ends) <= queue.now_ms() + 60_000
-    assert "x" == by_right
+    assert ("x", alone.token.partition(".")[2]) == (by_right, nonce), "the rest of the lease is as it was"
 
 
 def kept(queue: JobQueue) -> dict[int, set[str]]:

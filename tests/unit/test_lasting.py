@@ -50,6 +50,14 @@ def test_what_stands_before_an_act_that_lasts_keeps_nothing(act: str) -> None:
         assert kept_between_calls(source(part)) <= {"learned"}, part
 
 
+def test_a_claim_keeps_only_what_it_parsed() -> None:
+    """Beside the variables that stand above that, which each call sets anew."""
+    above, _, below = source("claim").partition("\nlocal parsed, many_parsed, MOST_PARSED = {}, 0, 1000\n")
+
+    assert kept_between_calls(below) == set()
+    assert {"parsed", "many_parsed"} == kept_between_calls(source("claim")) - kept_between_calls(f"{above}\n{below}")
+
+
 def test_a_variable_that_keeps_something_would_be_found() -> None:
     """The ways in which parts kept what they had looked up, or could."""
     text = (

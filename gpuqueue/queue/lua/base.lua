@@ -49,7 +49,7 @@ end
 
 -- The transactional outbox: the event is written in the same atomic step as the change that it tells.
 local function tell(act, id, state, now, attempt, losses, reason, ...)
-  return call('XADD', P .. 'ev', '*', 'act', act, 'job', id, 'state', state, 'at', string.format('%.0f', now),
+  return call('XADD', P .. 'ev', '*', 'act', act, 'job', id, 'state', state, 'at', now,
     'attempt', attempt, 'losses', losses, 'reason', reason, ...)
 end
 

@@ -11,10 +11,25 @@
 --
 -- It stays in the server between its calls (see ../functions.py). What a call is told, and what the device is like, stands
 -- in these variables: each call sets all of them before it reads any. What it looks up beside that: `learned`, in base.lua.
+-- Only what it `parsed` stays.
 local host, device, worker, lease_ms, foreign, nonce, now, stamp
 local available, pool, slots, total, all_slots, kind, capacity, strangers, runs -- as promise() tells
 local r_job, r_need, r_start, blockers, room_beside -- what the device is kept for, and the bytes that others may have beside it
 local levels, choosy
+
+-- What a shape asks for is told by its text alone, whatever the store holds: so what was read of one may stay for the calls
+-- to come. Nobody changes it. A damaged shape fits nowhere.
+local parsed, many_parsed, MOST_PARSED = {}, 0, 1000
+local function asked_by(shape)
+  local asks = parsed[shape]
+  if asks then return asks end
+  local mem, limit_s, n, wanted_pool, wish, more = parse_shape(shape)
+  asks = {mem = mem or math.huge, limit_s = limit_s, n = n, pool = wanted_pool, wish = wish, want = mem and constraints(more),
+    rest = string.match(shape, ':.*')} -- all but its memory
+  if many_parsed == MOST_PARSED then parsed, many_parsed = {}, 0 end
+  parsed[shape], many_parsed = asks, many_parsed + 1
+  return asks
+end
 
 local function load_arrays() -- and all that lets jobs in
   load_waits()
@@ -27,33 +42,47 @@ local function spec_for(id, array)
   return spec_of(id, array)
 end
 
--- A claim sent twice because the reply was lost gets the same answer twice, unless somebody else has the job by now.
-local function answer_again()
-  local last_nonce, last_id = string.match(call('HGET', P .. 'lc', device) or '', '^(%w+):(%d+)$')
-  if last_nonce ~= nonce then return nil end
-  local j = call('HMGET', job_key(last_id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
+-- A claim sent twice because the reply was lost gets the same answer twice, unless somebody else has the job by now: the
+-- device's leases, as HGETALL tells them, say which claim gave each.
+local function answer_again(leases)
+  local mark, id = ':' .. nonce, nil
+  for i = 2, #leases, 2 do
+    if string.sub(leases[i], -#mark) == mark then id = leases[i - 1] end
+  end
+  if not id then return nil end
+  local j = call('HMGET', job_key(id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
   if j[1] ~= 'starting' or j[2] ~= (j[3] or '') .. '.' .. nonce then return {} end
   local mem = j[4]
-  if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', promised_to(last_id, j[5]) or 0) end
-  return {last_id, j[2], spec_for(last_id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
+  if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', promised_to(id, j[5]) or 0) end
+  return {id, j[2], spec_for(id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
+end
+
+-- What the worker's runs were seen to hold is of the same look as the foreign bytes: else the one would hide the other's
+-- growth.
+local function note_observed(leases)
+  local observed, noted = {}, {}
+  for i = 8, #ARGV, 2 do observed[ARGV[i]] = ARGV[i + 1] end
+  for i = 1, #leases, 2 do
+    local bytes, before, rest = string.match(leases[i + 1], '^(%d+):(%d+):(.+)$')
+    local seen = observed[leases[i]]
+    if bytes and seen and seen ~= before then
+      leases[i + 1] = bytes .. ':' .. seen .. ':' .. rest
+      noted[#noted + 1], noted[#noted + 2] = leases[i], leases[i + 1]
+    end
+  end
+  if noted[1] then call('HSET', key2('dl', device), unpack(noted)) end
 end
 
 -- The look at the device that led to this claim travels with it. -> is there room at all?
-local function look_at_device()
+local function look_at_device(leases)
   local record = call('HGET', key2('dev', host), device)
   local before, after = string.match(record or '', '^(%d+:%d+):%d+:%d+:(.*)$')
   if not before then return false end
   record = before .. ':' .. foreign .. ':' .. stamp .. ':' .. after
   call('HSET', key2('dev', host), device, record)
-  for i = 8, #ARGV, 2 do -- of the same look as the foreign bytes: else the one would hide the other's growth
-    local lease = call('HGET', key2('dl', device), ARGV[i])
-    if lease then
-      local bytes, ends = string.match(lease, '^(%d+):%d+:(.+)$')
-      if bytes then call('HSET', key2('dl', device), ARGV[i], bytes .. ':' .. ARGV[i + 1] .. ':' .. ends) end
-    end
-  end
+  if #ARGV > 7 then note_observed(leases) end
   local _
-  available, pool, _, slots, total, all_slots, kind, capacity, strangers, runs = promise(host, device, record)
+  available, pool, _, slots, total, all_slots, kind, capacity, strangers, runs = promise(host, device, record, leases)
   return available ~= nil and available > 0 and slots > 0
 end
 
@@ -87,13 +116,13 @@ end
 
 -- So many devices of this host, this one first, well connected; all or none. Where others without it are connected
 -- better, `elsewhere` is one of those. With `kept` none but those that are kept for the job.
-local function gang(mem, asks, for_job, kept)
-  local names, want = {device}, asks.want
+local function gang(asks, for_job, kept)
+  local names, want, most = {device}, asks.want, learned.kinds[asks.rest]
   if asks.n == 1 then return names end
   if kind == 'mig' then return nil end -- a CUDA process can use one part of a card only
   for _, peer in ipairs(neighbours()) do
-    if peer.free >= mem and belongs(asks.pool, asks.wish, want, peer.name, peer.pool, kind)
-      and alone_there(want, peer.runs, peer.strangers, peer.total) and peer.gives <= asks.most
+    if peer.free >= asks.mem and belongs(asks.pool, asks.wish, want, peer.name, peer.pool, kind)
+      and alone_there(want, peer.runs, peer.strangers, peer.total) and peer.gives <= most
       and (peer.reserved == for_job or not (peer.reserved or kept)) then
       names[#names + 1] = peer.name
     end
@@ -111,7 +140,7 @@ local function are_limited() -- most sites are not; looked up when a job is foun
 end
 
 -- What the device is kept for, if it is, and not in vain.
-local function look_at_reservation(kept_for)
+local function look_at_reservation(kept_for, leases)
   r_job, r_need, r_start, blockers, room_beside = nil, nil, nil, nil, 0
   if not kept_for then return end
   load_placement()
@@ -121,39 +150,34 @@ local function look_at_reservation(kept_for)
     r_job = nil
   end
   if not r_job then return end
-  local bytes, places = left_beside(device, capacity, all_slots, r_need, blockers)
+  local bytes, places = left_beside(device, capacity, all_slots, r_need, blockers, leases)
   if places >= 1 then room_beside = math.max(bytes, 0) end
 end
 
 local function small_enough(lv) return call('ZCOUNT', key2('sh', lv), '-inf', available) end
 
-local function kind_of(shape) -- may a job that asks for this beside memory run here, and how? Few differ in it
-  local rest, kinds = string.match(shape, ':.*'), learned.kinds
-  if rest and kinds[rest] == nil then
-    local mem, limit_s, n, wanted_pool, wish, more = parse_shape(shape)
-    local want = constraints(more or '')
-    local ok = mem and belongs(wanted_pool, wish, want, device, pool, kind) and alone_there(want, runs, strangers, total)
-    local most = ok and want.alone and are_limited() and most_alone(wanted_pool) or math.huge -- see limits.lua
-    ok = ok and capacity + strangers <= most
-    kinds[rest] = ok and {limit_s = limit_s, n = n, pool = wanted_pool, wish = wish, want = want, most = most} or false
+-- May a job that asks so, beside its memory, run here now? Few differ in it. -> the most that a device may give it, or no
+local function most_here(asks)
+  local kinds = learned.kinds
+  local most = kinds[asks.rest]
+  if most == nil then
+    most = belongs(asks.pool, asks.wish, asks.want, device, pool, kind) and alone_there(asks.want, runs, strangers, total)
+      and (asks.want.alone and are_limited() and most_alone(asks.pool) or math.huge) -- see limits.lua
+    if not most or capacity + strangers > most then most = false end
+    kinds[asks.rest] = most
   end
-  return kinds[rest]
+  return most
 end
 
-local function mem_of(shape) return tonumber(string.match(shape, '^%d+') or '') or math.huge end -- a damaged one fits nowhere
--- `small`: its memory is known to fit. -> the devices for it | false
-local function fits(shape, small)
-  local mem = not small and mem_of(shape)
-  if mem and mem > available then return false end
-  local asks = kind_of(shape)
-  if not asks then return false end
-  if small and asks.n == 1 and not r_job then return learned.only_this end
-  mem = mem or mem_of(shape)
-  if r_job and not (asks.n == 1 and ((mem <= room_beside and not asks.want.alone)
+-- -> the devices for a job of this shape | false
+local function fits(shape)
+  local asks = asked_by(shape)
+  if asks.mem > available or not most_here(asks) then return false end
+  if r_job and not (asks.n == 1 and ((asks.mem <= room_beside and not asks.want.alone)
     or ends_before(asks.limit_s, r_start, now))) then return false end -- neither beside it nor gone before it starts
   if asks.n == 1 then return learned.only_this end
   local gangs = learned_of('gangs') -- shape -> the devices for it | false
-  if gangs[shape] == nil then gangs[shape] = gang(mem, asks, nil) or false end
+  if gangs[shape] == nil then gangs[shape] = gang(asks, nil) or false end
   return gangs[shape]
 end
 
@@ -165,7 +189,7 @@ local function charged_on(devices, want)
   return least
 end
 local function over_a_limit(user, shape) -- of a shape that fits
-  return are_limited() and limit_in_the_way(user, shape, kind, charged_on(fits(shape), kind_of(shape).want)) ~= nil
+  return are_limited() and limit_in_the_way(user, shape, kind, charged_on(fits(shape), asked_by(shape).want)) ~= nil
 end
 
 local function take(id, lv, user, shape, devices, how)
@@ -182,7 +206,7 @@ local function take(id, lv, user, shape, devices, how)
     leave_line(id, lv, user, shape)
     if j[1] ~= 'queued' then return nil end -- a stale entry; it is gone now
   end
-  local asks = kind_of(shape)
+  local asks = asked_by(shape)
   local limit_s, n, alone = asks.limit_s, asks.n, asks.want.alone
   -- What a damaged entry has lost stands in the shape, or starts over: nothing below may fail half-way.
   local mem = string.match(j[2] or '', '^%d+$') or string.match(shape, '^%d+')
@@ -191,7 +215,8 @@ local function take(id, lv, user, shape, devices, how)
   local names = table.concat(devices, ',')
   local spec = spec_for(id, array)
   if limit_s > 0 then -- the shape's is rounded up; a quote within a text of the spec has a backslash before it
-    limit_s = math.min(limit_s, tonumber(string.match(spec or '', '"time_limit_s":([%d.]+)')) or limit_s)
+    local _, told = string.find(spec or '', '"time_limit_s":', 1, true)
+    limit_s = math.min(limit_s, told and tonumber(string.match(spec, '^[%d.]+', told + 1)) or limit_s)
   end
   local usual_s = call('HGET', P .. 'usual', user) or ''
   local deposit_s = math.min(tonumber(usual_s) or DEPOSIT_S, DEPOSIT_S)
@@ -203,17 +228,16 @@ local function take(id, lv, user, shape, devices, how)
   if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
   if learned.limits_set then room_is_taken(user, shape) end
   call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
-    'tc', stamp, 'tf', string.format('%.0f', fair_ms(now)), 'dep', deposit_s, 'usu', usual_s,
+    'tc', stamp, 'tf', fair_ms(now), 'dep', deposit_s, 'usu', usual_s,
     'rate', rate, 'how', how, 'why', '')
   local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
   for i = 1, #devices do
     if alone then held = string.format('%.0f', free_on(devices[i])) end
-    call('HSET', key2('dl', devices[i]), id, held .. ':0:' .. ends .. (alone and ':x' or ''))
+    call('HSET', key2('dl', devices[i]), id, lease_of(held, ends, alone, nonce))
   end
   call('ZADD', P .. 'leases', now + lease_ms, id)
   count_run(id, user, mem, names)
   charge(user, deposit_s * rate * weight(fair_ms(now)), learned.any_shares == false and 1000 or share_of(user), levels)
-  call('HSET', P .. 'lc', device, nonce .. ':' .. id)
   tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
     'worker', worker, 'devices', names, 'lease', mem, 'start', how, unpack(left and {'of', array, 'index', index, 'left', left} or {}))
   return {id, token, spec, tostring(attempt), mem, names, stamp, array, index and tostring(index)}
@@ -228,10 +252,10 @@ local function take_reserved()
     return nil
   end
   local user, shape, devices, beyond = j[3], j[4], nil, nil
-  local asks = shape and kind_of(shape)
-  local ready = asks and mem_of(shape) <= available
+  local asks = asked_by(shape or '')
+  local ready = asks.mem <= available and most_here(asks)
   for _, kept in ipairs(ready and {false, true} or {}) do -- what is kept for it may do where others are beyond a limit
-    devices = gang(mem_of(shape), asks, r_job, kept)
+    devices = gang(asks, r_job, kept)
     beyond = devices and asks.want.alone and are_limited() and limit_in_the_way(user, shape, kind, charged_on(devices, asks.want))
     if not beyond then break end
   end
@@ -249,8 +273,8 @@ end
 local function might_run(shape) -- ever, on this device
   local here = learned.here
   if here[shape] == nil then
-    local mem, _, _, wanted_pool, wish, more = parse_shape(shape)
-    here[shape] = mem and mem <= total and belongs(wanted_pool, wish, constraints(more), device, pool, kind) or false
+    local asks = asked_by(shape)
+    here[shape] = asks.mem <= total and belongs(asks.pool, asks.wish, asks.want, device, pool, kind)
   end
   return here[shape]
 end
@@ -284,7 +308,7 @@ local function how_it_came(lv, user, shape, rank, place)
 end
 
 local function leave_elsewhere(id, shape) -- to a device that should rather have it
-  local asks = kind_of(shape)
+  local asks = asked_by(shape)
   if asks.n > 1 then
     local elsewhere = fits(shape).elsewhere
     if not elsewhere then return false end
@@ -296,7 +320,7 @@ local function leave_elsewhere(id, shape) -- to a device that should rather have
   load_placement()
   load_elsewhere()
   local this = {host = host, device = device, kind = kind, available = available, total = total}
-  local better = better_device(this, mem_of(shape), asks, order, now)
+  local better = better_device(this, asks.mem, asks, order, now)
   return better ~= nil and leave_to(better, id, now)
 end
 
@@ -331,9 +355,9 @@ end
 local NEXT, MOST = 8, 124
 local function take_beyond(lv, user, before)
   local function has_room(shape) -- which is kept for nobody before whom it may not go; all else that it asks is open
-    if not r_job then return mem_of(shape) <= available end
-    local mem, limit_s, n = parse_shape(shape)
-    return mem and mem <= available and n == 1 and (mem <= room_beside or ends_before(limit_s, r_start, now))
+    local asks = asked_by(shape)
+    return asks.mem <= available
+      and (not r_job or (asks.n == 1 and (asks.mem <= room_beside or ends_before(asks.limit_s, r_start, now))))
   end
   local function first_with_room(heads)
     for i = 1, #heads, 2 do
@@ -416,7 +440,7 @@ end
 local function search(lv, from)
   local fitting = {}
   for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', available)) do
-    if (not choosy or worth_judging(shape)) and fits(shape, true) then fitting[#fitting + 1] = shape end
+    if (not choosy or worth_judging(shape)) and fits(shape) then fitting[#fitting + 1] = shape end
   end
   local has, asked, most = nil, 0, ASKED
   while #fitting > 0 do
@@ -461,9 +485,13 @@ local function look_at_site()
   local found = call('EXISTS', epoch, epoch, epoch, epoch, epoch, epoch,
     P .. 'timers', P .. 'drained', P .. 'rsv', P .. 'limits', P .. 'shares')
   if found <= rest then return nil, refusal() end
-  if found > rest + 1 then return {there(P .. 'timers', P .. 'drained', P .. 'rsv')} end
-  learned.limits_set, learned.any_shares = false, false
-  return {false, false, false}
+  local due, drained, kept, more = false, false, false, found - (rest + 1)
+  if more > 0 then
+    due, drained, kept = there(P .. 'timers', P .. 'drained', P .. 'rsv')
+    more = more - (due and 1 or 0) - (drained and 1 or 0) - (kept and 1 or 0)
+  end
+  if more == 0 then learned.limits_set, learned.any_shares = false, false end
+  return {due, drained, kept}
 end
 
 return function()
@@ -480,7 +508,8 @@ return function()
   now = now_ms()
   stamp = string.format('%.0f', now)
 
-  local again = answer_again()
+  local leases = call('HGETALL', key2('dl', device))
+  local again = answer_again(leases)
   if again then return again end
   local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
   if first_due and tonumber(first_due) <= now then -- a job's time has come, or what it waited for has ended
@@ -488,8 +517,8 @@ return function()
     let_in(now)
   end
   if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end
-  if pausing(now) or not look_at_device() then return {} end
-  look_at_reservation(any_kept and call('HGET', P .. 'rsv', device))
+  if pausing(now) or not look_at_device(leases) then return {} end
+  look_at_reservation(any_kept and call('HGET', P .. 'rsv', device), leases)
 
   -- Mostly nothing waits that is small enough.
   levels = levels_waited_at()

@@ -248,20 +248,20 @@ end
 -- Derived from the live leases each time; there is no counter that could drift.
 -- -> available bytes, pool, seen, free slots, total, slots, kind, bytes if nothing ran, bytes of strangers, runs; nil
 -- where nobody announced it
-local function promise(host, device, record)
+local function promise(host, device, record, leases)
   record = record or call('HGET', key2('dev', host), device)
   if not record then return nil end
   local total, headroom, foreign, seen, slots, pool, kind = parse_record(record, device)
   if not total then return nil end -- damaged: its worker's next beat writes it anew
   local available, capacity = total - headroom - foreign, total - headroom - foreign
-  local leases = call('HVALS', key2('dl', device))
-  for i = 1, #leases do
+  leases = leases or call('HGETALL', key2('dl', device))
+  for i = 2, #leases, 2 do
     local lease, observed, alone = string.match(leases[i], '^(%d+):(%d+):?%d*:?(x?)')
     available = available - math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
     if alone == 'x' then available = math.min(available, 0) end -- strangers may go: what they leave is not for us
   end
-  return available, pool, tonumber(seen), slots - #leases, tonumber(total), tonumber(slots), kind, capacity,
-    tonumber(foreign), #leases
+  return available, pool, tonumber(seen), slots - #leases / 2, tonumber(total), tonumber(slots), kind, capacity,
+    tonumber(foreign), #leases / 2
 end
 
 -- What a run that wants its devices for itself is promised on one: all that it can give, `mem` where nobody knows it yet.
@@ -291,6 +291,9 @@ local function count_run(id, user, mem, names)
   call('HSET', key2('run', user), id, gpus .. ':' .. string.format('%.0f', devices * mem))
 end
 
+-- The text of a new lease; `nonce` is that of the claim which gives it: sent twice, it is answered twice.
+local function lease_of(bytes, ends, alone, nonce) return bytes .. ':0:' .. ends .. (alone and ':x:' or '::') .. nonce end
+
 -- Promise a run its memory on each of its devices, and write down whose run it is. What it costs counts from now on.
 -- -> bytes that it has on the first of them
 local function hold_devices(id, run, mem, shape, now, expires)
@@ -298,11 +301,11 @@ local function hold_devices(id, run, mem, shape, now, expires)
   local ends = limit_s > 0 and string.format('%.0f', tonumber(run.tc) + limit_s * 1000) or '0'
   for name, value in pairs(run) do call('HSET', job_key(id), name, value) end
   call('HSET', job_key(id), 'tf', string.format('%.0f', fair_ms(now)), 'dep', 0)
-  local alone, held = wants_alone(shape), mem
+  local alone, held, nonce = wants_alone(shape), mem, string.match(run.tok, '%w*$')
   for device in string.gmatch(run.devs, '[^,]+') do
     local bytes = alone and all_of(run.host, device, mem) or mem
     if device == string.match(run.devs, '^[^,]+') then held = bytes end
-    call('HSET', key2('dl', device), id, bytes .. ':0:' .. ends .. (alone and ':x' or ''))
+    call('HSET', key2('dl', device), id, lease_of(bytes, ends, alone, nonce))
   end
   count_run(id, call('HGET', job_key(id), 'u'), promised_to(id, run.devs) or tonumber(mem), run.devs) -- as the claim did
   call('ZADD', P .. 'leases', string.format('%.0f', expires), id)
@@ -388,7 +391,7 @@ local function close(id, state, now, event)
 end
 
 -- What a damaged entry has lost starts over: a script that stumbles over it would stop half-way, or stop everybody.
-local function counted(text) return #(text or '') < 10 and tonumber(string.match(text or '', '^%d+$')) or 0 end
+local function counted(text) return text and #text < 10 and tonumber(string.match(text, '^%d+$')) or 0 end
 
 local FIELDS = {'st', 'u', 'lv', 'sh', 'mem', 'rq', 'at', 'ls', 'tok', 'devs', 'tc', 'dep', 'rate', 'w', 'tf', 'why', 'nb',
   'nw', 'af', 'dk', 'rt', 'ro', 'rn', 'qn', 'rm', 'pre', 'pd', 'usu'}

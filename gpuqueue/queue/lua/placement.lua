@@ -22,8 +22,9 @@ function parse_reservation(text)
 end
 
 -- The runs on a device: {id, bytes that they count for, when they must have ended (0: nobody knows), alone there by right}.
-function runs_on(device, total, now)
-  local runs, leases = {}, call('HGETALL', key2('dl', device))
+function runs_on(device, total, now, leases)
+  local runs = {}
+  leases = leases or call('HGETALL', key2('dl', device))
   for i = 1, #leases, 2 do
     local lease, observed, ends, alone = string.match(leases[i + 1], '^(%d+):(%d+):?(%d*):?(x?)')
     local bytes = math.max(tonumber(lease) or total, tonumber(observed) or 0) -- unknown is not nothing
@@ -35,9 +36,9 @@ end
 -- What the reserved job will not need even at its start, in bytes and slots: there others may run without a limit.
 -- ("Extra nodes" of EASY backfill: Lifka, The ANL/IBM SP Scheduling System, 1995; with no limits known at all it is the
 -- gap rule: what the job could not use even if all runs of today were gone.)
-function left_beside(device, capacity, slots, need, blockers)
+function left_beside(device, capacity, slots, need, blockers, leases)
   local bytes, places = capacity - need, slots - 1
-  for _, run in ipairs(runs_on(device, capacity)) do
+  for _, run in ipairs(runs_on(device, capacity, nil, leases)) do
     if not within(blockers, run.id) then bytes, places = bytes - run.bytes, places - 1 end
   end
   return bytes, places

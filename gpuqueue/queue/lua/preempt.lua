@@ -144,7 +144,7 @@ local function ask_to_go(id, by)
   call('HSET', job_key(id), 'pre', by, 'pd', deadline)
   call('HINCRBY', job_key(id), 'pn', 1)
   for device in string.gmatch(job.devs or '', '[^,]+') do -- others see by this when it will be gone
-    local lease, ends, alone = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)(:?x?)$')
+    local lease, ends, alone = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)(.*)$')
     if lease and (ends == '0' or tonumber(ends) > now + grace_ms) then
       call('HSET', key2('dl', device), id, lease .. ':' .. deadline .. alone)
     end

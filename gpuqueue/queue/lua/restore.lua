@@ -45,10 +45,6 @@ local held = wants_alone(shape) and string.match(said, '"lease_bytes":([1-9]%d*)
 if held and #held > 15 then held = nil end
 hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, held or mem, shape, now,
   math.max(now + lease_ms, tonumber(parked)))
-if state == 'starting' then -- the claim's reply may still be on its way: sent again, it is answered again
-  call('HSET', P .. 'lc', string.match(devices, '^[^,]+'), string.match(token, '%.(.*)$') .. ':' .. id)
-else
-  call('HSET', job_key(id), 'tr', began, 'said', said)
-end
+if state ~= 'starting' then call('HSET', job_key(id), 'tr', began, 'said', said) end
 tell('restore', id, state, now, at, ls, reason, 'token', token)
 return 1
