@@ -44,7 +44,7 @@ def _claim(report: Report) -> Row:
             Aim(figure=f"{libc}.typical.p50", bound=None, called="typical p50, the C library's allocator"),
             Aim(figure=_slowest(report, libc), bound=None, called="highest p99, the C library's allocator"),
         ),
-        why_not="It takes the server as many instructions whether a thousand jobs wait or a million, 0.65 to 0.85 "
+        why_not="It takes the server as many instructions whether a thousand jobs wait or a million, 0.6 to 0.75 "
         "million by the users' shapes that could fit. Among many jobs, to make their values and to reach them all over "
         "its memory is most of the time with the C library's allocator: "
         + (
@@ -53,11 +53,10 @@ def _claim(report: Report) -> Row:
             else "jemalloc takes a third of it away, and this machine had none for the store to load"
         )
         + " ([the store's allocator](#the-stores-allocator)). What remains with it are those instructions, more than "
-        "half of them in some 35 commands, and the misses of a cache that is smaller than the queue; and for `p99` the "
+        "half of them in some 30 commands, and the misses of a cache that is smaller than the queue; and for `p99` the "
         "garbage that the server collects within every fiftieth call. How fast the machine was tells the floor of the "
-        "same run: from 18 to 43 us on one machine on different days. Five runs of a slow one had p50 from 216 to "
-        "284 us and the highest p99 from 0.97 to 1.32 ms. It would take fewer commands, as one order of the users for "
-        "all levels instead of one for each.",
+        "same run: from 18 to 43 us on one machine on different days; of that floor the typical p50 is 5 to 6.5 "
+        "times. It would take fewer commands, as one order of the users for all levels instead of one for each.",
     )
 
 

@@ -48,9 +48,9 @@ timers                 zset    job id -> when it may start: it is queued, and st
                                d:<id>:fail -> 0: that job has ended, and some that waited for it have not heard of it
 dep:<id>               zset    job id -> job id: the waiting jobs that are to hear of the end of the job
 keys                   hash    user and dedupe key -> the last job that was submitted with it
-dl:<device>            hash    job id -> ``lease:observed:end:alone:nonce``: the leases on a device, in bytes, when they may
-                               end, x where the run has it for itself, and the nonce of the claim, so that a claim sent
-                               twice is answered twice
+dl:<device>            hash    job id -> ``lease:observed:end:alone:nonce``: the leases on a device, in bytes; when they
+                               may end; x where the run has it for itself; and the nonce of the claim, so that a claim
+                               sent twice is answered twice
 leases                 zset    job id -> when the lease expires unless a beat comes
 rsv                    hash    device -> job:need:start:blockers: what is kept for a job that has waited too long
 idem:<nonce>           string  id:time of the job, for ten minutes: a submit sent twice makes one job
