@@ -476,6 +476,10 @@ def test_whoever_waits_no_more_keeps_no_device(queue: JobQueue, way: str) -> Non
     follower = small(queue)
     assert {large: ("GPU-0",)} == reserve(queue)
     assert claim(queue, "GPU-0") is None
+    client = connect(queue.url)
+    listener = client.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(keys.BELL)
+    listener.get_message(timeout=5)
 
     if way == "start":
         queue.lose(2, token_of(queue, 2), loss_limit=1, detail="gone")
@@ -483,7 +487,12 @@ def test_whoever_waits_no_more_keeps_no_device(queue: JobQueue, way: str) -> Non
     else:
         getattr(queue, way)(large)
 
+    rung = listener.get_message(timeout=5)
+    assert rung is not None, "else no worker looks before its next poll"
+    assert "room" == rung["data"]
     assert follower == must_claim(queue, "GPU-0").job_id
+    listener.close()
+    client.close()
 
 
 def test_a_silent_or_drained_device_is_not_waited_for(queue: JobQueue) -> None:

@@ -214,14 +214,15 @@ local function enqueue(id, lv, user, shape)
   end
 end
 
--- What was kept for a job is kept no more: it has started, or waits no longer.
+-- What was kept for a job is kept no more: it has started, or waits no longer. -> was anything?
 local function unreserve(id)
   local kept = call('HGET', job_key(id), 'rv')
-  if not kept then return end
+  if not kept then return false end
   for device in string.gmatch(kept, '[^,]+') do
     if string.match(call('HGET', P .. 'rsv', device) or '', '^(%d+):') == id then call('HDEL', P .. 'rsv', device) end
   end
   call('HDEL', job_key(id), 'rv', 'rs', 'rk', 'pb')
+  return true
 end
 
 local function leave_line(id, lv, user, shape)

@@ -149,7 +149,7 @@ end
 -- will stand there again at once, and what is kept for it is its own meanwhile.
 function leave(id, job, for_good, stays)
   if job.nb then call('ZREM', P .. 'timers', id) end
-  if not stays then unreserve(id) end
+  if not stays and unreserve(id) then ring('room') end -- others may start there
   leave_line(id, job.lv, job.u, job.sh)
   if not for_good then return end
   into_sight(id, job)
