@@ -73,6 +73,15 @@ class Indexes:
     def __iter__(self) -> Iterator[int]:
         return (index for each in self.ranges for index in each)
 
+    def before(self, index: int) -> int:
+        """Return how many of them come before *index*; none where it is none of them."""
+        passed = 0
+        for some in self.ranges:
+            if index in some:
+                return passed + some.index(index)
+            passed += len(some)
+        return 0
+
     @property
     def in_order(self) -> bool:
         """Return whether each range begins above the end of the one before it, so that no index is named twice."""

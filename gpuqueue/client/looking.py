@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpuqueue.limits import LimitsInUse
     from gpuqueue.listing import Listing
     from gpuqueue.queue import lease
+    from gpuqueue.queue.explanation import Explanation
     from gpuqueue.queue.lease import DeviceStatus
     from gpuqueue.run import Record
     from gpuqueue.why import Usual, Why
@@ -237,7 +238,7 @@ class Looking(Connection):
         asked = self._by_its_members(self.get(job))
         explanation = self.queue.why(asked.id)
         if explanation is None and asked.member is not None and not asked.state.is_end:
-            explanation = self.queue.why(asked.member.array_id)  # it waits as its array does
+            explanation = self._why_with_its_array(asked.member)
         if explanation is None or explanation.state not in {JobState.QUEUED, JobState.HELD}:
             making_place = explanation.making_place if explanation is not None else None
             return whys.Why(job=asked, making_place=making_place)
@@ -262,6 +263,13 @@ class Looking(Connection):
             preempt_after_s=self.settings.preempt_after_s,
             preempt_grace_s=self.settings.preempt_grace_s,
         )
+
+    def _why_with_its_array(self, member: Member) -> Explanation | None:
+        """Return why a member waits that no device has taken: as its array, behind the members that come before it."""
+        explanation, array = self.queue.why(member.array_id), self.queue.get(member.array_id)
+        if explanation is None or array is None or array.tally is None:
+            return explanation
+        return explanation.behind(array.tally.left.before(member.index))
 
     def _ends(self, job_ids: Sequence[int]) -> dict[int, bool]:
         """Return whether each of these jobs, which the queue has forgotten, succeeded.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 
 from gpuqueue.frozen import dataclass
@@ -187,6 +188,13 @@ class Explanation:
     room: RoomUnderLimits | None = None
     making_place: MakingPlace | None = None
     waits_since_ms: int | None = None
+
+    def behind(self, members: int) -> Explanation:
+        """Return what is so of a member where this is so of its array, and so many *members* go before it."""
+        if not members:
+            return self
+        start = self.start and replace(self.start, rivals=self.start.rivals + members, at_ms=None)
+        return replace(self, own_before=self.own_before + members, start=start)
 
     @property
     def limits(self) -> tuple[LimitReached, ...]:

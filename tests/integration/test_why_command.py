@@ -114,6 +114,21 @@ def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
         assert "cannot say" not in member
 
 
+def test_the_members_before_it_go_before_a_member(site: Site) -> None:
+    """It was told that nobody was before it, and by when it had started, with all the others still to come."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    array = site.cli("submit", "--mem", "20G", "--time", "10m", "--array", "0-9", "--", "true").stdout.strip()
+    must_claim(site.queue)  # the first
+
+    told = {index: json.loads(site.cli("why", f"{array}_{index}", "--json").stdout) for index in (1, 2, 9)}
+    assert {1: 0, 2: 1, 9: 8} == {index: each["order"]["own_before"] for index, each in told.items()}
+    assert {1: 0, 2: 1, 9: 8} == {index: each["start"]["rivals"] for index, each in told.items()}
+    assert told[1]["start"]["at"] is not None, "when the run must have ended that is in its way"
+    assert told[9]["start"]["at"] is None, "who knows"
+    assert "8 of" in site.cli("why", f"{array}_9").stdout
+
+
 def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> None:
     """Devices are kept for one job on each host at a time: why the next had none, and since when, was told nowhere."""
     site.cli("db", "upgrade")
