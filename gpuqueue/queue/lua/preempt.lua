@@ -144,9 +144,9 @@ local function ask_to_go(id, by)
   call('HSET', job_key(id), 'pre', by, 'pd', deadline)
   call('HINCRBY', job_key(id), 'pn', 1)
   for device in string.gmatch(job.devs or '', '[^,]+') do -- others see by this when it will be gone
-    local lease, ends, alone = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)(.*)$')
+    local lease, ends, rest = string.match(call('HGET', key2('dl', device), id) or '', '^(%d+:%d+):(%d+)(.*)$')
     if lease and (ends == '0' or tonumber(ends) > now + grace_ms) then
-      call('HSET', key2('dl', device), id, lease .. ':' .. deadline .. alone)
+      call('HSET', key2('dl', device), id, lease .. ':' .. deadline .. rest)
     end
   end
   tell('preempt', id, job.st, now, job.at, job.ls, '', 'token', job.tok, 'by', by, 'deadline', deadline)
