@@ -146,7 +146,7 @@ def pythons() -> int:
             run(interpreter, "-m", "venv", home)
         python = home / "bin" / "python"
         code = run(python, "-m", "pip", "install", "-q", "-e", ROOT, f"celery[redis]~={celery}.0", *NEEDS)
-        tests = ("tests/unit", "tests/integration/test_celery.py")
+        tests = ("tests/unit", "tests/integration/workers/test_celery.py")
         codes.append(code or run(python, "-m", "pytest", *tests, "-q", "-p", "no:cacheprovider"))
     return worst(*codes)
 

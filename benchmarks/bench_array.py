@@ -22,7 +22,7 @@ from benchmarks.measure.options import how_many
 from benchmarks.measure.place import Store, private_store
 from benchmarks.measure.rounds import quantile, timed
 from benchmarks.measure.table import tell
-from gpuqueue.array import Array
+from gpuqueue.model.array import Array
 
 ROUNDS = 5
 MEMBERS, QUICK_MEMBERS = (10_000, 1_000_000), (10_000,)

@@ -39,8 +39,8 @@ from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
 from benchmarks.measure.rounds import quantile, timed
 from benchmarks.measure.table import tell
 from gpuqueue.codec import encode_spec
-from gpuqueue.device import Device, DeviceKind
-from gpuqueue.job import Account, JobSpec, Level
+from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.job import Account, JobSpec, Level
 from gpuqueue.queue import keys
 from gpuqueue.queue.functions import name_of
 from gpuqueue.queue.lease import Claim, Offer

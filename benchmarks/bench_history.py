@@ -26,14 +26,14 @@ from benchmarks.measure.options import how_many, postgres_url
 from benchmarks.measure.place import GPUQUEUE, postgres, quiet
 from benchmarks.measure.rounds import timed
 from benchmarks.measure.table import tell
-from gpuqueue.book import filters, migrate
-from gpuqueue.book.book import Book
-from gpuqueue.book.connect import open_engine, reading
-from gpuqueue.figures import By
-from gpuqueue.history import HistoryQuery, Sort
-from gpuqueue.job import JobState
-from gpuqueue.run import EndingKind
-from gpuqueue.units import GIB
+from gpuqueue.history import filters, migrate
+from gpuqueue.history.connect import open_engine, reading
+from gpuqueue.history.database import Book
+from gpuqueue.model.history_query import HistoryQuery, Sort
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind
+from gpuqueue.model.statistics import By
+from gpuqueue.text.units import GIB
 
 #: Above this a page is said to be slow, in seconds.
 SLOW_S = 0.1

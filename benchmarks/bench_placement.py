@@ -20,7 +20,7 @@ from benchmarks.measure.place import Machine, private_machine
 from benchmarks.measure.rounds import quantile, until
 from benchmarks.measure.table import tell
 from gpuqueue.client import Client
-from gpuqueue.job import JobState
+from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 

@@ -21,14 +21,14 @@ from benchmarks.measure.figure import Absent, Figure, Floor, Measured
 from benchmarks.measure.options import how_many, postgres_url
 from benchmarks.measure.place import postgres
 from benchmarks.measure.table import tell
-from gpuqueue.book import migrate
-from gpuqueue.book.book import Book
-from gpuqueue.book.connect import open_engine, writing
 from gpuqueue.codec import encode_ended, encode_spec, encode_started
-from gpuqueue.device import DeviceKind, Peak, PeakSource
-from gpuqueue.event import Act, Event
-from gpuqueue.job import Account, JobSpec, JobState
-from gpuqueue.run import Ending, RunDevice
+from gpuqueue.history import migrate
+from gpuqueue.history.connect import open_engine, writing
+from gpuqueue.history.database import Book
+from gpuqueue.model.device import DeviceKind, Peak, PeakSource
+from gpuqueue.model.event import Act, Event
+from gpuqueue.model.job import Account, JobSpec, JobState
+from gpuqueue.model.run import Ending, RunDevice
 
 BATCHES = (1, 10, 100, 500)
 GIB = 2**30

@@ -30,14 +30,14 @@ from benchmarks.measure.options import duration_s
 from benchmarks.measure.place import from_the_tests
 from benchmarks.measure.table import tell
 from gpuqueue.clock import SystemClock
-from gpuqueue.process import ProcessIdentity
-from gpuqueue.run import RunDevice
-from workers.devices.choose import choose
-from workers.live import LiveRun, LiveRuns
-from workers.run_values import Held
-from workers.rundir import RunDir
-from workers.sampler import Sampler
-from workers.watchdog import Watchdog
+from gpuqueue.model.run import RunDevice
+from gpuqueue.system.process import ProcessIdentity
+from workers.devices.select import choose
+from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.measure.sampler import Sampler
+from workers.measure.watchdog import Watchdog
+from workers.run.directory import RunDir
+from workers.run.values import Held
 
 GIB = 2**30
 #: The shim's part: a parent that says its child's pid, which is the process on the card.

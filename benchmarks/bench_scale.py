@@ -33,14 +33,14 @@ from benchmarks.measure.rounds import quantile, timed
 from benchmarks.measure.table import tell
 from benchmarks.scale_events import MadeHours
 from benchmarks.scale_site import DEVICES, HOSTS, SimulatedSite, specs
-from gpuqueue.book import migrate
-from gpuqueue.book.book import Book
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import encode_spec
-from gpuqueue.figures import By
-from gpuqueue.history import HistoryQuery
+from gpuqueue.history import migrate
+from gpuqueue.history.database import Book
+from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.statistics import By
 from gpuqueue.queue.keys import SEQ
-from gpuqueue.queue.simulated import CLOCK
+from gpuqueue.queue.simulated_clock import CLOCK
 
 HOUR_MS = 3600_000
 #: What a job tells in its life: submit, claim, started, finish.

@@ -24,11 +24,11 @@ from benchmarks.measure.moments import beside
 from benchmarks.measure.options import how_many
 from benchmarks.measure.rounds import alternate
 from benchmarks.measure.table import tell
-from gpuqueue.run import RunDevice
-from workers import shim
-from workers.run_values import Held, ShimSpec
-from workers.rundir import RunDir
-from workers.shims import Shims
+from gpuqueue.model.run import RunDevice
+from workers.run.directory import RunDir
+from workers.run.values import Held, ShimSpec
+from workers.shim import supervisor
+from workers.shim.client import Shims
 
 ROUNDS, QUICK_ROUNDS = 25, 5
 #: What is told of each start, in the order in which a way returns it.
@@ -73,7 +73,7 @@ class Ways:
         spec = json.loads((path / "spec").read_text())
         (path / "spec").write_text(json.dumps({**spec, "lock_fd": lock}))
         began_s = time.monotonic()
-        command = [sys.executable, "-I", "-S", "-X", "utf8", shim.__file__, str(path)]
+        command = [sys.executable, "-I", "-S", "-X", "utf8", supervisor.__file__, str(path)]
         subprocess.run(command, pass_fds=(lock,), start_new_session=True, check=True)
         os.close(lock)
         return self._since(began_s)

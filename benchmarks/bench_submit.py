@@ -30,16 +30,16 @@ from benchmarks.measure.place import GPUQUEUE, Store, private_store, quiet
 from benchmarks.measure.repository import small_repository
 from benchmarks.measure.rounds import alternate_timed, medians, timed
 from benchmarks.measure.table import tell
-from gpuqueue.array import Array
 from gpuqueue.client import Client
 from gpuqueue.codec import encode_spec
-from gpuqueue.device import Device, DeviceKind
-from gpuqueue.job import Account, JobSpec, JobState
+from gpuqueue.model.array import Array
+from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.job import Account, JobSpec, JobState
+from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import Claim, Offer
 from gpuqueue.queue.requests import new_nonce
 from gpuqueue.queue.scripts import Scripts
-from gpuqueue.run import Ending
-from gpuqueue.units import GIB
+from gpuqueue.text.units import GIB
 
 JOBS, QUICK_JOBS = 2_000, 300
 MEMBERS = 10_000

@@ -27,7 +27,7 @@ from benchmarks.measure.place import Machine, private_machine
 from benchmarks.measure.rounds import until
 from benchmarks.measure.spent import PSS, RSS, belongs, can_share, memory_mib, share_of_core, with_children, workers
 from benchmarks.measure.table import tell
-from gpuqueue.job import JobState
+from gpuqueue.model.job import JobState
 
 SECONDS, QUICK_SECONDS = 20.0, 4.0
 SLOTS = 4

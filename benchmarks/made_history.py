@@ -12,10 +12,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gpuqueue.book import text_index
-from gpuqueue.book.connect import open_engine
-from gpuqueue.book.tables import jobs, run_devices, runs
-from gpuqueue.units import GIB
+from gpuqueue.history import text_index
+from gpuqueue.history.connect import open_engine
+from gpuqueue.history.tables import jobs, run_devices, runs
+from gpuqueue.text.units import GIB
 
 NOW = datetime(2026, 11, 21, tzinfo=timezone.utc)
 #: The time that the whole history spans.

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 from benchmarks.scale_site import CARD_BYTES, DEVICES, HOSTS, specs
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import encode_ended, encode_spec, encode_started
-from gpuqueue.device import DeviceKind, Peak, PeakSource
-from gpuqueue.event import Act, Cursor, Event
-from gpuqueue.job import JobState
-from gpuqueue.run import Ending, RunDevice
+from gpuqueue.model.device import DeviceKind, Peak, PeakSource
+from gpuqueue.model.event import Act, Cursor, Event
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, RunDevice
 
 if TYPE_CHECKING:
-    from gpuqueue.book.book import Book
+    from gpuqueue.history.database import Book
 
 #: As the recorder does it.
 BATCH = 500

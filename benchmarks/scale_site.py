@@ -1,7 +1,7 @@
 """A simulated site for :mod:`benchmarks.bench_scale`: 64 devices on 8 hosts, 200 users, and a clock that we set.
 
 The scripts, the queue's methods, the recorder and the book are the real ones; what is simulated is the time
-(:mod:`gpuqueue.queue.simulated`), and that nobody computes.
+(:mod:`gpuqueue.queue.simulated_clock`), and that nobody computes.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from benchmarks.measure.place import Store
-from gpuqueue.book.book import Book
 from gpuqueue.codec import encode_spec
-from gpuqueue.device import Device, DeviceKind, Peak, PeakSource
-from gpuqueue.job import Account, JobSpec, JobState, Level
+from gpuqueue.history.database import Book
+from gpuqueue.model.device import Device, DeviceKind, Peak, PeakSource
+from gpuqueue.model.job import Account, JobSpec, JobState, Level
+from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.keys import LIVE, OUTBOX, PREFIX
 from gpuqueue.queue.lease import Claim, Offer
-from gpuqueue.queue.simulated import SimulatedClock, SimulatedQueue, SimulatedScripts
-from gpuqueue.run import Ending, RunDevice
-from gpuqueue.units import GIB
-from workers.recorder import Recorder
+from gpuqueue.queue.simulated_clock import SimulatedClock, SimulatedQueue, SimulatedScripts
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
 
 USERS, HOSTS, DEVICES = 200, 8, 8
 #: The sizes that are asked for, and the time limits: with the users and the levels they make up the shapes that wait.

@@ -18,7 +18,7 @@ from pathlib import Path
 from soak.soak import Soak
 
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.settings import Settings
+from gpuqueue.settings.settings import Settings
 
 #: Violations that are printed; the rest is only counted.
 MOST_SHOWN = 40

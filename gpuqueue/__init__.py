@@ -17,30 +17,30 @@ if TYPE_CHECKING:
     from typing import Any
 
     from gpuqueue.client import Client
-    from gpuqueue.device import Device, DeviceWish, Peak, PeakSource
     from gpuqueue.errors import GpuQueueError
-    from gpuqueue.job import Job, JobSpec, JobState, Level
-    from gpuqueue.run import Ending, EndingKind, Record, Run
-    from gpuqueue.settings import Settings
+    from gpuqueue.model.device import Device, DeviceWish, Peak, PeakSource
+    from gpuqueue.model.job import Job, JobSpec, JobState, Level
+    from gpuqueue.model.run import Ending, EndingKind, Record, Run
+    from gpuqueue.settings.settings import Settings
 
 __version__ = VERSION
 
 _HOMES = {
     "Client": "gpuqueue.client",
-    "Device": "gpuqueue.device",
-    "DeviceWish": "gpuqueue.device",
-    "Ending": "gpuqueue.run",
-    "EndingKind": "gpuqueue.run",
+    "Device": "gpuqueue.model.device",
+    "DeviceWish": "gpuqueue.model.device",
+    "Ending": "gpuqueue.model.run",
+    "EndingKind": "gpuqueue.model.run",
     "GpuQueueError": "gpuqueue.errors",
-    "Job": "gpuqueue.job",
-    "JobSpec": "gpuqueue.job",
-    "JobState": "gpuqueue.job",
-    "Level": "gpuqueue.job",
-    "Peak": "gpuqueue.device",
-    "PeakSource": "gpuqueue.device",
-    "Record": "gpuqueue.run",
-    "Run": "gpuqueue.run",
-    "Settings": "gpuqueue.settings",
+    "Job": "gpuqueue.model.job",
+    "JobSpec": "gpuqueue.model.job",
+    "JobState": "gpuqueue.model.job",
+    "Level": "gpuqueue.model.job",
+    "Peak": "gpuqueue.model.device",
+    "PeakSource": "gpuqueue.model.device",
+    "Record": "gpuqueue.model.run",
+    "Run": "gpuqueue.model.run",
+    "Settings": "gpuqueue.settings.settings",
 }
 
 __all__ = [

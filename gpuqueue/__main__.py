@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-#: As gpuqueue.command has it, which would be the first of those imports.
+#: As gpuqueue.console has it, which would be the first of those imports.
 INTERRUPTED = 130
 
 

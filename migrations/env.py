@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from alembic import context
 
-from gpuqueue.book import indexes, text_index
-from gpuqueue.book.connect import open_engine, writing
-from gpuqueue.settings import Settings
+from gpuqueue.history import indexes, text_index
+from gpuqueue.history.connect import open_engine, writing
+from gpuqueue.settings.settings import Settings
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

@@ -16,7 +16,7 @@ from site_of_one import Site
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.settings import Settings
+from gpuqueue.settings.settings import Settings
 
 # Who starts all tests in the background of a script has them ignore Ctrl-C, and so would each program that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

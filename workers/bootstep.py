@@ -18,12 +18,12 @@ from celery import bootsteps
 from kombu.message import Message
 
 from gpuqueue.errors import GpuQueueError
-from workers.live import LiveRun
+from workers.measure.active_runs import LiveRun
 from workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
-TASK = "gpuqueue.run"
+TASK = "gpuqueue.model.run"
 #: How long the consumer may take to be ready (again) before the public way is taken, in seconds.
 READY_TIMEOUT_S = 10.0
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from celery import Celery
 from kombu.entity import Queue
 
-from gpuqueue.settings import Settings
+from gpuqueue.settings.settings import Settings
 from workers.bootstep import TASK, ServeDevice
 from workers.worker import ADOPTED, Worker
 

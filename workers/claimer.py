@@ -9,21 +9,21 @@ import threading
 from collections.abc import Callable
 
 from gpuqueue.clock import Clock
-from gpuqueue.device import Device, DeviceKind
 from gpuqueue.errors import Unreachable
-from gpuqueue.job import JobState
+from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import BrokenClaim, Claim, Later
 from gpuqueue.queue.requests import new_nonce
-from gpuqueue.run import Ending, RunDevice
-from gpuqueue.settings import Settings
+from gpuqueue.settings.settings import Settings
 from workers.devices.backend import DeviceBackend
-from workers.gate import Gate
-from workers.ground import in_words
-from workers.live import LiveRun, LiveRuns
-from workers.run_values import Held
-from workers.rundir import RunDir
-from workers.steady import SteadyEvent
+from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.measure.admission import Gate
+from workers.run.directory import RunDir
+from workers.run.start_health import in_words
+from workers.run.values import Held
+from workers.threads.steady_clock import SteadyEvent
 
 log = logging.getLogger(__name__)
 

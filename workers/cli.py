@@ -13,13 +13,13 @@ import click
 
 from gpuqueue.clock import SystemClock
 from gpuqueue.codec import device_to_plain
-from gpuqueue.command import run as run_command
+from gpuqueue.console import run as run_command
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.settings import Settings
-from gpuqueue.units import format_bytes, parse_duration
-from workers.devices.choose import choose, find
-from workers.log_lines import SafeRecord
-from workers.steady import SteadyEvent
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import format_bytes, parse_duration
+from workers.devices.select import choose, find
+from workers.services.log_records import SafeRecord
+from workers.threads.steady_clock import SteadyEvent
 
 #: How often a process looks whether the host that started it is still there, in seconds.
 PARENT_LOOK_S = 1.0
@@ -48,7 +48,7 @@ def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> No
     backend = choose(spec or settings.devices, settings.host)
     worker = Worker(settings, backend, find(backend, wanted), SystemClock())
     if plain:
-        from workers import plain as host  # noqa: PLC0415 - only where asked for
+        from workers import threaded as host  # noqa: PLC0415 - only where asked for
 
         host.serve(worker, _stop_signal(parent))
         return
@@ -62,11 +62,11 @@ def run(spec: str | None, wanted: str, *, plain: bool, parent: int | None) -> No
 @parent_option
 def record(parent: int | None) -> None:
     """Write the history down, take back what no worker answers for, and tell people of the ends of their jobs."""
-    from gpuqueue.book.book import Book  # noqa: PLC0415 - only here
+    from gpuqueue.history.database import Book  # noqa: PLC0415 - only here
     from gpuqueue.queue.scripts import load_all  # noqa: PLC0415 - only here
-    from workers.reaper import Reaper  # noqa: PLC0415 - only here
-    from workers.recorder import Recorder  # noqa: PLC0415 - only here
-    from workers.sender import Sender  # noqa: PLC0415 - only here
+    from workers.services.reaper import Reaper  # noqa: PLC0415 - only here
+    from workers.services.recorder import Recorder  # noqa: PLC0415 - only here
+    from workers.services.sender import Sender  # noqa: PLC0415 - only here
 
     load_all()
     settings = Settings.load()
@@ -84,7 +84,7 @@ def record(parent: int | None) -> None:
 @click.option("--no-recorder", is_flag=True, help="The history is written by a recorder elsewhere.")
 def host(spec: str | None, *, no_recorder: bool) -> None:
     """Serve every device of this machine: a worker for each, and the recorder."""
-    from workers.host import Host  # noqa: PLC0415 - only here
+    from workers.services.host import Host  # noqa: PLC0415 - only here
 
     settings = Settings.load()
     spec = spec or settings.devices
@@ -95,7 +95,7 @@ def host(spec: str | None, *, no_recorder: bool) -> None:
 @click.option("--end", is_flag=True, help="End them, and wait until they are gone.")
 def left(*, end: bool) -> None:
     """Tell which jobs of this machine run without a worker. Needs no store."""
-    from workers import left as runs  # noqa: PLC0415 - only here
+    from workers.run import orphans as runs  # noqa: PLC0415 - only here
 
     settings = Settings.load()
     if end:
@@ -109,7 +109,7 @@ def left(*, end: bool) -> None:
 @click.option("--for", "how_long", default="7d", show_default=True, metavar="TIME", help="How long they may go on.")
 def park(how_long: str) -> None:
     """Let this machine's jobs go on without any worker (`gpuqueue down --leave-jobs` does this)."""
-    from workers.park import park as leave_alone  # noqa: PLC0415 - only here
+    from workers.services.park import park as leave_alone  # noqa: PLC0415 - only here
 
     number = leave_alone(Settings.load(), parse_duration(how_long))
     if number == 1:
@@ -137,7 +137,7 @@ def devices(spec: str | None, *, as_json: bool) -> None:
 @click.option("--fix", is_flag=True, help="Make the safe repairs, and tell each thing done, before looking.")
 def doctor(*, deep: bool, fix: bool) -> None:
     """Examine what only this side can see; `gpuqueue doctor` asks it. One finding in JSON a line."""
-    from gpuqueue.finding import to_plain  # noqa: PLC0415 - only here
+    from gpuqueue.model.finding import to_plain  # noqa: PLC0415 - only here
     from workers.doctor import examination, repairs  # noqa: PLC0415 - only here
 
     settings, _ = Settings.salvage()  # what is wrong with them is told on the other side

@@ -13,28 +13,28 @@ from typing import TypeVar
 
 from gpuqueue.clock import Clock
 from gpuqueue.errors import Unreachable, Unreadable
-from gpuqueue.job import JobSpec, JobState, WaitReason
-from gpuqueue.logs import LOGS
+from gpuqueue.model.job import JobSpec, JobState, WaitReason
+from gpuqueue.model.run import Ending, EndingKind, RunDevice, state_after
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import NO_EVIDENCE, Again, Evidence
-from gpuqueue.run import Ending, EndingKind, RunDevice, state_after
-from gpuqueue.settings import Settings
-from workers import tree
-from workers.adoption import Adoption
-from workers.after_end import AfterEnd
-from workers.environment import TOKEN, environment
-from workers.gate import Gate
-from workers.ground import NO_START
-from workers.inside_report import read_reports
-from workers.live import LiveRun, LiveRuns
-from workers.run_values import Exit, ShimSpec
-from workers.sampler import Sampler
-from workers.shim import CANNOT_WRITE
-from workers.shims import Shim, Shims, Unanswered
-from workers.spares import TIDY_S, Spares
-from workers.steady import SteadyEvent
-from workers.verdict import judged, tail
-from workers.witness import Witness
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.logs import LOGS
+from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.measure.admission import Gate
+from workers.measure.device_evidence import Witness
+from workers.measure.sampler import Sampler
+from workers.run import process_tree
+from workers.run.environment import TOKEN, environment
+from workers.run.start_health import NO_START
+from workers.run.torch_report import read_reports
+from workers.run.values import Exit, ShimSpec
+from workers.run.verdict import judged, tail
+from workers.services.adoption import Adoption
+from workers.services.after_end import AfterEnd
+from workers.shim.client import Shim, Shims, Unanswered
+from workers.shim.supervisor import CANNOT_WRITE
+from workers.threads.steady_clock import SteadyEvent
+from workers.warm.pool import TIDY_S, Spares
 
 log = logging.getLogger(__name__)
 
@@ -304,10 +304,10 @@ class Runner:
         try:
             end = run.directory.exit()
         except Unreadable as error:
-            tree.sweep(TOKEN, run.held.token)
+            process_tree.sweep(TOKEN, run.held.token)
             return self._lose(run, str(error))
         if end is None:
-            swept = tree.sweep(TOKEN, run.held.token)
+            swept = process_tree.sweep(TOKEN, run.held.token)
             gone = not run.directory.path.is_dir()
             words = "its run directory was deleted" if gone else "its shim vanished"
             evidence = NO_EVIDENCE if gone else self._witness.lost(run, words)

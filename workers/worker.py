@@ -14,31 +14,31 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuqueue.clock import Clock
-from gpuqueue.device import Device
 from gpuqueue.errors import Refused, StoreNotOpen, Unreachable
-from gpuqueue.process import is_locked_anywhere
-from gpuqueue.queue.doorbell import Doorbell, Ring
+from gpuqueue.model.device import Device
+from gpuqueue.model.run import EndingKind
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import MakePlace, Verdicts
 from gpuqueue.queue.scripts import load_all
-from gpuqueue.run import EndingKind
-from gpuqueue.settings import Settings, unusable
-from workers import tree
-from workers.adoption import Adoption
-from workers.beats import Beats
+from gpuqueue.queue.wakeup import Doorbell, Ring
+from gpuqueue.settings.settings import Settings, unusable
+from gpuqueue.system.process import is_locked_anywhere
 from workers.claimer import Claimer
 from workers.devices.backend import DeviceBackend
-from workers.devices.near import near
-from workers.environment import TOKEN
-from workers.gate import Gate
-from workers.live import LiveRun, LiveRuns
-from workers.prune import Pruner
-from workers.reaper import Reaper
-from workers.rundir import RunDir, told, unsettled
+from workers.devices.topology import near
+from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.measure.admission import Gate
+from workers.measure.sampler import Sampler
+from workers.measure.watchdog import Watchdog
+from workers.run import process_tree
+from workers.run.directory import RunDir, told, unsettled
+from workers.run.environment import TOKEN
 from workers.runner import NOT_STARTED, Runner
-from workers.sampler import Sampler
-from workers.steady import SteadyEvent
-from workers.watchdog import Watchdog
+from workers.services.adoption import Adoption
+from workers.services.heartbeats import Beats
+from workers.services.prune import Pruner
+from workers.services.reaper import Reaper
+from workers.threads.steady_clock import SteadyEvent
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Worker:
 
         """
         load_all()
-        if tree.hides_others():
+        if process_tree.hides_others():
             log.warning(
                 "/proc hides the processes of other accounts (hidepid): strangers cannot be named, or seen at all"
             )
@@ -237,7 +237,7 @@ class Worker:
             if damaged and not self._ended(directory):
                 log.error("job %s: its run cannot be adopted and does not end: its lease must run out", lease.job_id)
                 continue
-            swept = tree.sweep(TOKEN, lease.token)  # it may have begun, and its directory been deleted
+            swept = process_tree.sweep(TOKEN, lease.token)  # it may have begun, and its directory been deleted
             words = "its run directory is damaged" if damaged else "its worker vanished between the claim and the start"
             if swept:
                 words = f"nobody answered for it any more, {swept} processes of it were ended"

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from benchmarks.chaos.site import Role, Site
 from gpuqueue import Client
 from gpuqueue.errors import Unreachable
-from gpuqueue.event import Event
+from gpuqueue.model.event import Event
+from gpuqueue.model.run import Record
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.keys import LIVE, OUTBOX, PREFIX
-from gpuqueue.run import Record
 
 #: How often the book's cursor is looked at, in seconds.
 LOOK_S = 0.05

@@ -11,8 +11,8 @@ from benchmarks.chaos.kills import Kill
 from benchmarks.chaos.one_job import Fault, Hit, of_one_job
 from benchmarks.chaos.plan import JobPlan
 from benchmarks.chaos.traffic import Ack
-from gpuqueue.event import Event
-from gpuqueue.run import EndingKind, Record, Run
+from gpuqueue.model.event import Event
+from gpuqueue.model.run import EndingKind, Record, Run
 
 
 @dataclass(frozen=True, slots=True)

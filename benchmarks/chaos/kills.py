@@ -12,7 +12,7 @@ from benchmarks.chaos.database import Database
 from benchmarks.chaos.moment import Moments
 from benchmarks.chaos.plan import BURST_S, Breaks, KillPlan
 from benchmarks.chaos.site import Operator, Role, Site, SiteProcess
-from gpuqueue.event import Act
+from gpuqueue.model.event import Act
 
 #: How long a victim is waited for before the kill is dropped, in seconds.
 VICTIM_S = 20.0

@@ -6,7 +6,7 @@ import time
 from typing import Any, cast
 
 from gpuqueue.errors import Unreachable
-from gpuqueue.event import Act
+from gpuqueue.model.event import Act
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.keys import OUTBOX
 

@@ -12,9 +12,9 @@ from itertools import pairwise
 from benchmarks.chaos.effects import Trace
 from benchmarks.chaos.kills import Kill
 from benchmarks.chaos.plan import FOR_EVER_S, Breaks, JobPlan
-from gpuqueue.event import Act, Event
-from gpuqueue.job import TRANSITIONS, JobState
-from gpuqueue.run import Ending, EndingKind, Record, Run
+from gpuqueue.model.event import Act, Event
+from gpuqueue.model.job import TRANSITIONS, JobState
+from gpuqueue.model.run import Ending, EndingKind, Record, Run
 
 #: How much later than its recorded end a process may have shown itself: the store's clock is in milliseconds, and
 #: a SIGKILL takes its time. In seconds.

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum
 
-from gpuqueue.job import Level
+from gpuqueue.model.job import Level
 
 #: How long a job lasts that is to be ended by somebody else, in seconds: longer than anybody waits here.
 FOR_EVER_S = 600.0

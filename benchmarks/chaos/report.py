@@ -12,7 +12,7 @@ from benchmarks.chaos.judge import Evidence, Finding, Verdict
 from benchmarks.chaos.kills import Kill
 from benchmarks.chaos.one_job import Fault
 from benchmarks.chaos.plan import Breaks
-from gpuqueue.event import Act, Event
+from gpuqueue.model.event import Act, Event
 
 _BOOK = frozenset({Breaks.RECORDER_KILL, Breaks.DATABASE})
 _RUN = frozenset({Breaks.SHIM_KILL, Breaks.JOB_KILL})

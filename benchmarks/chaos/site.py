@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from gpuqueue.process import ProcessIdentity
-from gpuqueue.settings import Settings
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import ProcessIdentity
 
 BIN = Path(sys.executable).parent
 #: How often the operator looks, in seconds.
@@ -165,7 +165,7 @@ def _what(environ: list[bytes], words: list[str]) -> tuple[Role, str]:
     if token is not None:
         return Role.JOB, token.partition(b"=")[2].decode()
     line = " ".join(words).strip()
-    if any(word.endswith("shim.py") for word in words):
+    if any(word.endswith("supervisor.py") for word in words):
         return Role.SHIM, Path(words[-2] or "?").name
     if any(word.endswith("gpuqueue-worker") for word in words):
         if "run" in words:

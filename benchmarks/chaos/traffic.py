@@ -15,7 +15,7 @@ from benchmarks.chaos.plan import JobPlan
 from benchmarks.chaos.site import Site
 from gpuqueue import Client
 from gpuqueue.errors import GpuQueueError, JobNotFound, Refused, Unreachable
-from gpuqueue.job import JobState
+from gpuqueue.model.job import JobState
 
 SUBMITTERS = 3
 #: How many jobs are kept waiting: enough for every device to have something to claim after a kill.

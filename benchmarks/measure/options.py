@@ -7,9 +7,9 @@ import math
 
 import sqlalchemy as sa
 
-from gpuqueue.book.connect import open_engine
 from gpuqueue.errors import BookUnreachable, GpuQueueError
-from workers.devices.choose import choose
+from gpuqueue.history.connect import open_engine
+from workers.devices.select import choose
 
 
 def how_many(text: str) -> int:

@@ -22,7 +22,7 @@ from gpuqueue.embedded.allocator import VARIABLE, loaded_by
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.settings import Settings
+from gpuqueue.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 GPUQUEUE = str(BIN / "gpuqueue")
@@ -30,7 +30,7 @@ GPUQUEUE = str(BIN / "gpuqueue")
 
 def from_the_tests() -> None:
     """Let ``import`` find what the tests lend: a private PostgreSQL, cards of a fake driver."""
-    path = str(ROOT / "tests")
+    path = str(ROOT / "tests" / "support")
     if path not in sys.path:
         sys.path.append(path)
 

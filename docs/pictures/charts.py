@@ -22,19 +22,19 @@ from tempfile import mkdtemp
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from outbox import Outbox  # noqa: E402 - behind the path
 
-from gpuqueue.book import migrate  # noqa: E402 - as above
-from gpuqueue.book.book import Book  # noqa: E402 - as above
-from gpuqueue.cli import charts, picture  # noqa: E402 - as above
+from gpuqueue.cli.plots import charts, image_file  # noqa: E402 - as above
 from gpuqueue.codec import encode_ended, encode_spec, encode_started  # noqa: E402 - as above
-from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource, Timeline  # noqa: E402 - as above
-from gpuqueue.event import Act  # noqa: E402 - as above
-from gpuqueue.job import Account, JobSpec, JobState  # noqa: E402 - as above
-from gpuqueue.run import Ending, RunDevice  # noqa: E402 - as above
-from gpuqueue.units import GIB  # noqa: E402 - as above
+from gpuqueue.history import migrate  # noqa: E402 - as above
+from gpuqueue.history.database import Book  # noqa: E402 - as above
+from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline  # noqa: E402 - as above
+from gpuqueue.model.event import Act  # noqa: E402 - as above
+from gpuqueue.model.job import Account, JobSpec, JobState  # noqa: E402 - as above
+from gpuqueue.model.run import Ending, RunDevice  # noqa: E402 - as above
+from gpuqueue.text.units import GIB  # noqa: E402 - as above
 
 BIN = Path(sys.executable).parent
 BEGIN = datetime(2026, 11, 2, tzinfo=timezone.utc)
@@ -100,7 +100,7 @@ def draw_memory(book: Book, job_id: int, path: Path) -> None:
     run = charts.drawable(record) if record else None
     if record is None or run is None:
         raise SystemExit(f"job {job_id} has nothing to draw: choose another")
-    picture.write(str(path), charts.title_of(record), charts.memory(record, run), "")
+    image_file.write(str(path), charts.title_of(record), charts.memory(record, run), "")
 
 
 def fill(outbox: Outbox, chance: random.Random) -> int:

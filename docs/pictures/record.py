@@ -4,8 +4,8 @@
     .venv/bin/python docs/pictures/record.py [DIRECTORY]
 
 It starts a queue of its own on two simulated devices, in a directory of its own, takes the walk that the acceptance
-tests take (tests/walk.py), and writes first-look.svg, a film of it, and a still of `gpuqueue top`. Only the account's
-name and the path of that directory are replaced, by what a newcomer would see there.
+tests take (tests/support/walk.py), and writes first-look.svg, a film of it, and a still of `gpuqueue top`. Only the
+account's name and the path of that directory are replaced, by what a newcomer would see there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tempfile import mkdtemp
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import pyte.screens  # noqa: E402 - behind the path
 from svg import Cell, Frame, film, still  # noqa: E402 - as above

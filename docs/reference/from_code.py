@@ -15,13 +15,13 @@ from enum import Enum
 
 import click
 
-from gpuqueue import settings as setting
 from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
-from gpuqueue.command import INTERRUPTED, LEFT, READER_GONE
+from gpuqueue.console import INTERRUPTED, LEFT, READER_GONE
 from gpuqueue.doctor.examination import EXIT_CODES
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.setting_values import READERS
-from gpuqueue.units import format_bytes
+from gpuqueue.settings import settings as setting
+from gpuqueue.settings.parsers import READERS
+from gpuqueue.text.units import format_bytes
 from workers.cli import worker_commands
 from workers.devices.backend import DeviceTrouble
 

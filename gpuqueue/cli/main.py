@@ -12,45 +12,48 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuqueue import __version__
-from gpuqueue.command import run as run_command
+from gpuqueue.console import run as run_command
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 #: Command -> (module, purpose). A command's module is imported only when it is used: imports are what one waits for.
 COMMANDS = {
-    "submit": ("gpuqueue.cli.submit", "Put a job into the queue; prints its id."),
-    "run": ("gpuqueue.cli.submit", "Submit a job, show its output, return its exit code."),
-    "attach": ("gpuqueue.cli.attend", "Show a job's output, return its exit code."),
-    "queue": ("gpuqueue.cli.jobs", "List the jobs that have not ended."),
-    "show": ("gpuqueue.cli.jobs", "Tell all about one job."),
-    "why": ("gpuqueue.cli.why", "Tell why a job waits, and when it may start."),
-    "logs": ("gpuqueue.cli.jobs", "Print a job's output."),
-    "wait": ("gpuqueue.cli.jobs", "Wait until jobs have ended."),
-    "cancel": ("gpuqueue.cli.changing", "End jobs and all their processes."),
-    "hold": ("gpuqueue.cli.changing", "Keep waiting jobs from being started."),
-    "release": ("gpuqueue.cli.changing", "Let held jobs be started again."),
-    "edit": ("gpuqueue.cli.edit", "Change what a waiting job asks for."),
-    "move": ("gpuqueue.cli.changing", "Let waiting jobs go before your others."),
-    "tag": ("gpuqueue.cli.marking", "Give jobs words to find them by."),
-    "note": ("gpuqueue.cli.marking", "Write down what there is to say of a job."),
-    "retry": ("gpuqueue.cli.retry", "Submit again what ended jobs asked for."),
-    "notify": ("gpuqueue.cli.notify", "Tell who can be told of the ends of jobs, and try it."),
-    "history": ("gpuqueue.cli.history", "Who ran what, where, how long, with how much memory."),
-    "estimate": ("gpuqueue.cli.estimate", "Tell how much memory a script will need, before it runs."),
-    "stats": ("gpuqueue.cli.stats", "GPU-hours, asked against used, waits, failures; by user, device, host or day."),
-    "top": ("gpuqueue.cli.top", "Devices and jobs, live, on the whole screen."),
-    "simulate": ("gpuqueue.cli.simulate", "Replay a trace of jobs on any devices, and compare policies."),
-    "gpus": ("gpuqueue.cli.machine", "List the devices and what is promised on them."),
-    "limits": ("gpuqueue.cli.limits", "What users, groups and pools may have, and what is used of it."),
-    "drain": ("gpuqueue.cli.drain", "Let devices take no new job; what runs goes on."),
-    "resume": ("gpuqueue.cli.drain", "Let drained devices take jobs again."),
-    "up": ("gpuqueue.cli.machine", "Start all that this machine needs."),
-    "status": ("gpuqueue.cli.machine", "Tell what runs here."),
-    "down": ("gpuqueue.cli.machine", "Let the running jobs end, then stop all of it."),
-    "doctor": ("gpuqueue.cli.doctor", "Tell what is wrong on this site, and what to do about it."),
-    "db": ("gpuqueue.cli.machine", "Look after the history's tables."),
-    "completion": ("gpuqueue.cli.completion", "Print what makes a shell complete these words."),
+    "submit": ("gpuqueue.cli.commands.submit", "Put a job into the queue; prints its id."),
+    "run": ("gpuqueue.cli.commands.run", "Submit a job, show its output, return its exit code."),
+    "attach": ("gpuqueue.cli.follow.attach", "Show a job's output, return its exit code."),
+    "queue": ("gpuqueue.cli.commands.queue", "List the jobs that have not ended."),
+    "show": ("gpuqueue.cli.commands.show", "Tell all about one job."),
+    "why": ("gpuqueue.cli.commands.why", "Tell why a job waits, and when it may start."),
+    "logs": ("gpuqueue.cli.commands.logs", "Print a job's output."),
+    "wait": ("gpuqueue.cli.commands.wait", "Wait until jobs have ended."),
+    "cancel": ("gpuqueue.cli.commands.cancel", "End jobs and all their processes."),
+    "hold": ("gpuqueue.cli.commands.hold", "Keep waiting jobs from being started."),
+    "release": ("gpuqueue.cli.commands.release", "Let held jobs be started again."),
+    "edit": ("gpuqueue.cli.commands.edit", "Change what a waiting job asks for."),
+    "move": ("gpuqueue.cli.commands.move", "Let waiting jobs go before your others."),
+    "tag": ("gpuqueue.cli.commands.tag", "Give jobs words to find them by."),
+    "note": ("gpuqueue.cli.commands.note", "Write down what there is to say of a job."),
+    "retry": ("gpuqueue.cli.commands.retry", "Submit again what ended jobs asked for."),
+    "notify": ("gpuqueue.cli.commands.notify", "Tell who can be told of the ends of jobs, and try it."),
+    "history": ("gpuqueue.cli.commands.history", "Who ran what, where, how long, with how much memory."),
+    "estimate": ("gpuqueue.cli.commands.estimate", "Tell how much memory a script will need, before it runs."),
+    "stats": (
+        "gpuqueue.cli.commands.stats",
+        "GPU-hours, asked against used, waits, failures; by user, device, host or day.",
+    ),
+    "top": ("gpuqueue.cli.commands.top", "Devices and jobs, live, on the whole screen."),
+    "simulate": ("gpuqueue.cli.commands.simulate", "Replay a trace of jobs on any devices, and compare policies."),
+    "gpus": ("gpuqueue.cli.commands.gpus", "List the devices and what is promised on them."),
+    "limits": ("gpuqueue.cli.commands.limits", "What users, groups and pools may have, and what is used of it."),
+    "drain": ("gpuqueue.cli.commands.drain", "Let devices take no new job; what runs goes on."),
+    "resume": ("gpuqueue.cli.commands.resume", "Let drained devices take jobs again."),
+    "up": ("gpuqueue.cli.commands.up", "Start all that this machine needs."),
+    "status": ("gpuqueue.cli.commands.status", "Tell what runs here."),
+    "down": ("gpuqueue.cli.commands.down", "Let the running jobs end, then stop all of it."),
+    "doctor": ("gpuqueue.cli.commands.doctor", "Tell what is wrong on this site, and what to do about it."),
+    "db": ("gpuqueue.cli.commands.db", "Look after the history's tables."),
+    "completion": ("gpuqueue.cli.commands.completion", "Print what makes a shell complete these words."),
 }
 
 #: What those who come from Slurm, pueue or a shell type first -> what it is called here.
@@ -154,7 +157,7 @@ def commands() -> None:
 def main() -> None:
     """Run the command line; whatever goes wrong becomes one line on stderr and a documented exit code."""
     if "_GPUQUEUE_COMPLETE" in os.environ:
-        from gpuqueue.cli.completing import complete  # noqa: PLC0415 - only for a shell that asks
+        from gpuqueue.cli.completion.candidates import complete  # noqa: PLC0415 - only for a shell that asks
 
         sys.exit(complete(commands, "gpuqueue"))
     # What a command makes lives until its end: to look through it for what does not, a few times, took a tenth of it.

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
-from gpuqueue import checks
+from gpuqueue.client import validation
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest
-from gpuqueue.job import JobState
-from gpuqueue.later import later
-from gpuqueue.tags import tags_of
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import JobState
+from gpuqueue.model.tags import tags_of
 
 if TYPE_CHECKING:
-    from gpuqueue import run as runs
-    from gpuqueue.array import Indexes
-    from gpuqueue.figures import By, Course, Statistics
-    from gpuqueue.history import Sort
-    from gpuqueue.run import EndingKind, Record
+    from gpuqueue.model import run as runs
+    from gpuqueue.model.array import Indexes
+    from gpuqueue.model.history_query import Sort
+    from gpuqueue.model.run import EndingKind, Record
+    from gpuqueue.model.statistics import By, Course, Statistics
 else:
-    runs = later("gpuqueue.run")
+    runs = later("gpuqueue.model.run")
 
 #: What statistics are of if nobody says since when.
 STATS_PERIOD = timedelta(days=30)
@@ -85,30 +85,30 @@ class Asking(Connection):
             JobNotFound: the book does not have the job *after_id*, and the order needs it.
 
         """
-        from gpuqueue.history import MAX_TEXT, HistoryQuery, Sort  # noqa: PLC0415 - as in book: a submit asks nothing
+        from gpuqueue.model.history_query import MAX_TEXT, HistoryQuery, Sort  # noqa: PLC0415 - as in book: a submit asks nothing
 
         query = HistoryQuery(
-            user=checks.text_or_none("user", user),
-            name=checks.text_or_none("name", name),
-            states=checks.words_of("states", states, JobState),
-            endings=checks.words_of("endings", endings, runs.EndingKind),
-            exit_code=None if exit_code is None else checks.count("exit_code", exit_code),
-            array_id=None if array is None else checks.job_id(array),
-            tags=tags_of(checks.words("tags", tags)),
-            since=checks.moment_or_none("since", since),
-            until=checks.moment_or_none("until", until),
-            device=checks.text_or_none("device", device),
-            model=checks.text_or_none("model", model),
-            host=checks.text_or_none("host", host),
-            min_peak_bytes=checks.size_or_none("min_peak", min_peak),
-            min_duration_s=checks.duration_or_none("min_duration", min_duration),
-            max_duration_s=checks.duration_or_none("max_duration", max_duration),
-            text=checks.text_or_none("text", text, most=MAX_TEXT),
-            sort=checks.word("sort", sort, Sort),
+            user=validation.text_or_none("user", user),
+            name=validation.text_or_none("name", name),
+            states=validation.words_of("states", states, JobState),
+            endings=validation.words_of("endings", endings, runs.EndingKind),
+            exit_code=None if exit_code is None else validation.count("exit_code", exit_code),
+            array_id=None if array is None else validation.job_id(array),
+            tags=tags_of(validation.words("tags", tags)),
+            since=validation.moment_or_none("since", since),
+            until=validation.moment_or_none("until", until),
+            device=validation.text_or_none("device", device),
+            model=validation.text_or_none("model", model),
+            host=validation.text_or_none("host", host),
+            min_peak_bytes=validation.size_or_none("min_peak", min_peak),
+            min_duration_s=validation.duration_or_none("min_duration", min_duration),
+            max_duration_s=validation.duration_or_none("max_duration", max_duration),
+            text=validation.text_or_none("text", text, most=MAX_TEXT),
+            sort=validation.word("sort", sort, Sort),
             reverse=bool(reverse),
-            limit=checks.count("limit", limit),
-            before_id=None if before_id is None else checks.job_id(before_id),
-            after_id=None if after_id is None else checks.job_id(after_id),
+            limit=validation.count("limit", limit),
+            before_id=None if before_id is None else validation.job_id(before_id),
+            after_id=None if after_id is None else validation.job_id(after_id),
         )
         return self.book.history(query)
 
@@ -119,7 +119,7 @@ class Asking(Connection):
             BadRequest: *array* is no id.
 
         """
-        return self.book.never_began(checks.job_id(array))
+        return self.book.never_began(validation.job_id(array))
 
     def stats(
         self,
@@ -141,13 +141,13 @@ class Asking(Connection):
             BadRequest: something makes no sense, or the period has more than MAX_STEPS days to tell apart.
 
         """
-        from gpuqueue.figures import MAX_STEPS, By  # noqa: PLC0415 - as in history
+        from gpuqueue.model.statistics import MAX_STEPS, By  # noqa: PLC0415 - as in history
 
         start, end = self._period(since, until)
-        if checks.word("by", by, By) is By.DAY and (end - start).days >= MAX_STEPS:
+        if validation.word("by", by, By) is By.DAY and (end - start).days >= MAX_STEPS:
             raise BadRequest(f"a table by day takes at most {MAX_STEPS} days: ask for a part of them")
-        name = checks.text_or_none("user", user)
-        return self.book.statistics(by=checks.word("by", by, By), since=start, until=end, user=name)
+        name = validation.text_or_none("user", user)
+        return self.book.statistics(by=validation.word("by", by, By), since=start, until=end, user=name)
 
     def course(
         self,
@@ -163,18 +163,18 @@ class Asking(Connection):
             BadRequest: something makes no sense.
 
         """
-        from gpuqueue.figures import MAX_STEPS  # noqa: PLC0415 - as in history
+        from gpuqueue.model.statistics import MAX_STEPS  # noqa: PLC0415 - as in history
 
         start, end = self._period(since, until)
-        if not 1 <= checks.count("steps", steps) <= MAX_STEPS:
+        if not 1 <= validation.count("steps", steps) <= MAX_STEPS:
             raise BadRequest(f"steps must be from 1 to {MAX_STEPS}, not {steps}")
-        return self.book.course(since=start, until=end, count=steps, user=checks.text_or_none("user", user))
+        return self.book.course(since=start, until=end, count=steps, user=validation.text_or_none("user", user))
 
     def _period(self, since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:
         now = datetime.now(timezone.utc)
-        given = checks.moment_or_none("until", until)
+        given = validation.moment_or_none("until", until)
         end = now if given is None else min(given, now)
-        start = checks.moment_or_none("since", since) or end - STATS_PERIOD
+        start = validation.moment_or_none("since", since) or end - STATS_PERIOD
         if end <= start:
             raise BadRequest("nothing lies between since and until, or it is all in the future")
         return start, end

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from gpuqueue import checks
+from gpuqueue.client import validation
 from gpuqueue.client.looking import Looking
 from gpuqueue.client.patience import ABSENCES, Patience
 from gpuqueue.errors import Unreachable, WaitTimeout
-from gpuqueue.job import Job, JobState
+from gpuqueue.model.job import Job, JobState
 
 if TYPE_CHECKING:
-    from gpuqueue.queue.doorbell import Doorbell
+    from gpuqueue.queue.wakeup import Doorbell
 
 #: Longest time between two looks while waiting for an end, in seconds. The doorbell usually rings before.
 LOOK_S = 1.0
@@ -44,7 +44,7 @@ class Awaiting(Looking):
             WaitTimeout: they have not all ended after *timeout_s*; those that have not go on.
 
         """
-        checks.seconds_or_none("timeout_s", timeout_s)
+        validation.seconds_or_none("timeout_s", timeout_s)
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         ids = {name: _id_of(name) for name in jobs}
         notices = {name: HeldNotice(held) for name in ids}
@@ -66,7 +66,7 @@ class Awaiting(Looking):
         """Yield each of the jobs whenever it was looked at, for as long as some have not ended; those leave *ids*."""
         from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - as in queue
 
         next_look = 0.0
         with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
@@ -87,7 +87,7 @@ class Awaiting(Looking):
 
 
 def _id_of(job: int | str) -> int:
-    name = checks.one_job(job)
+    name = validation.one_job(job)
     return name.id if name.member is None else name.member.id
 
 

@@ -8,26 +8,26 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gpuqueue import checks
-from gpuqueue.array import Indexes
+from gpuqueue.client import validation
 from gpuqueue.client.choosing import Choosing
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.job import Job, JobState
-from gpuqueue.jobname import JobName
-from gpuqueue.words import plain
+from gpuqueue.model.array import Indexes
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_ref import JobName
+from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from gpuqueue.client.editing import Edit
-    from gpuqueue.device import DeviceWish
-    from gpuqueue.early_signal import EarlySignal
-    from gpuqueue.job import Level
-    from gpuqueue.placement import Preference
+    from gpuqueue.model.dependencies import Dependency
+    from gpuqueue.model.device import DeviceWish
+    from gpuqueue.model.job import Level
+    from gpuqueue.model.placement import Preference
+    from gpuqueue.model.retries import RetryOn
+    from gpuqueue.model.warning_signal import EarlySignal
     from gpuqueue.queue.changes import Changed
     from gpuqueue.queue.lease import DeviceStatus
-    from gpuqueue.retries import RetryOn
-    from gpuqueue.waits import Dependency
 
 
 class Elsewhere(str, Enum):
@@ -72,7 +72,7 @@ class Changing(Choosing):
 
         """
         done = self._changed("cancel", job, missed)
-        name = checks.job_name(job)
+        name = validation.job_name(job)
         if name.part is not None and not done.moved:
             done = replace(done, state=self._state_of_ended(name), stood=True)
         if done.state.is_end and done.state is not JobState.CANCELLED:
@@ -96,7 +96,7 @@ class Changing(Choosing):
 
     def _all_cancelled(self, name: JobName) -> bool:
         """Return whether all that there were of a part were cancelled; not where the history is too far behind."""
-        from gpuqueue.history import HistoryQuery  # noqa: PLC0415 - as in book: most cancels ask nothing
+        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - as in book: most cancels ask nothing
 
         array = self._array(name.id)
         if array.spec.array is None or name.part is None:
@@ -150,7 +150,7 @@ class Changing(Choosing):
             BadRequest: it is a part of an array that waits: that goes in its own order.
 
         """
-        name = checks.one_job(job)
+        name = validation.one_job(job)
         called = str(name)
         state = self.queue.move(name.member.id if name.member else name.id, front=front, by=self._by, called=called)
         if state is not None:
@@ -229,12 +229,12 @@ class Changing(Choosing):
             retry_on=retry_on,
             at_once=at_once,
         )
-        return self._edited(checks.job_id(job), wanted)
+        return self._edited(validation.job_id(job), wanted)
 
     def _edited(self, job_id: int, wanted: Edit) -> Job:
         """Do what is *wanted*; once more where the queue has forgotten a job that it is to come after."""
         from gpuqueue.queue.requests import only_waiting  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.unqueued import Unknown  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.submit_errors import Unknown  # noqa: PLC0415 - as in queue
 
         if not wanted:
             raise BadRequest(f"say what to change: gpuqueue edit {job_id} --mem 8G")
@@ -258,7 +258,7 @@ class Changing(Choosing):
 
     def _changed(self, act: str, job: int | str, missed: Missed | None) -> Changed:
         """Change the mind about *job*; of a part, say where its members stand, not where the array does."""
-        name = checks.job_name(job)
+        name = validation.job_name(job)
         if name.part is None:
             done = self.queue.change(act, name.id, by=self._by)
         else:
@@ -305,7 +305,7 @@ class Changing(Choosing):
         if done.moved:
             return wanted
         if done.moved == 0 or done.state is not wanted:
-            name = checks.job_name(job)
+            name = validation.job_name(job)
             if name.part is not None and name.member is None:
                 what = "is held" if verb == "release" else "waits"
                 raise Refused(f"nothing of {name} {what}: there is nothing to {verb}, see gpuqueue show {name.id}")

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from gpuqueue import checks
+from gpuqueue.client import validation
 from gpuqueue.client.looking import Looking
 from gpuqueue.errors import BookUnreachable, JobNotFound, Refused
-from gpuqueue.frozen import dataclass
-from gpuqueue.job import Job, JobState
-from gpuqueue.jobname import JobName, JobSpan, meant
-from gpuqueue.later import later
-from gpuqueue.submission import ROOT
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_ref import JobName, JobSpan, meant
+from gpuqueue.system.account import ROOT
 
 if TYPE_CHECKING:
     import fnmatch
@@ -83,7 +83,7 @@ class Choosing(Looking):
 
     def _was_any(self, span: JobSpan) -> bool:
         """Return whether there ever was a job of *span*, as far as it can be told: the book may be away."""
-        from gpuqueue.history import HistoryQuery  # noqa: PLC0415 - as below
+        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - as below
 
         if any(span.first <= job.id <= span.last for job in self.queue.page(after=span.first - 1, limit=1).jobs):
             return True
@@ -94,7 +94,7 @@ class Choosing(Looking):
             return False
 
     def _recorded_from_to(self, span: JobSpan, which: Which) -> Iterator[Job]:
-        from gpuqueue.history import HistoryQuery  # noqa: PLC0415 - as in book: a cancel asks nothing
+        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - as in book: a cancel asks nothing
 
         states = (JobState.FAILED, JobState.LOST) if which is Which.FAILED else ()
         after = span.first - 1
@@ -154,10 +154,10 @@ class Choosing(Looking):
             BadRequest: something makes no sense.
 
         """
-        whose = checks.text_or_none("user", user) or self.account.name
-        called = checks.text_or_none("name", name)
-        where = None if stand is None else checks.word("stand", stand, Stand)
-        word = checks.text_or_none("tag", tag)
+        whose = validation.text_or_none("user", user) or self.account.name
+        called = validation.text_or_none("name", name)
+        where = None if stand is None else validation.word("stand", stand, Stand)
+        word = validation.text_or_none("tag", tag)
         jobs = [
             job
             for job in self.jobs(user=whose)

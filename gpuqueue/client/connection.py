@@ -6,14 +6,14 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
-from gpuqueue.job import Account
-from gpuqueue.settings import Settings
-from gpuqueue.submission import ROOT, current_account
+from gpuqueue.model.job import Account
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.account import ROOT, current_account
 
 if TYPE_CHECKING:
-    from gpuqueue.book.book import Book
+    from gpuqueue.history.database import Book
+    from gpuqueue.model.run import Record
     from gpuqueue.queue.jobqueue import JobQueue
-    from gpuqueue.run import Record
 
 
 _Self = TypeVar("_Self", bound="Connection")
@@ -41,7 +41,7 @@ class Connection:
     def book(self) -> Book:
         """Return the history's side, connected when first used."""
         if self._book is None:
-            from gpuqueue.book.book import Book  # noqa: PLC0415 - as above: sqlalchemy
+            from gpuqueue.history.database import Book  # noqa: PLC0415 - as above: sqlalchemy
 
             self._book = Book(self.settings.database_url)
         return self._book
@@ -49,10 +49,10 @@ class Connection:
     def _written(self, job_id: int) -> Record | None:
         """Return what the book has of a job, None if it has nothing: by its small door where that is open."""
         if self._book is None:
-            from gpuqueue.book import door  # noqa: PLC0415 - as above
+            from gpuqueue.history import sqlite_reader  # noqa: PLC0415 - as above
 
-            with suppress(door.Shut):
-                return door.record(self.settings.database_url, job_id)
+            with suppress(sqlite_reader.Shut):
+                return sqlite_reader.record(self.settings.database_url, job_id)
         return self.book.get(job_id)
 
     @property

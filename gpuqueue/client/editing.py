@@ -7,18 +7,18 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from gpuqueue import checks, wishes
-from gpuqueue.array import Array
+from gpuqueue.client import parse_dependencies, validation
 from gpuqueue.client.placing import replaced
-from gpuqueue.device import DeviceWish
-from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest
-from gpuqueue.frozen import dataclass
-from gpuqueue.job import JobSpec, Level
-from gpuqueue.placement import Preference
-from gpuqueue.retries import RetryOn
-from gpuqueue.units import parse_bytes
-from gpuqueue.waits import Dependency
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.array import Array
+from gpuqueue.model.dependencies import Dependency
+from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.job import JobSpec, Level
+from gpuqueue.model.placement import Preference
+from gpuqueue.model.retries import RetryOn
+from gpuqueue.model.warning_signal import EarlySignal
+from gpuqueue.text.units import parse_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,7 +70,7 @@ class Edit:
                 **wanted,
                 **place(spec.placement),
                 waits=replace(spec.waits, **waits),
-                retries=wishes.other_retries(spec.retries, self.retries, self.retry_on),
+                retries=parse_dependencies.other_retries(spec.retries, self.retries, self.retry_on),
                 array=self._array(spec.array),
             )
 
@@ -89,17 +89,23 @@ class Edit:
     def _limit(self) -> dict[str, Any]:
         wanted: dict[str, Any] = {}
         if self.time_limit is not None:
-            wanted["time_limit_s"] = None if self.time_limit == wishes.NONE else checks.time_limit(self.time_limit)
+            wanted["time_limit_s"] = (
+                None if self.time_limit == parse_dependencies.NONE else validation.time_limit(self.time_limit)
+            )
         if self.signal is not None:
-            wanted["signal"] = None if self.signal == wishes.NONE else checks.early_signal(self.signal)
+            wanted["signal"] = None if self.signal == parse_dependencies.NONE else validation.early_signal(self.signal)
         return wanted
 
     def _waits(self) -> dict[str, Any]:
         waits: dict[str, Any] = {}
         if self.after is not None:
-            waits["after"] = () if self.after in (wishes.NONE, (wishes.NONE,)) else wishes.dependencies(self.after)
+            waits["after"] = (
+                ()
+                if self.after in (parse_dependencies.NONE, (parse_dependencies.NONE,))
+                else parse_dependencies.dependencies(self.after)
+            )
         if self.begin is not None:
-            waits["begin_at"] = wishes.begin(self.begin)
+            waits["begin_at"] = parse_dependencies.begin(self.begin)
         return waits
 
     def _array(self, array: Array | None) -> Array | None:
@@ -107,7 +113,7 @@ class Edit:
             return array
         if array is None:
             raise BadRequest("how many at once is said of an array: this job is none")
-        if self.at_once == wishes.NONE:
+        if self.at_once == parse_dependencies.NONE:
             return replace(array, at_once=None)
         text = str(self.at_once)
         if not text.isascii() or not text.isdigit():

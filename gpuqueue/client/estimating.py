@@ -9,10 +9,11 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue import checks
+from gpuqueue.client import validation
 from gpuqueue.client.asking import Asking
 from gpuqueue.errors import BadRequest, BookUnreachable
-from gpuqueue.submission import command_of, travelling, working_directory
+from gpuqueue.system.command_line import command_of, working_directory
+from gpuqueue.system.environment import travelling
 
 if TYPE_CHECKING:
     from gpuqueue.estimate.figures import Estimate
@@ -68,12 +69,12 @@ class Estimating(Asking):
         from gpuqueue.estimate.figures import Batch, DryRun, Estimate  # noqa: PLC0415 - as above
         from gpuqueue.estimate.past import Script  # noqa: PLC0415 - as above
 
-        directory = working_directory(checks.path_or_none("cwd", cwd))
-        words = checks.words("args", args)
-        interpreter = _interpreter(script, words, directory, checks.path_or_none("python", python))
+        directory = working_directory(validation.path_or_none("cwd", cwd))
+        words = validation.words("args", args)
+        interpreter = _interpreter(script, words, directory, validation.path_or_none("python", python))
         most_steps = _steps(steps)
         sizes = _sizes(batch_sizes)
-        limit_s, ram_bytes = _limit_s(timeout), checks.size_or_none("ram", ram)
+        limit_s, ram_bytes = _limit_s(timeout), validation.size_or_none("ram", ram)
         found = Estimate(script=script, args=words)
         if history:
             asked = Script(path=str(directory / script), args=words, account=self.account)
@@ -141,20 +142,20 @@ def _interpreter(script: str, args: Sequence[str], directory: Path, python: str 
 
 
 def _steps(value: int) -> int:
-    if not 1 <= checks.count("steps", value) <= MOST_STEPS:
+    if not 1 <= validation.count("steps", value) <= MOST_STEPS:
         raise BadRequest(f"steps must be from 1 to {MOST_STEPS}, not {value}")
     return value
 
 
 def _limit_s(value: str | float) -> float:
-    limit_s = checks.duration_or_none("timeout", value)
+    limit_s = validation.duration_or_none("timeout", value)
     if limit_s is None or limit_s <= 0:
         raise BadRequest("the timeout must be above 0")
     return limit_s
 
 
 def _sizes(value: Sequence[int]) -> tuple[int, ...]:
-    sizes = tuple(checks.count("batch_sizes", each) for each in value)
+    sizes = tuple(validation.count("batch_sizes", each) for each in value)
     if len(sizes) > MOST_BATCHES or any(each < 1 for each in sizes):
         raise BadRequest(f"batch_sizes must be at most {MOST_BATCHES} numbers from 1 up")
     return sizes

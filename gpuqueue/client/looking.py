@@ -6,35 +6,36 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuqueue import checks
-from gpuqueue.array import Member
+from gpuqueue.client import validation
 from gpuqueue.client.connection import Connection
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import BadRequest, BookUnreachable, JobNotFound, Unreachable, Unreadable
-from gpuqueue.job import Job, JobState, WaitReason
-from gpuqueue.jobname import JobName
-from gpuqueue.later import later
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.array import Member
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.job_ref import JobName
 
 if TYPE_CHECKING:
-    from gpuqueue import limits as limiting
-    from gpuqueue import preemption, standing
-    from gpuqueue import run as runs
-    from gpuqueue import why as whys
-    from gpuqueue.event import Event
-    from gpuqueue.limits import LimitsInUse
-    from gpuqueue.listing import Listing
+    from gpuqueue.client import array_state
+    from gpuqueue.client import why as whys
+    from gpuqueue.client.why import Usual, Why
+    from gpuqueue.model import limits as limiting
+    from gpuqueue.model import preemption
+    from gpuqueue.model import run as runs
+    from gpuqueue.model.event import Event
+    from gpuqueue.model.job_page import Listing
+    from gpuqueue.model.limits import LimitsInUse
+    from gpuqueue.model.run import Record
     from gpuqueue.queue import lease
     from gpuqueue.queue.explanation import Explanation
     from gpuqueue.queue.lease import DeviceStatus
-    from gpuqueue.run import Record
-    from gpuqueue.why import Usual, Why
 else:
-    limiting = later("gpuqueue.limits")
-    preemption = later("gpuqueue.preemption")
-    runs = later("gpuqueue.run")
-    standing = later("gpuqueue.standing")
+    limiting = later("gpuqueue.model.limits")
+    preemption = later("gpuqueue.model.preemption")
+    runs = later("gpuqueue.model.run")
+    array_state = later("gpuqueue.client.array_state")
     lease = later("gpuqueue.queue.lease")
-    whys = later("gpuqueue.why")
+    whys = later("gpuqueue.client.why")
 
 #: Most jobs that are asked for at once: one that serves others must not stop for a whole queue.
 PAGE = 2000
@@ -50,7 +51,7 @@ class Looking(Connection):
             JobNotFound: nobody knows it.
 
         """
-        name = checks.one_job(job)
+        name = validation.one_job(job)
         member = name.member
         found = self.queue.get(name.id if member is None else member.id)
         if found is not None and (member is None or found.member == member):
@@ -67,7 +68,7 @@ class Looking(Connection):
             JobNotFound: nobody knows it.
 
         """
-        name = checks.one_job(job)
+        name = validation.one_job(job)
         try:
             return self._show(name)
         except BookUnreachable:
@@ -113,7 +114,7 @@ class Looking(Connection):
         """Return an array that has begun as its members stand; any other job as it is."""
         if job.tally is None or job.state is not JobState.RUNNING:
             return job
-        return standing.standing(job, self.queue.members(job.id))
+        return array_state.standing(job, self.queue.members(job.id))
 
     def _member(self, member: Member) -> Record:
         """Return a member of an array. Until a device takes it, nothing but its array tells of it.
@@ -176,7 +177,7 @@ class Looking(Connection):
             JobNotFound: nobody knows it.
 
         """
-        name = checks.one_job(job)
+        name = validation.one_job(job)
         record = self.queue.record(name.member.id if name.member is not None else name.id)
         if record is None or record.job.state.is_end:
             return self.show(job)
@@ -201,8 +202,8 @@ class Looking(Connection):
 
     def listing(self, *, user: str | None = None, limit: int | None = None) -> Listing:
         """Return what :meth:`jobs` returns, and with it what the queue knows of the running ones."""
-        most = None if limit is None else checks.count("limit", limit)
-        whose = checks.text_or_none("user", user)
+        most = None if limit is None else validation.count("limit", limit)
+        whose = validation.text_or_none("user", user)
         size = PAGE if most is None or whose is not None else min(max(1, most), PAGE)
         pages = [self.queue.page(limit=size)]
         found = self._wanted(pages[0], whose)
@@ -225,7 +226,7 @@ class Looking(Connection):
 
     def story(self, job: int | str) -> tuple[Event, ...]:
         """Return every step of the job that the book has, in order."""
-        name = checks.one_job(job)
+        name = validation.one_job(job)
         return self.book.events(name.member.id if name.member else name.id)
 
     def why(self, job: int | str) -> Why:
@@ -279,7 +280,7 @@ class Looking(Connection):
             BadRequest: one is a member of an array.
 
         """
-        from gpuqueue.queue.unqueued import Unknown, only_all_of_it  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.submit_errors import Unknown, only_all_of_it  # noqa: PLC0415 - as in queue
 
         for member in self.book.members_among(job_ids):
             raise only_all_of_it(member)
@@ -332,7 +333,7 @@ class Looking(Connection):
             BadRequest: a name means no device or several.
 
         """
-        from gpuqueue.naming import named  # noqa: PLC0415 - as in queue
+        from gpuqueue.client.device_lookup import named  # noqa: PLC0415 - as in queue
 
         meant = named(self.devices(), names, host=self.settings.host, all_here=all_here)
         return [each.device.uuid for each in meant]
@@ -351,4 +352,4 @@ def _standing(jobs: Sequence[Job]) -> Iterator[Job]:
             continue
         taken = len(array) - len(here.left) - len(here.held) - sum(here.ended.values())
         found = members.get(job.id, [])
-        yield standing.standing(job, found) if len(found) == taken else job
+        yield array_state.standing(job, found) if len(found) == taken else job

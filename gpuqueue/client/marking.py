@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuqueue import checks
+from gpuqueue.client import validation
 from gpuqueue.client.looking import Looking
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.tags import MAX_NOTE, tags_of
+from gpuqueue.model.tags import MAX_NOTE, tags_of
 
 if TYPE_CHECKING:
     from gpuqueue.queue.changes import Mark
@@ -45,11 +45,11 @@ class Marking(Looking):
         """
         from gpuqueue.queue.changes import Mark  # noqa: PLC0415 - as in queue
 
-        self._mark(job, Mark(note=checks.text_or_none("a note", text, most=MAX_NOTE) or ""))
+        self._mark(job, Mark(note=validation.text_or_none("a note", text, most=MAX_NOTE) or ""))
 
     def _mark(self, job: int | str, mark: Mark) -> None:
         """Tell the queue, which tells the book: also of a job that only the book still knows."""
-        name = checks.one_job(job)
+        name = validation.one_job(job)
         job_id = name.member.id if name.member else name.id
         if self.queue.mark(job_id, mark, by=self._by):
             return

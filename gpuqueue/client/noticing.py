@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuqueue import checks
+from gpuqueue.client import validation
 from gpuqueue.client.connection import Connection
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.notice import MAIL, Notice, NoticeKind, When
+from gpuqueue.model.notification import MAIL, Notice, NoticeKind, When
 
 #: What makes messages go out where none does.
 EXTRA = "pip install 'gpuqueue-server[notify]' where the recorder runs"
@@ -28,7 +28,7 @@ class Noticing(Connection):
         found = [
             Notice(word, when)
             for name, given, when in words
-            for word in ((given,) if isinstance(given, str) else checks.words(name, given))
+            for word in ((given,) if isinstance(given, str) else validation.words(name, given))
         ]
         notices = tuple(dict.fromkeys(found))
         for notice in notices:

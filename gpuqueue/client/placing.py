@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuqueue import checks, wishes
-from gpuqueue.device import DeviceWish
+from gpuqueue.client import parse_dependencies, validation
 from gpuqueue.errors import BadRequest
-from gpuqueue.placement import Placement, Preference
+from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.placement import Placement, Preference
 
 
 def placed(
@@ -63,9 +63,9 @@ def replaced(
         said["devices"] = uuids
     if device_type is not None:
         models = _words("device_type", device_type)
-        said["models"] = () if models == (wishes.NONE,) else models
+        said["models"] = () if models == (parse_dependencies.NONE,) else models
     if preference is not None:
-        said["preference"] = None if preference == wishes.NONE else Preference.parse(preference)
+        said["preference"] = None if preference == parse_dependencies.NONE else Preference.parse(preference)
     if exclusive is not None:
         said["exclusive"] = exclusive
     if sized:
@@ -98,5 +98,5 @@ def _which(
 def _words(what: str, value: DeviceWish | str | Sequence[str] | None) -> tuple[str, ...]:
     if value is None:
         return ()
-    texts = (value,) if isinstance(value, str) else checks.words(what, value)
+    texts = (value,) if isinstance(value, str) else validation.words(what, value)
     return tuple(word.strip() for text in texts for word in str(text).split(","))

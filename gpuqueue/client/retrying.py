@@ -6,22 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue import checks
-from gpuqueue.array import Array, Indexes
-from gpuqueue.checkout import CheckoutLook
+from gpuqueue.client import validation
 from gpuqueue.client.choosing import Choosing
 from gpuqueue.client.submitting import Submitting
 from gpuqueue.client.waiting import Waiting
 from gpuqueue.errors import BadRequest, Refused, Unreadable
-from gpuqueue.job import Job, JobState, Level
-from gpuqueue.units import parse_bytes
-from gpuqueue.waits import Waits
+from gpuqueue.model.array import Array, Indexes
+from gpuqueue.model.dependencies import Waits
+from gpuqueue.model.job import Job, JobState, Level
+from gpuqueue.system.git_checkout import CheckoutLook
+from gpuqueue.text.units import parse_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuqueue.jobname import JobName
-    from gpuqueue.run import Record
+    from gpuqueue.model.job_ref import JobName
+    from gpuqueue.model.run import Record
 
 #: How a member ends that a retry of its array tries again.
 FAILED = (JobState.FAILED, JobState.LOST)
@@ -54,7 +54,7 @@ class Retrying(Submitting, Choosing, Waiting):
             Impossible: see :meth:`submit`.
 
         """
-        name = checks.job_name(job)
+        name = validation.job_name(job)
         before = self.get(name.id if name.part is not None and name.member is None else job)
         self._must_be_over(before, name)
         spec = before.spec
@@ -68,7 +68,7 @@ class Retrying(Submitting, Choosing, Waiting):
             raise Unreadable(f"what job {name} asked for cannot be read any more: submit it anew")
         changes: dict[str, Any] = {
             "mem_bytes": parse_bytes(mem) if isinstance(mem, str) else mem,
-            "time_limit_s": checks.time_limit(time_limit),
+            "time_limit_s": validation.time_limit(time_limit),
             "level": level,
         }
         again = replace(
@@ -113,6 +113,6 @@ class Retrying(Submitting, Choosing, Waiting):
             ) from error
 
     def _failed_members(self, array_id: int, most: int) -> list[Record]:
-        from gpuqueue.history import HistoryQuery  # noqa: PLC0415 - as in book: a submit asks nothing
+        from gpuqueue.model.history_query import HistoryQuery  # noqa: PLC0415 - as in book: a submit asks nothing
 
         return self.book.history(HistoryQuery(array_id=array_id, states=FAILED, limit=most))

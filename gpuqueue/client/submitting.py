@@ -7,23 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from gpuqueue import checks, wishes
-from gpuqueue.array import Array
-from gpuqueue.checkout import CheckoutLook
+from gpuqueue.client import parse_dependencies, validation
 from gpuqueue.client.looking import Looking
 from gpuqueue.client.noticing import Noticing
 from gpuqueue.client.placing import placed
-from gpuqueue.device import DeviceWish
-from gpuqueue.early_signal import EarlySignal
 from gpuqueue.errors import BadRequest, StoreUnreachable
-from gpuqueue.job import Job, JobSpec, Level
-from gpuqueue.placement import Preference
-from gpuqueue.retries import RetryOn
-from gpuqueue.submission import command_of, current_umask, name_of, travelling, working_directory
-from gpuqueue.tags import tags_of
-from gpuqueue.units import MIB, parse_bytes
-from gpuqueue.waits import Dependency, Waits
-from gpuqueue.window import Window
+from gpuqueue.model.array import Array
+from gpuqueue.model.dependencies import Dependency, Waits
+from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.job import Job, JobSpec, Level
+from gpuqueue.model.placement import Preference
+from gpuqueue.model.retries import RetryOn
+from gpuqueue.model.tags import tags_of
+from gpuqueue.model.terminal_size import Window
+from gpuqueue.model.warning_signal import EarlySignal
+from gpuqueue.system.account import current_umask
+from gpuqueue.system.command_line import command_of, name_of, working_directory
+from gpuqueue.system.environment import travelling
+from gpuqueue.system.git_checkout import CheckoutLook
+from gpuqueue.text.units import MIB, parse_bytes
 
 
 class Submitting(Looking, Noticing):
@@ -119,13 +121,13 @@ class Submitting(Looking, Noticing):
             Refused: a limit leaves no room for it, now or ever, or the site takes no URLs.
 
         """
-        directory = working_directory(checks.path_or_none("cwd", cwd))
+        directory = working_directory(validation.path_or_none("cwd", cwd))
         checkout = self._look_at(directory, git=git)
         command_line, script, chosen = command_of(
-            command if isinstance(command, str) else checks.words("command", command),
-            checks.words("args", args),
+            command if isinstance(command, str) else validation.words("command", command),
+            validation.words("args", args),
             cwd=directory,
-            python=checks.path_or_none("python", python),
+            python=validation.path_or_none("python", python),
         )
         wish, placement = placed(
             device, device_type, preference, exclusive=exclusive, sized=mem is not None, uuids_of=self._uuids
@@ -134,14 +136,14 @@ class Submitting(Looking, Noticing):
         spec = JobSpec(
             argv=command_line,
             cwd=str(directory),
-            env={**travelling(os.environ), **checks.environment(env)},
+            env={**travelling(os.environ), **validation.environment(env)},
             account=self.account,
             mem_bytes=MIB if placement.whole else self._mem_bytes(mem, pool),
             gpus=gpus,
             device=self.settings.default_device if wish is None else wish,
             placement=placement,
-            time_limit_s=checks.time_limit(time_limit),
-            signal=checks.early_signal(signal),
+            time_limit_s=validation.time_limit(time_limit),
+            signal=validation.early_signal(signal),
             name=name_of(command_line, script) if name is None else name,
             level=level,
             pool=pool,
@@ -152,11 +154,16 @@ class Submitting(Looking, Noticing):
             pty=_terminal(pty),
             script=script,
             interpreter=chosen,
-            waits=Waits(after=wishes.dependencies(after), begin_at=wishes.begin(begin), hold=hold, dedupe=dedupe),
-            retries=wishes.retries(retries, retry_on),
+            waits=Waits(
+                after=parse_dependencies.dependencies(after),
+                begin_at=parse_dependencies.begin(begin),
+                hold=hold,
+                dedupe=dedupe,
+            ),
+            retries=parse_dependencies.retries(retries, retry_on),
             array=_array(array, sweep, at_once),
             notices=self._notices(on_end, on_fail),
-            tags=tags_of(checks.words("tags", tags)),
+            tags=tags_of(validation.words("tags", tags)),
             separate_stderr=separate_stderr,
             git=checkout.seen() if checkout is not None else None,
         )
@@ -170,7 +177,7 @@ class Submitting(Looking, Noticing):
     def _queued(self, spec: JobSpec, found: Callable[[Job], None] | None) -> Job:
         """Submit *spec*; once more where the reply got lost: the same nonce makes the same job."""
         from gpuqueue.queue.requests import new_nonce  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.unqueued import Found, Unknown  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.submit_errors import Found, Unknown  # noqa: PLC0415 - as in queue
 
         nonce = new_nonce()
 
@@ -219,13 +226,13 @@ def _array(
 
     """
     if at_once is not None:
-        checks.count("at_once", at_once)
+        validation.count("at_once", at_once)
     if isinstance(sweep, Mapping):
-        pairs = ((name, checks.values_of(f"sweep[{name!r}]", values)) for name, values in sweep.items())
+        pairs = ((name, validation.values_of(f"sweep[{name!r}]", values)) for name, values in sweep.items())
         sweep = [f"{name}={','.join(values)}" for name, values in pairs]
-    axes = checks.words("sweep", sweep)
+    axes = validation.words("sweep", sweep)
     if isinstance(array, Array):
         if axes or at_once is not None:
             raise BadRequest("an Array says all about itself: leave out sweep and at_once")
         return array
-    return Array.asked(checks.text_or_none("array", array), axes, at_once)
+    return Array.asked(validation.text_or_none("array", array), axes, at_once)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 from gpuqueue.client.awaiting import LOOK_S, Awaiting, HeldNotice
 from gpuqueue.client.patience import ABSENCES, Patience
 from gpuqueue.errors import BookUnreachable, Refused, Unreachable
-from gpuqueue.job import Job
-from gpuqueue.later import later
-from gpuqueue.logs import LogTail
-from gpuqueue.units import format_duration
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import Job
+from gpuqueue.system.logs import LogTail
+from gpuqueue.text.units import format_duration
 
 if TYPE_CHECKING:
-    from gpuqueue import run as runs
-    from gpuqueue.run import Record, Run
+    from gpuqueue.model import run as runs
+    from gpuqueue.model.run import Record, Run
 else:
-    runs = later("gpuqueue.run")
+    runs = later("gpuqueue.model.run")
 
 #: How long an ended job may take to reach the book before we answer without it, in seconds.
 RECORD_S = 5.0
@@ -73,7 +73,7 @@ class Waiting(Awaiting):
     def _watched(self, job_id: int | str) -> Iterator[Job]:
         from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - as in queue
 
         with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
             while True:
@@ -197,7 +197,7 @@ class Waiting(Awaiting):
         """Do what :meth:`follow` says for as long as the store is there; called again it goes on."""
         from gpuqueue.queue import keys  # noqa: PLC0415 - as in queue
         from gpuqueue.queue.connect import connect_at_once  # noqa: PLC0415 - as in queue
-        from gpuqueue.queue.doorbell import Doorbell  # noqa: PLC0415 - as in queue
+        from gpuqueue.queue.wakeup import Doorbell  # noqa: PLC0415 - as in queue
 
         with Doorbell(self.settings.redis_url, keys.END, by=connect_at_once) as bell:
             while True:

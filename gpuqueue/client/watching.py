@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuqueue.client.waiting import Waiting
-from gpuqueue.job import Job, JobState
-from gpuqueue.logs import LOGS, last_bytes
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.system.logs import LOGS, last_bytes
 
 if TYPE_CHECKING:
-    from gpuqueue.progress import Progress
+    from gpuqueue.model.progress import Progress
 
 
 class Watching(Waiting):
@@ -21,9 +21,10 @@ class Watching(Waiting):
         """Return how far those of *jobs* are that say so in their logs.
 
         Only a log on this machine can be looked into, and only one that this account may read. *logs* is where they
-        lie, by the jobs' ids, if that is known (:class:`gpuqueue.listing.Listing`); else the queue is asked for each.
+        lie, by the jobs' ids, if that is known (:class:`gpuqueue.model.job_page.Listing`); else the queue is asked for
+        each.
         """
-        from gpuqueue.progress import TAIL_BYTES, progress_in  # noqa: PLC0415 - only for who asks
+        from gpuqueue.model.progress import TAIL_BYTES, progress_in  # noqa: PLC0415 - only for who asks
 
         found = {}
         for job in jobs:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpuqueue.array import Array, Axis, Indexes, Member
 from gpuqueue.codec.text import VERSION, Plain, dump
 from gpuqueue.errors import Unreadable
-from gpuqueue.fields import Fields, loaded
-from gpuqueue.later import pattern
+from gpuqueue.lazy.imports import pattern
+from gpuqueue.model.array import Array, Axis, Indexes, Member
+from gpuqueue.text.json_fields import Fields, loaded
 
 #: How a text of :func:`of_member` ends, and in how many characters at most.
 _OWNER = pattern(r',"of":(0|[1-9][0-9]{0,17}),"index":(0|[1-9][0-9]{0,6})\}\Z')

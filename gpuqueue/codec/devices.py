@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuqueue.codec.text import Plain, meaning
-from gpuqueue.device import Activity, Device, DeviceKind, Peak, PeakSource, Timeline
-from gpuqueue.fields import Fields
+from gpuqueue.model.device import Activity, Device, DeviceKind, Peak, PeakSource, Timeline
+from gpuqueue.text.json_fields import Fields
 
 
 def device_to_plain(device: Device) -> Plain:

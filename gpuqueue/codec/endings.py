@@ -13,15 +13,15 @@ from gpuqueue.codec.devices import (
     timeline_to_plain,
 )
 from gpuqueue.codec.text import VERSION, Plain, dump, meaning
-from gpuqueue.device import DeviceKind
-from gpuqueue.fields import Fields, loaded
-from gpuqueue.later import later
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.text.json_fields import Fields, loaded
 
 if TYPE_CHECKING:
-    from gpuqueue import run as runs
-    from gpuqueue.run import Ended, Ending, RunDevice
+    from gpuqueue.model import run as runs
+    from gpuqueue.model.run import Ended, Ending, RunDevice
 else:
-    runs = later("gpuqueue.run")
+    runs = later("gpuqueue.model.run")
 
 
 def ending_to_plain(ending: Ending) -> Plain:

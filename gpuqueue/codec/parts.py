@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from gpuqueue.checkout import Checkout
 from gpuqueue.codec.text import Plain, iso, meaning
-from gpuqueue.early_signal import EarlySignal
-from gpuqueue.fields import Fields
-from gpuqueue.notice import Notice, When
-from gpuqueue.placement import ANYWHERE, Placement, Preference
-from gpuqueue.retries import NO_RETRIES, Retries, RetryOn
-from gpuqueue.waits import NO_WAITS, Condition, Dependency, Waits
-from gpuqueue.window import Window
+from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
+from gpuqueue.model.git import Checkout
+from gpuqueue.model.notification import Notice, When
+from gpuqueue.model.placement import ANYWHERE, Placement, Preference
+from gpuqueue.model.retries import NO_RETRIES, Retries, RetryOn
+from gpuqueue.model.terminal_size import Window
+from gpuqueue.model.warning_signal import EarlySignal
+from gpuqueue.text.json_fields import Fields
 
 
 def waits_to_plain(waits: Waits) -> Plain:

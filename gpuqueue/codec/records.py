@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from gpuqueue.codec.endings import ending_to_plain, run_device_to_plain
 from gpuqueue.codec.parts import git_to_plain, placement_to_plain
 from gpuqueue.codec.text import Plain, iso
-from gpuqueue.job import Job
+from gpuqueue.model.job import Job
 
 if TYPE_CHECKING:
-    from gpuqueue.run import Record, Run
-    from gpuqueue.told import Told
+    from gpuqueue.model.notification import Told
+    from gpuqueue.model.run import Record, Run
 
 
 def job_to_plain(job: Job) -> Plain:

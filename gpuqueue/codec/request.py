@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-from gpuqueue.array import Member
 from gpuqueue.codec.arrays import array_from_plain, array_to_plain, member_from_plain, without_member
 from gpuqueue.codec.parts import (
     git_from_plain,
@@ -24,13 +23,14 @@ from gpuqueue.codec.parts import (
     window_to_plain,
 )
 from gpuqueue.codec.text import VERSION, dump, meaning
-from gpuqueue.device import DeviceWish
 from gpuqueue.errors import BadRequest
-from gpuqueue.exec_limits import refuse_what_no_process_takes
-from gpuqueue.fields import loaded
-from gpuqueue.job import Account, JobSpec, Level
-from gpuqueue.retries import NO_RETRIES
-from gpuqueue.waits import NO_WAITS
+from gpuqueue.model.array import Member
+from gpuqueue.model.dependencies import NO_WAITS
+from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.job import Account, JobSpec, Level
+from gpuqueue.model.retries import NO_RETRIES
+from gpuqueue.system.exec_limits import refuse_what_no_process_takes
+from gpuqueue.text.json_fields import loaded
 
 #: Largest spec taken, in bytes of JSON. It lives in the store's memory until the job has ended.
 MAX_SPEC_BYTES = 1024 * 1024

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from gpuqueue.doctor import book, machines, processes, queue, state, store, values
-from gpuqueue.event import Cursor
-from gpuqueue.finding import Finding, Grade, examined, name_of, problem, unknown
-from gpuqueue.look import Look, Unseen
-from gpuqueue.process import is_locked
-from gpuqueue.queue.queue_facts import QueueFacts, queue_facts
+from gpuqueue.doctor import history, machines, processes, queue, state, store, values
+from gpuqueue.model.event import Cursor
+from gpuqueue.model.finding import Finding, Grade, examined, name_of, problem, unknown
+from gpuqueue.queue.diagnostics import QueueFacts, queue_facts
+from gpuqueue.system.process import is_locked
+from gpuqueue.system.timeout_call import Look, Unseen
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ ROOMS: Mapping[str, Sequence[Callable[..., object]]] = {
     "state": state.CHECKS,
     "store": store.CHECKS,
     "queue": queue.CHECKS,
-    "book": book.CHECKS,
+    "book": history.CHECKS,
     "processes": processes.CHECKS,
 }
 #: All rooms, in the order in which they are told: from the ground up.
@@ -63,7 +63,7 @@ class _Examination:
         self._settings = settings
         self._machines = Look(lambda: machines.ask(environ, deep=deep), machines_s)
         self._store = Look(lambda: store.store_facts(settings), LOOK_S)
-        self._book = Look(lambda: book.facts_of(settings, integrity_s=integrity_s), LOOK_S + integrity_s)
+        self._book = Look(lambda: history.facts_of(settings, integrity_s=integrity_s), LOOK_S + integrity_s)
         self._state = Look(lambda: state.state_facts(settings), LOOK_S)
         self._processes = Look(lambda: processes.process_facts(settings, environ), LOOK_S)
         self._moving = Look(lambda: is_locked(settings.state_dir / "up.lock"), LOOK_S)
@@ -130,9 +130,9 @@ class _Examination:
         try:
             facts = self._book.seen()
         except Unseen as why:
-            yield replace(book.away(self._settings, why), room="book", check=name_of(book.answers))
+            yield replace(history.away(self._settings, why), room="book", check=name_of(history.answers))
         else:
-            yield from examined("book", facts, book.CHECKS)
+            yield from examined("book", facts, history.CHECKS)
 
     def _tell_processes(self) -> Iterator[Finding]:
         try:

@@ -7,9 +7,9 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpuqueue.finding import Finding, from_line, problem, unknown
-from gpuqueue.frozen import dataclass
-from gpuqueue.process import installed
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.finding import Finding, from_line, problem, unknown
+from gpuqueue.system.process import installed
 
 #: How long all of it may take, in seconds; each of its own looks has a limit far below this.
 ASK_S = 30.0

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gpuqueue.device import Device, DeviceKind
 from gpuqueue.embedded.machine import Machine
-from gpuqueue.finding import Findings, note, ok, problem, unknown, warning
-from gpuqueue.frozen import dataclass
-from gpuqueue.process import ProcessIdentity
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.finding import Findings, note, ok, problem, unknown, warning
+from gpuqueue.queue.diagnostics import DeviceFacts, QueueFacts
 from gpuqueue.queue.lease import SILENT_BEATS
-from gpuqueue.queue.queue_facts import DeviceFacts, QueueFacts
-from gpuqueue.settings import Settings, settings_file, variable_of
+from gpuqueue.settings.settings import Settings, settings_file, variable_of
+from gpuqueue.system.process import ProcessIdentity
 from gpuqueue.version import VERSION
 
 #: Settings that the workers do not look at; all others hold for them from their next start on.

@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterator
 
 from gpuqueue.doctor.processes import WITH_ITS_DEVICES, is_meant
 from gpuqueue.doctor.store import SKEW_S
-from gpuqueue.event import BEHIND_S
-from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
-from gpuqueue.frozen import dataclass
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.event import BEHIND_S
+from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
 from gpuqueue.queue import keys
+from gpuqueue.queue.diagnostics import MOST_NAMED, DeviceFacts, QueueFacts
 from gpuqueue.queue.drains import Drain, DrainOrigin
 from gpuqueue.queue.lease import SILENT_BEATS
-from gpuqueue.queue.queue_facts import MOST_NAMED, DeviceFacts, QueueFacts
-from gpuqueue.settings import Settings
-from gpuqueue.units import format_duration
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import format_duration
 from gpuqueue.version import VERSION
 
 #: A recorder that is further behind than BEHIND_S is slow, and one that is so far behind is not there, in seconds.

@@ -10,9 +10,9 @@ from gpuqueue.doctor.queue import is_down
 from gpuqueue.doctor.values import outside_of_jobs
 from gpuqueue.embedded.machine import Machine
 from gpuqueue.errors import GpuQueueError, Refused
-from gpuqueue.look import Look, Unseen
-from gpuqueue.queue.queue_facts import queue_facts
-from gpuqueue.settings import Settings
+from gpuqueue.queue.diagnostics import queue_facts
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.timeout_call import Look, Unseen
 
 #: How long the repairs on our side may take, in seconds.
 REPAIR_S = 15.0

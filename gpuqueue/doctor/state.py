@@ -10,11 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuqueue.finding import Check, Findings, note, ok, problem, warning
-from gpuqueue.frozen import dataclass
-from gpuqueue.logs import LOGS
-from gpuqueue.settings import Settings
-from gpuqueue.units import GIB, MIB, format_bytes
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.finding import Check, Findings, note, ok, problem, warning
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.logs import LOGS
+from gpuqueue.text.units import GIB, MIB, format_bytes
 
 #: Below this much free disk something will fail soon; below that it fails now.
 LOW_BYTES = GIB

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuqueue.address import without_password
 from gpuqueue.doctor.state import free_bytes, room
 from gpuqueue.embedded.allocator import loaded_by
 from gpuqueue.errors import StoreNotReady
-from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
-from gpuqueue.frozen import dataclass
-from gpuqueue.look import Unseen
-from gpuqueue.process import ProcessIdentity
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
 from gpuqueue.queue.safety import is_too_old, may_evict
-from gpuqueue.queue.server_facts import ServerFacts, server_facts
-from gpuqueue.settings import Settings
-from gpuqueue.units import format_bytes
+from gpuqueue.queue.server_info import ServerFacts, server_facts
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.system.timeout_call import Unseen
+from gpuqueue.text.redact import without_password
+from gpuqueue.text.units import format_bytes
 
 #: Shares of its limit (or of the machine's memory) above which the store is nearly full, and as good as full.
 NEARLY_FULL, FULL = 0.8, 0.95

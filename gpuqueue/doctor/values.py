@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpuqueue.address import without_password
 from gpuqueue.errors import BadRequest
-from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
-from gpuqueue.frozen import dataclass
-from gpuqueue.notice import masked
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
+from gpuqueue.model.notification import masked
 from gpuqueue.notify import sending
-from gpuqueue.settings import PREFIX, Settings, key_of, settings_file, variable_of
-from gpuqueue.units import format_bytes, format_duration
+from gpuqueue.settings.settings import PREFIX, Settings, key_of, settings_file, variable_of
+from gpuqueue.text.redact import without_password
+from gpuqueue.text.units import format_bytes, format_duration
 
 #: What a job finds beside its settings; see docs/reference/submit.md. One of them is called like a setting.
 IN_A_JOB = frozenset(

@@ -15,20 +15,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.address import without_password
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.errors import BadRequest, GpuQueueError, Refused, StoreUnreachable
-from gpuqueue.frozen import dataclass
-from gpuqueue.process import DetachedProcess, ProcessIdentity, installed
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.queue.drains import DrainOrigin
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import check_safety
-from gpuqueue.settings import Settings, unusable
-from gpuqueue.submission import current_account
+from gpuqueue.settings.settings import Settings, unusable
+from gpuqueue.system.account import current_account
+from gpuqueue.system.process import DetachedProcess, ProcessIdentity, installed
+from gpuqueue.text.redact import without_password
 
 if TYPE_CHECKING:
-    from gpuqueue.opening import Opened
     from gpuqueue.queue.lease import DeviceStatus
+    from gpuqueue.recovery.reopen import Opened
 
 #: How long the workers may take to announce their devices, in seconds.
 READY_S = 60.0
@@ -117,7 +117,7 @@ class Machine:
             BookUnreachable: the database does not answer.
 
         """
-        from gpuqueue.book import migrate  # noqa: PLC0415 - alembic is a heavy import, and only up needs it
+        from gpuqueue.history import migrate  # noqa: PLC0415 - alembic is a heavy import, and only up needs it
 
         migrate.upgrade(self.settings.database_url)
         return migrate.head()
@@ -129,14 +129,14 @@ class Machine:
             BookUnreachable: the database does not answer.
 
         """
-        from gpuqueue.book import migrate  # noqa: PLC0415 - as in prepare_book
+        from gpuqueue.history import migrate  # noqa: PLC0415 - as in prepare_book
 
         return migrate.current(self.settings.database_url) is not None
 
     def open_queue(self) -> Opened | None:
         """Make the store ready; return what that took if it was not. What it lost comes back from the book."""
-        from gpuqueue.book.book import Book  # noqa: PLC0415 - as in prepare_book
-        from gpuqueue.opening import open_queue  # noqa: PLC0415 - as in prepare_book
+        from gpuqueue.history.database import Book  # noqa: PLC0415 - as in prepare_book
+        from gpuqueue.recovery.reopen import open_queue  # noqa: PLC0415 - as in prepare_book
 
         book = Book(self.settings.database_url)
         opened = open_queue(self.queue, book, lease_s=self.settings.lease_s, settings=self.settings)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from gpuqueue.embedded.allocator import environment_for
 from gpuqueue.errors import GpuQueueError, StoreLoading, StoreNotReady, StoreUnreachable
-from gpuqueue.process import DetachedProcess, ProcessIdentity, age_s, of_ours_with
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.safety import OLDEST_REDIS
-from gpuqueue.settings import Settings
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import DetachedProcess, ProcessIdentity, age_s, of_ours_with
 
 #: How long a server may be silent before it is given up, in seconds. One that says that it reads its data is not.
 START_TIMEOUT_S = 60.0

@@ -22,8 +22,8 @@ from typing import Any
 
 from gpuqueue.errors import DryRunFailed, DryRunTimeout
 from gpuqueue.estimate.figures import DryRun, Part
-from gpuqueue.frozen import dataclass
-from gpuqueue.units import KIB, format_bytes, format_duration
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.text.units import KIB, format_bytes, format_duration
 
 #: What is put in front of the script.
 BEGIN = Path(__file__).with_name("inside") / "begin.py"

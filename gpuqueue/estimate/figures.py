@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpuqueue.estimate.past import Past
-from gpuqueue.frozen import dataclass
-from gpuqueue.units import GIB, MIB
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.text.units import GIB, MIB
 
 ALLOWANCE = 0.10
 CONTEXT_BYTES = 500 * MIB

@@ -14,11 +14,11 @@ from datetime import datetime
 from enum import Enum
 from pathlib import Path
 
-from gpuqueue.device import PeakSource
-from gpuqueue.frozen import dataclass
-from gpuqueue.job import Account, Job
-from gpuqueue.run import EndingKind, Record, Run
-from gpuqueue.units import MIB
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import PeakSource
+from gpuqueue.model.job import Account, Job
+from gpuqueue.model.run import EndingKind, Record, Run
+from gpuqueue.text.units import MIB
 
 #: Runs with the same arguments that count, the newest ones, and how many there must be.
 LAST, ENOUGH = 5, 2

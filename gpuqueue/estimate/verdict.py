@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpuqueue.device import PeakSource
 from gpuqueue.estimate.figures import as_option, rounded_up
 from gpuqueue.estimate.past import ENOUGH_SAMPLES, enough_after, more_than
-from gpuqueue.job import JobSpec
-from gpuqueue.run import Ending, EndingKind, Record, Run
-from gpuqueue.units import format_apart, format_bytes
+from gpuqueue.model.device import PeakSource
+from gpuqueue.model.job import JobSpec
+from gpuqueue.model.run import Ending, EndingKind, Record, Run
+from gpuqueue.text.units import format_apart, format_bytes
 
 
 def asked_and_used(record: Record) -> str | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from gpuqueue.device import DeviceKind
 from gpuqueue.errors import Refused
-from gpuqueue.frozen import dataclass
-from gpuqueue.job import JobState, WaitReason
-from gpuqueue.logs import LogTail
-from gpuqueue.run import Ending, EndingKind, Record, Run
-from gpuqueue.units import format_bytes
-from gpuqueue.words import plain, short
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.run import Ending, EndingKind, Record, Run
+from gpuqueue.system.logs import LogTail
+from gpuqueue.text.sanitize import plain, short
+from gpuqueue.text.units import format_bytes
 
 #: Lines of the log that go along, and the most of them in characters.
 LOG_LINES, LOG_TEXT = 10, 2000

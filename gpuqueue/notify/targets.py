@@ -5,8 +5,8 @@ from __future__ import annotations
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from gpuqueue.errors import BadRequest, Refused
-from gpuqueue.notice import MAIL, Notice, NoticeKind
-from gpuqueue.settings import Settings
+from gpuqueue.model.notification import MAIL, Notice, NoticeKind
+from gpuqueue.settings.settings import Settings
 
 #: What sends to any mail address.
 _MAIL_SCHEMES = frozenset({"mailto", "mailtos"})

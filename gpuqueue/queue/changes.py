@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 
-from gpuqueue.array import Indexes
 from gpuqueue.errors import BadRequest, Refused, Unreadable
-from gpuqueue.frozen import dataclass
-from gpuqueue.job import Job, JobState
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.array import Indexes
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.tags import MAX_TAGS
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.store import Store
-from gpuqueue.tags import MAX_TAGS
-from gpuqueue.words import brief, plain
+from gpuqueue.text.sanitize import brief, plain
 
 #: Where a job stands that a change of mind reached.
 _AIMS = {"cancel": ("cancelled", "cancelling"), "hold": ("held",), "release": ("queued",)}
@@ -97,7 +97,7 @@ class Changes(Store):
             Refused: it is somebody else's.
 
         """
-        reply = self._scripts.run("part", array_id, act, "" if part is None else str(part), by)
+        reply = self._scripts.run("edit_members", array_id, act, "" if part is None else str(part), by)
         if not reply:
             return None
         if reply[0] == "of":
@@ -130,7 +130,7 @@ class Changes(Store):
             Refused: it runs or has ended, or is somebody else's.
 
         """
-        reply = self._scripts.run("move", job_id, int(front), by)
+        reply = self._scripts.run("move_front", job_id, int(front), by)
         if not reply:
             return None
         if reply[0] == "of":
@@ -153,7 +153,7 @@ class Changes(Store):
         """
         words = (",".join(mark.add), ",".join(mark.remove), int(mark.note is not None), mark.note or "")
         known = () if ended is None else (ended.state.value, ended.attempt, ended.losses, ended.spec.account.name)
-        reply = self._scripts.run("mark", job_id, *words, by, *(known or ("", "", "", "")))
+        reply = self._scripts.run("set_tags", job_id, *words, by, *(known or ("", "", "", "")))
         if not reply:
             return False
         if reply[0] == "of":

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from gpuqueue.address import without_password
 from gpuqueue.errors import StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
-from gpuqueue.queue.door.address import parsed
-from gpuqueue.queue.door.door import Door
-from gpuqueue.queue.door.errors import DoorError, Gone, NotLetIn
-from gpuqueue.words import brief
+from gpuqueue.queue.resp.address import parsed
+from gpuqueue.queue.resp.client import Door
+from gpuqueue.queue.resp.errors import DoorError, Gone, NotLetIn
+from gpuqueue.text.redact import without_password
+from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
     import redis
@@ -29,7 +29,7 @@ _IN_AN_ADDRESS = frozenset({"db", "username", "password", "client_name"})
 #: What the store itself says when it is there but cannot serve, and what to do about it.
 _LOADING = "the store is still loading its data: try again in a moment"
 _NOT_LET_IN = "the store does not accept the password, or wants one: put it into GPUQUEUE_REDIS_URL"
-#: What the scripts say of a store that knows nothing (see ``refusal`` in lua/lib.lua).
+#: What the scripts say of a store that knows nothing (see ``refusal`` in lua/state.lua).
 NOT_OPEN = {
     "NOTOPEN": "the store was never opened for gpuqueue, or lost its data: run gpuqueue up",
     "REBUILDING": "the store lost its data and is being rebuilt: try again in a moment",
@@ -73,7 +73,7 @@ def connect(url: str, *, wait_s: float = 0.0) -> redis.Redis:
         StoreUnreachable: *url* is no URL of a Redis store.
 
     """
-    from gpuqueue.queue.library import client  # noqa: PLC0415 - importing redis is a latency that users feel
+    from gpuqueue.queue.redis_py import client  # noqa: PLC0415 - importing redis is a latency that users feel
 
     try:
         _judge(url)
@@ -143,7 +143,7 @@ def _in_our_words(error: Exception, url: str) -> Exception:
     if isinstance(error, DoorError):
         failure = error
     else:
-        from gpuqueue.queue.library import as_ours  # noqa: PLC0415 - as in connect
+        from gpuqueue.queue.redis_py import as_ours  # noqa: PLC0415 - as in connect
 
         failure = as_ours(cast("redis.RedisError", error))
     not_open = _said(failure, NOT_OPEN)

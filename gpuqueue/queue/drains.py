@@ -12,8 +12,8 @@ from enum import Enum
 
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.errors import Unreadable
-from gpuqueue.fields import Fields, loaded
-from gpuqueue.frozen import dataclass
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.text.json_fields import Fields, loaded
 
 
 class DrainOrigin(str, Enum):

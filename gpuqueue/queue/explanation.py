@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import Enum
 
-from gpuqueue.frozen import dataclass
-from gpuqueue.job import JobState, Level
-from gpuqueue.limits import Measure
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job import JobState, Level
+from gpuqueue.model.limits import Measure
 
 
 class Obstacle(str, Enum):

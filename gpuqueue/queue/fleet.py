@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, cast
 
 from gpuqueue.codec import device_to_plain
 from gpuqueue.errors import Unreadable
-from gpuqueue.fields import loaded
-from gpuqueue.later import later
+from gpuqueue.lazy.imports import later
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import Connect, answering, connect
 from gpuqueue.queue.store import Store
-from gpuqueue.queue.surroundings import announced
+from gpuqueue.queue.wait_reasons import announced
+from gpuqueue.text.json_fields import loaded
 from gpuqueue.version import VERSION
 
 if TYPE_CHECKING:
     import logging
 
-    from gpuqueue.device import Device
+    from gpuqueue.model.device import Device
     from gpuqueue.queue import drains, replies
     from gpuqueue.queue.drains import DrainOrigin
     from gpuqueue.queue.lease import DeviceStatus, Kept, Offer

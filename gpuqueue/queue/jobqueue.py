@@ -6,30 +6,30 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuqueue.codec import encode_ended, encode_started
-from gpuqueue.job import JobState
-from gpuqueue.later import later
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import JobState
 from gpuqueue.queue.changes import Changes, state_in
 from gpuqueue.queue.connect import answering
-from gpuqueue.queue.matching import kind_word
+from gpuqueue.queue.device_matching import kind_word
 from gpuqueue.queue.outbox import Outbox
 from gpuqueue.queue.requests import Requests
 from gpuqueue.queue.senders import Senders
-from gpuqueue.words import in_one_line, short
+from gpuqueue.text.sanitize import in_one_line, short
 
 if TYPE_CHECKING:
     import logging
 
+    from gpuqueue.model.notification import Told
+    from gpuqueue.model.run import Ending, RunDevice
     from gpuqueue.queue import lease as leases
-    from gpuqueue.queue import limiting, replies, survivors
+    from gpuqueue.queue import limit_matching, rebuild, replies
     from gpuqueue.queue.lease import Again, Alive, Claim, Evidence, Later, Offer, Verdicts
-    from gpuqueue.run import Ending, RunDevice
-    from gpuqueue.told import Told
 else:
     logging = later("logging")
     leases = later("gpuqueue.queue.lease")
-    limiting = later("gpuqueue.queue.limiting")
+    limit_matching = later("gpuqueue.queue.limit_matching")
     replies = later("gpuqueue.queue.replies")
-    survivors = later("gpuqueue.queue.survivors")
+    rebuild = later("gpuqueue.queue.rebuild")
 
 #: Longest word on why a run died at once, in characters; three of them stand in one line.
 MAX_WHY = 100
@@ -91,26 +91,26 @@ class JobQueue(Requests, Changes, Outbox, Senders):
             args += [run.job_id, run.token, len(run.observed)]
             for device, observed in run.observed.items():
                 args += [device, observed]
-        verdicts = replies.verdicts(alive, self._scripts.run("beat", *args))
+        verdicts = replies.verdicts(alive, self._scripts.run("heartbeat", *args))
         self._tell_seen(offer)
         return verdicts
 
     @answering
     def note(self, job_id: int, token: str, detail: str) -> bool:
         """Keep *detail* in the story of a live run; False if it was stale."""
-        return bool(self._scripts.run("note", job_id, token, in_one_line(detail)))
+        return bool(self._scripts.run("run_note", job_id, token, in_one_line(detail)))
 
     @answering
     def told(self, job_id: int, *, state: JobState, attempt: int, what: Told) -> bool:
         """Keep *what* became of a command at the end of a job; False where such a job has not ended."""
         outcome = "" if what.outcome is None else what.outcome.value
         words = (what.number, outcome, in_one_line(what.trouble or ""))
-        return bool(self._scripts.run("told", job_id, state.value, attempt, *words))
+        return bool(self._scripts.run("notification_result", job_id, state.value, attempt, *words))
 
     @answering
     def giveback(self, job_id: int, token: str, detail: str) -> bool:
         """Return a claim that did not become a run; False if it was stale."""
-        return bool(self._scripts.run("giveback", job_id, token, in_one_line(detail)))
+        return bool(self._scripts.run("release_claim", job_id, token, in_one_line(detail)))
 
     @answering
     def finish(  # noqa: PLR0913 - all that is known at an end, told in one step
@@ -148,7 +148,7 @@ class JobQueue(Requests, Changes, Outbox, Senders):
 
 
 def device_words(offer: Offer, *, lease_s: float) -> list[str | int]:
-    """Return what a beat says of the device itself: the first arguments of ``beat.lua``."""
+    """Return what a beat says of the device itself: the first arguments of ``heartbeat.lua``."""
     return [
         offer.host,
         offer.device.uuid,

@@ -3,7 +3,7 @@
 All keys share one prefix with a hash tag, so they live in one slot and each script may touch any of them.
 The scripts build the names themselves from the prefix; this table is the map, and the few names that Python
 reads without a script stand below it. ``<lv>`` is a level 0..3, ``<shape>`` the text of a
-:class:`gpuqueue.job.Shape`, times are milliseconds on the store's clock.
+:class:`gpuqueue.model.job.Shape`, times are milliseconds on the store's clock.
 
 =====================  ======  ==================================================================================
 key                    type    holds
@@ -13,11 +13,11 @@ rebuilding             string  the epoch to come, while the jobs of the book are
 seq                    int     the last job id given out, or kept for the members of an array; restored from the book
                                when the epoch is new
 live                   zset    job id -> job id: every job that the book has not taken over yet
-j:<id>                 hash    where a job stands (fields: see ``lua/base.lua`` and ``members.lua``); small, so compact
+j:<id>                 hash    where a job stands (fields: see ``lua/core.lua`` and ``array.lua``); small, so compact
 s:<id>                 string  the job's spec (see gpuqueue.codec), apart because it is large; a member's is its array's
 am:<id>                set     the members of an array that are jobs of their own and have not ended
 q:<lv>:<user>:<shape>  zset    job id -> its place: one user's waiting jobs of one shape; the place is the id, as they
-                               arrived, or below 0 where the job was moved to the front (see ``lua/front.lua``)
+                               arrived, or below 0 where the job was moved to the front (see ``lua/priority_front.lua``)
 us:<lv>:<user>         zset    shape -> place of its first job: one user's shapes, in the order of their jobs
 ub:<lv>:<user>         hash    device -> ``bytes:beside:kept:from``, from where on a claim there looks at the shapes:
                                for those before there is no room while there are no more bytes than these, nor more
@@ -28,7 +28,7 @@ su:<lv>:<shape>        set     users who wait with this shape
 aside:<user>           zset    job id -> 0: one user's jobs that wait and stand in no queue, held or not yet to start;
                                array -> 1, as long as it has not ended
 asiders                set     the users that have such jobs
-fair                   zset    user -> decayed device-seconds used, divided by their share, whole (see ``lua/lib.lua``)
+fair                   zset    user -> decayed device-seconds used, divided by their share, whole (``lua/state.lua``)
 usual                  hash    user -> seconds that their runs usually take: what a claim charges in advance
 shares                 hash    user -> share in thousandths, where that is not 1000
 limits                 hash    who or what is limited -> the figures (see ``lua/limits.lua``); absent where nothing is
@@ -88,7 +88,7 @@ LEASES = PREFIX + "leases"
 OUTBOX = PREFIX + "ev"
 ENDED = PREFIX + "ended"
 
-#: The version of this layout, as open.lua writes it.
+#: The version of this layout, as rebuild_finish.lua writes it.
 LAYOUT = "1"
 
 BELL = PREFIX + "bell"

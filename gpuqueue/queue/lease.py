@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
 
-from gpuqueue.array import Member
-from gpuqueue.device import Device
 from gpuqueue.errors import Unreadable
-from gpuqueue.frozen import dataclass
-from gpuqueue.job import JobSpec, WaitReason
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.array import Member
+from gpuqueue.model.device import Device
+from gpuqueue.model.job import JobSpec, WaitReason
+from gpuqueue.model.run import RunDevice
 from gpuqueue.queue.drains import Drain
-from gpuqueue.run import RunDevice
 
 #: A device whose worker was silent for so many beats is served by nobody.
 SILENT_BEATS = 3

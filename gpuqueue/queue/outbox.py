@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from gpuqueue.later import later
+from gpuqueue.lazy.imports import later
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.store import Store
 
 if TYPE_CHECKING:
-    from gpuqueue.event import Cursor, Event
+    from gpuqueue.model.event import Cursor, Event
     from gpuqueue.queue import replies
 else:
     replies = later("gpuqueue.queue.replies")

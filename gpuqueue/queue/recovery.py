@@ -7,26 +7,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from gpuqueue.errors import StoreNotOpen
-from gpuqueue.job import JobState
-from gpuqueue.later import later
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import NOT_OPEN, answering
 from gpuqueue.queue.store import Store
-from gpuqueue.queue.surroundings import is_paused
+from gpuqueue.queue.wait_reasons import is_paused
 
 if TYPE_CHECKING:
     import logging
 
-    from gpuqueue import event as events
-    from gpuqueue.queue import replies, survivors
+    from gpuqueue.model import event as events
+    from gpuqueue.model.run import Survivor
+    from gpuqueue.queue import rebuild, replies
     from gpuqueue.queue.lease import Stray
-    from gpuqueue.run import Survivor
 else:
     logging = later("logging")
-    events = later("gpuqueue.event")
-    replies, survivors = later("gpuqueue.queue.replies"), later("gpuqueue.queue.survivors")
+    events = later("gpuqueue.model.event")
+    replies, rebuild = later("gpuqueue.queue.replies"), later("gpuqueue.queue.rebuild")
 
-#: So many words gather.lua is told of an array of which nobody knows how far it came.
+#: So many words rebuild_array.lua is told of an array of which nobody knows how far it came.
 _UNTOLD = 2
 
 
@@ -36,7 +36,7 @@ class Recovery(Store):
     @answering
     def begin(self) -> str | None:
         """Begin to make a store ready, or join whoever is at it; return the epoch to come, None if it is open."""
-        return self._scripts.run("begin", os.urandom(8).hex()) or None
+        return self._scripts.run("rebuild_begin", os.urandom(8).hex()) or None
 
     @answering
     def restore(self, epoch: str, jobs: Sequence[Survivor], *, lease_s: float) -> int | None:
@@ -48,20 +48,20 @@ class Recovery(Store):
             How many were not back before; None if this rebuild is over.
 
         """
-        each = [(epoch, round(lease_s * 1000), *survivors.restored(survivor)) for survivor in jobs]
-        replies = self._scripts.run_each("restore", each)
+        each = [(epoch, round(lease_s * 1000), *rebuild.restored(survivor)) for survivor in jobs]
+        replies = self._scripts.run_each("rebuild_job", each)
         for survivor, reply in zip(jobs, replies, strict=True):
             if isinstance(reply, Exception):
                 if "BADARGS" not in str(reply):
                     raise reply
                 logging.getLogger(__name__).error("job %s cannot be put back: %s", survivor.record.job.id, reply)
         told = [int(reply) for reply in replies if not isinstance(reply, Exception)]
-        made_place = [word for survivor in jobs for word in survivors.made_place(survivor)]
+        made_place = [word for survivor in jobs for word in rebuild.made_place(survivor)]
         if made_place:
-            told.append(min(0, int(self._scripts.run("recall", epoch, *made_place))))
-        said = [word for survivor in jobs for word in survivors.remembered(survivor)]
+            told.append(min(0, int(self._scripts.run("rebuild_preemptions", epoch, *made_place))))
+        said = [word for survivor in jobs for word in rebuild.remembered(survivor)]
         if said:
-            told.append(min(0, int(self._scripts.run("remember", epoch, *said))))
+            told.append(min(0, int(self._scripts.run("rebuild_marks", epoch, *said))))
         return None if -1 in told else sum(told)
 
     @answering
@@ -70,15 +70,15 @@ class Recovery(Store):
 
         One of which that makes no sense is held, and nothing of it can be released: what has run would run again.
         """
-        each = [(epoch, *survivors.gathered(array)) for array in arrays]
-        replies = self._scripts.run_each("gather", each)
+        each = [(epoch, *rebuild.gathered(array)) for array in arrays]
+        replies = self._scripts.run_each("rebuild_array", each)
         untold = {int(words[1]): "the book cannot tell how far it had come" for words in each if len(words) == _UNTOLD}
         for words, reply in zip(each, replies, strict=True):
             if isinstance(reply, Exception):
                 if "BADARGS" not in str(reply):
                     raise reply
                 untold[int(words[1])] = str(reply)
-        replies += (held := self._scripts.run_each("gather", [(epoch, array_id) for array_id in untold]))
+        replies += (held := self._scripts.run_each("rebuild_array", [(epoch, array_id) for array_id in untold]))
         for (array_id, why), reply in zip(untold.items(), held, strict=True):
             if isinstance(reply, Exception):
                 raise reply
@@ -94,7 +94,9 @@ class Recovery(Store):
         claimed for *pause_s*.
         """
         epoch = epoch or self.begin()
-        return epoch is not None and bool(self._scripts.run("open", epoch, floor, last, round(pause_s * 1000)))
+        return epoch is not None and bool(
+            self._scripts.run("rebuild_finish", epoch, floor, last, round(pause_s * 1000))
+        )
 
     @answering
     def pause_left_s(self) -> float:
@@ -110,7 +112,7 @@ class Recovery(Store):
 
         The state is an end where the run's end is known already and the book does not have it yet.
         """
-        reply = self._scripts.run("adopt", stray.job_id, stray.token, round(lease_s * 1000), *survivors.offered(stray))
+        reply = self._scripts.run("adopt", stray.job_id, stray.token, round(lease_s * 1000), *rebuild.offered(stray))
         return JobState(reply) if reply else None
 
     @answering
@@ -169,9 +171,7 @@ class Recovery(Store):
     def _survivors(self, after: str) -> list[tuple[str, Survivor | None]]:
         ids = self._live_ids(after, limit=500)
         found = zip(ids, self._entries(ids), strict=True)
-        return [
-            (each, survivors.survivor(int(each), fields, spec) if fields else None) for each, (fields, spec) in found
-        ]
+        return [(each, rebuild.survivor(int(each), fields, spec) if fields else None) for each, (fields, spec) in found]
 
     def _live_ids(self, after: int | str, limit: int) -> list[str]:
         pipe = self._redis.pipeline(transaction=True)

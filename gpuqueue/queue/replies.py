@@ -1,4 +1,4 @@
-"""Turns the scripts' replies and the store's hashes into values; those of ``why.lua`` are in explaining.py."""
+"""Turns the scripts' replies and the store's hashes into values; those of ``why.lua`` are in explanation_replies.py."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuqueue.array import Indexes, Member, Tally
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_spec, device_from_plain, of_member, stand_in
 from gpuqueue.errors import BadRequest, Unreadable
-from gpuqueue.event import Act, Event
-from gpuqueue.fields import Fields, loaded
-from gpuqueue.job import Job, JobState, Level, WaitReason
-from gpuqueue.later import later
-from gpuqueue.limits import Use
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.array import Indexes, Member, Tally
+from gpuqueue.model.dependencies import Dependency
+from gpuqueue.model.event import Act, Event
+from gpuqueue.model.job import Job, JobState, Level, WaitReason
+from gpuqueue.model.limits import Use
 from gpuqueue.queue.drains import drains
 from gpuqueue.queue.lease import (
     Alive,
@@ -31,8 +31,8 @@ from gpuqueue.queue.lease import (
     Stranger,
     Verdicts,
 )
-from gpuqueue.waits import Dependency
-from gpuqueue.words import brief
+from gpuqueue.text.json_fields import Fields, loaded
+from gpuqueue.text.sanitize import brief
 
 if TYPE_CHECKING:
     import logging
@@ -81,7 +81,7 @@ def with_owner(spec: str | None, member: Member | None) -> str | None:
 
 
 def uses(reply: Sequence[Any]) -> dict[str, Use]:
-    """Return what uses.lua answered: five values for each user."""
+    """Return what usage.lua answered: five values for each user."""
     return {
         user: Use(running_jobs=int(jobs), running_gpus=int(gpus), running_mem=int(held), queued_jobs=int(queued))
         for user, jobs, gpus, held, queued in zip(*(reply[place::5] for place in range(5)), strict=True)
@@ -102,7 +102,7 @@ def reservations(reply: Sequence[str]) -> list[Reservation]:
 
 
 def verdicts(alive: Sequence[Alive], reply: Sequence[Any]) -> Verdicts:
-    """Return what beat.lua answered about the runs *alive*, the other leases and the device."""
+    """Return what heartbeat.lua answered about the runs *alive*, the other leases and the device."""
     per_run, others, drained, epoch, places = reply
     by_verdict = {1: set[str](), 0: set[str](), -1: set[str]()}
     for run, verdict in zip(alive, per_run, strict=True):

@@ -7,28 +7,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuqueue.array import Indexes, Member, Tally
 from gpuqueue.clock import from_epoch_ms
 from gpuqueue.codec import decode_spec, encode_spec
-from gpuqueue.device import Device
 from gpuqueue.errors import BadRequest, Impossible, Refused
-from gpuqueue.job import Job, JobSpec, JobState, WaitReason
-from gpuqueue.later import later
-from gpuqueue.queue import waiting
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.array import Indexes, Member, Tally
+from gpuqueue.model.device import Device
+from gpuqueue.model.job import Job, JobSpec, JobState, WaitReason
+from gpuqueue.queue import dependency_args
 from gpuqueue.queue.changes import not_yours
 from gpuqueue.queue.connect import answering
-from gpuqueue.queue.looks import Looks
-from gpuqueue.queue.matching import why_impossible
-from gpuqueue.queue.unqueued import Found, Unknown, only_all_of_it
-from gpuqueue.words import plain
+from gpuqueue.queue.device_matching import why_impossible
+from gpuqueue.queue.reads import Looks
+from gpuqueue.queue.submit_errors import Found, Unknown, only_all_of_it
+from gpuqueue.text.sanitize import plain
 
 if TYPE_CHECKING:
     import hashlib
 
-    from gpuqueue.queue import limiting
+    from gpuqueue.queue import limit_matching
 else:
     hashlib = later("hashlib")
-    limiting = later("gpuqueue.queue.limiting")
+    limit_matching = later("gpuqueue.queue.limit_matching")
 
 
 def new_nonce() -> str:
@@ -77,7 +77,9 @@ class Requests(Looks):
 
     def _asked(self, spec: JobSpec, nonce: str, ends: Mapping[int, bool] | None) -> list[str]:
         words = (spec.account.name, int(spec.level), spec.mem_bytes, str(spec.shape), int(spec.requeue))
-        reply: list[str] = self._scripts.run("submit", *words, encode_spec(spec), nonce, waiting.asked(spec, ends))
+        reply: list[str] = self._scripts.run(
+            "submit", *words, encode_spec(spec), nonce, dependency_args.asked(spec, ends)
+        )
         return reply
 
     @answering
@@ -113,7 +115,7 @@ class Requests(Looks):
         def ask(payload: str | None, spec: JobSpec) -> Sequence[str]:
             digest = hashlib.sha1((payload or "").encode(), usedforsecurity=False).hexdigest()
             words = (int(spec.level) if level else "", spec.mem_bytes, str(spec.shape), encode_spec(spec))
-            said = (int(after), int(begin), int(time), waiting.asked(spec, ends))
+            said = (int(after), int(begin), int(time), dependency_args.asked(spec, ends))
             reply: Sequence[str] = self._scripts.run("edit", job_id, digest, *words, *said, by) or ("changed",)
             return reply
 
@@ -186,4 +188,4 @@ def _refuse(
         raise Impossible(why_impossible(spec, why, int(figure), known() if why == "model" else ()))
     if verdict == "limited":
         whose, limit, used, most, asked = rest
-        raise limiting.beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))
+        raise limit_matching.beyond_limit(spec, whose, limit, (int(used), int(most), int(asked)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuqueue.errors import StoreNotReady
-from gpuqueue.queue.server_facts import ServerFacts, server_facts
+from gpuqueue.queue.server_info import ServerFacts, server_facts
 
 #: Oldest Redis whose commands suffice (ZADD LT, XTRIM MINID). Every Valkey is newer.
 OLDEST_REDIS = (6, 2)

@@ -7,68 +7,71 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuqueue.later import import_all_now, later
-from gpuqueue.queue.door.door import Door
+from gpuqueue.lazy.imports import import_all_now, later
 from gpuqueue.queue.keys import PREFIX
+from gpuqueue.queue.resp.client import Door
 
 if TYPE_CHECKING:
-    from gpuqueue.queue import functions, lean
+    from gpuqueue.queue import functions, lua_minify
 else:
     functions = later("gpuqueue.queue.functions")
-    lean = later("gpuqueue.queue.lean")
+    lua_minify = later("gpuqueue.queue.lua_minify")
 
 #: What stands before every act.
-PRELUDE = ("base", "lib")
-#: One script an act; ``constraints.lua`` is the prelude of those that match jobs with devices,
-#: ``placement.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``waits.lua`` and
-#: ``members.lua`` of those that queue a job or take it out, ``quota.lua`` of the tick that keeps room, ``under.lua``
-#: of the one that explains,
-#: ``ranges.lua`` of those with limits or members,
-#: ``owner.lua`` of those by which people change a job, ``front.lua`` of those that move one to the front,
-#: ``judge.lua`` of those that take a request, ``together.lua`` and ``elsewhere.lua`` of the claim; they are no acts.
+PRELUDE = ("core", "state")
+#: One script an act; ``device_filter.lua`` is the prelude of those that match jobs with devices,
+#: ``capacity.lua`` of those that look ahead, ``limits.lua`` of those that limits concern, ``dependencies.lua`` and
+#: ``array.lua`` of those that queue a job or take it out, ``limit_reservation.lua`` of the tick that keeps room,
+#: ``limit_forecast.lua`` of the one that explains,
+#: ``array_index.lua`` of those with limits or members,
+#: ``authorize.lua`` of those by which people change a job, ``priority_front.lua`` of those that move one to the front,
+#: ``feasibility.lua`` of those that take a request, ``topology.lua`` and ``better_device.lua`` of the claim; they are
+#: no acts.
 ACTS = (
-    "begin",
-    "restore",
-    "gather",
-    "recall",
-    "remember",
-    "open",
+    "rebuild_begin",
+    "rebuild_job",
+    "rebuild_array",
+    "rebuild_preemptions",
+    "rebuild_marks",
+    "rebuild_finish",
     "submit",
     "claim",
     "started",
-    "beat",
-    "note",
-    "giveback",
+    "heartbeat",
+    "run_note",
+    "release_claim",
     "adopt",
     "park",
     "finish",
     "lose",
     "reap",
     "reserve",
-    "age",
+    "promote",
     "preempt",
-    "policy",
-    "restrict",
-    "uses",
+    "set_policy",
+    "set_limits",
+    "usage",
     "why",
     "cancel",
     "hold",
     "release",
-    "part",
+    "edit_members",
     "edit",
-    "move",
-    "mark",
-    "told",
+    "move_front",
+    "set_tags",
+    "notification_result",
     "settle",
     "drain",
     "resume",
 )
 
 #: The acts that make a store ready; it refuses every other one before.
-OPENING = frozenset({"begin", "restore", "gather", "recall", "remember", "open"})
+OPENING = frozenset(
+    {"rebuild_begin", "rebuild_job", "rebuild_array", "rebuild_preemptions", "rebuild_marks", "rebuild_finish"}
+)
 #: The acts that tell a store the rules of its site: it takes them also while it is made ready, to have them from the
 #: first moment on.
-RULES = frozenset({"policy", "restrict"})
+RULES = frozenset({"set_policy", "set_limits"})
 #: The act that runs most often, and in processes that live long: it stays in the server where that can keep it (see
 #: functions.py). Its text returns a function, which is the act; for a command that comes once it would not pay.
 LASTING = frozenset({"claim"})
@@ -89,30 +92,33 @@ class Late(str):
 #: What stands before an act beside the prelude.
 SHARED = {
     "claim": (
-        *("constraints", Late("ranges"), Late("limits"), Late("waits"), Late("placement")),
-        *("together", Late("elsewhere"), Late("members")),
+        *("device_filter", Late("array_index"), Late("limits"), Late("dependencies"), Late("capacity")),
+        *("topology", Late("better_device"), Late("array")),
     ),
-    "reserve": ("constraints", "ranges", "limits", "placement", "quota"),
-    **dict.fromkeys(("age", "preempt"), ("constraints", "ranges", "limits", "placement")),
-    "why": ("constraints", "ranges", "limits", "placement", "under"),
-    "uses": ("constraints", "ranges", "limits"),
-    "move": ("owner", "front"),
-    "mark": ("owner",),
-    "remember": ("front",),
+    "reserve": ("device_filter", "array_index", "limits", "capacity", "limit_reservation"),
+    **dict.fromkeys(("promote", "preempt"), ("device_filter", "array_index", "limits", "capacity")),
+    "why": ("device_filter", "array_index", "limits", "capacity", "limit_forecast"),
+    "usage": ("device_filter", "array_index", "limits"),
+    "move_front": ("authorize", "priority_front"),
+    "set_tags": ("authorize",),
+    "rebuild_marks": ("priority_front",),
     **dict.fromkeys(
-        (*("adopt", "finish", "giveback", "lose", "reap", "restore", "gather"),),
-        ("waits", "ranges", "members"),
+        (*("adopt", "finish", "release_claim", "lose", "reap", "rebuild_job", "rebuild_array"),),
+        ("dependencies", "array_index", "array"),
     ),
-    **dict.fromkeys(("cancel", "hold", "release", "part"), ("owner", "waits", "ranges", "members")),
-    "submit": ("constraints", "judge", "ranges", "limits", "waits", "members"),
-    "edit": ("owner", "constraints", "judge", "ranges", "limits", "waits", "members"),
+    **dict.fromkeys(
+        ("cancel", "hold", "release", "edit_members"), ("authorize", "dependencies", "array_index", "array")
+    ),
+    "submit": ("device_filter", "feasibility", "array_index", "limits", "dependencies", "array"),
+    "edit": ("authorize", "device_filter", "feasibility", "array_index", "limits", "dependencies", "array"),
 }
 
 
 @cache
 def source(act: str) -> str:
     """Return the text of one script without the prelude."""
-    return (_LUA / f"{act}.lua").read_text(encoding="ascii")
+    folder = "acts" if act in ACTS else "shared"
+    return (_LUA / folder / f"{act}.lua").read_text(encoding="ascii")
 
 
 def load_all() -> None:
@@ -138,7 +144,7 @@ def whole(act: str, clock: str = "") -> str:
 
 def lasting(act: str, clock: str = "") -> str:
     """Return what makes the act, of those that last: a chunk of Lua that returns it as a function. As :func:`whole`."""
-    return lean.lean(lean.nested((*map(source, PRELUDE), clock + _shared(act), source(act))))
+    return lua_minify.lean(lua_minify.nested((*map(source, PRELUDE), clock + _shared(act), source(act))))
 
 
 def _shared(act: str) -> str:

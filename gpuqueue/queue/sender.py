@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuqueue.frozen import dataclass
+from gpuqueue.lazy.frozen import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from gpuqueue.errors import Unreadable
-from gpuqueue.fields import loaded
-from gpuqueue.later import later
+from gpuqueue.lazy.imports import later
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import answering
 from gpuqueue.queue.store import Store
+from gpuqueue.text.json_fields import loaded
 
 if TYPE_CHECKING:
     from gpuqueue.queue import sender as sending

@@ -8,15 +8,15 @@ from dataclasses import field
 
 from gpuqueue.embedded.scratch import scratch_store
 from gpuqueue.errors import BadRequest
-from gpuqueue.frozen import dataclass
-from gpuqueue.limits import Limits, Use
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.limits import Limits, Use
 from gpuqueue.simulator.figures import Outcome
 from gpuqueue.simulator.ours import Knobs, Ours
 from gpuqueue.simulator.replay import Placement, Policy, replay
 from gpuqueue.simulator.rivals import Backfill, ExclusiveFifo, FirstFit
 from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
-from gpuqueue.units import format_bytes
+from gpuqueue.text.units import format_bytes
 
 OURS = "ours"
 #: The rivals in the order of the table; docs/reference/json.md names them.

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field
 from typing import Any
 
-from gpuqueue.frozen import dataclass
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.simulator.replay import Placement
 from gpuqueue.simulator.site import Site
 

@@ -11,9 +11,9 @@ import math
 import random
 from dataclasses import replace
 
-from gpuqueue.job import Level
+from gpuqueue.model.job import Level
 from gpuqueue.simulator.trace import Request
-from gpuqueue.units import GIB
+from gpuqueue.text.units import GIB
 
 EXAMPLE = """\
 arrival_s,user,mem,gpus,duration_s,time_limit_s,level,group,name

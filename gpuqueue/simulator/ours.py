@@ -16,15 +16,15 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 
-from gpuqueue.device import Device, DeviceKind
-from gpuqueue.event import Act, Cursor
-from gpuqueue.frozen import dataclass
-from gpuqueue.job import Account, JobSpec, JobState
-from gpuqueue.limits import Limits
-from gpuqueue.placement import Preference
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.event import Act, Cursor
+from gpuqueue.model.job import Account, JobSpec, JobState
+from gpuqueue.model.limits import Limits
+from gpuqueue.model.placement import Preference
+from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import Claim, Later, Offer
-from gpuqueue.queue.simulated import SimulatedClock, SimulatedQueue
-from gpuqueue.run import Ending
+from gpuqueue.queue.simulated_clock import SimulatedClock, SimulatedQueue
 from gpuqueue.simulator.replay import Placement
 from gpuqueue.simulator.site import Site
 from gpuqueue.simulator.trace import Request
@@ -33,7 +33,7 @@ from gpuqueue.simulator.trace import Request
 EPOCH_MS = 1_577_836_800_000
 #: Longer than any trace: no lease ends, and no tick finds that it was away.
 FOR_EVER_S = 100 * 365 * 86400.0
-#: After so many seconds a device's word is renewed before it is counted on (SEEN_MS in lua/placement.lua is 15 s).
+#: After so many seconds a device's word is renewed before it is counted on (SEEN_MS in lua/capacity.lua is 15 s).
 FRESH_S = 10.0
 #: What has been kept for longer, and for longer than the wait for it, lets the next job have its turn (reserve.lua).
 COUNTS_S, JUST_AFTER_S = 60.0, 0.001
@@ -43,9 +43,9 @@ FORGET_AFTER = 2000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Knobs:
-    """The settings by which the queue orders, as in :class:`gpuqueue.settings.Settings`.
+    """The settings by which the queue orders, as in :class:`gpuqueue.settings.settings.Settings`.
 
-    ``shares`` is by user; ``limits`` refuse nobody (:meth:`gpuqueue.limits.Limits.of_runs`).
+    ``shares`` is by user; ``limits`` refuse nobody (:meth:`gpuqueue.model.limits.Limits.of_runs`).
     """
 
     half_life_s: float = 7 * 86400.0

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gpuqueue.errors import GpuQueueError
-from gpuqueue.frozen import dataclass
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.simulator.trace import Request
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.frozen import dataclass
+from gpuqueue.lazy.frozen import dataclass
 from gpuqueue.simulator.trace import Request
-from gpuqueue.units import format_bytes, parse_bytes
-from gpuqueue.words import brief
+from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import format_bytes, parse_bytes
 
 _CARDS = re.compile(r"(?:(\d{1,15})x)?(\S+)", re.ASCII)
 #: Most devices of a site: a claim looks at all of its host's.

@@ -11,10 +11,10 @@ from datetime import datetime, timezone
 from typing import TypeVar
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.frozen import dataclass
-from gpuqueue.job import Level
-from gpuqueue.units import GIB, MAX_BYTES, MAX_S, MIB, parse_bytes, parse_duration
-from gpuqueue.words import brief
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job import Level
+from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import GIB, MAX_BYTES, MAX_S, MIB, parse_bytes, parse_duration
 
 T = TypeVar("T")
 
@@ -220,7 +220,7 @@ def _size(text: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    """Return bytes, rounded up to whole MiB: so jobs are matched with devices (:class:`gpuqueue.job.Shape`)."""
+    """Return bytes, rounded up to whole MiB: so jobs are matched with devices (:class:`gpuqueue.model.job.Shape`)."""
     size = int(text) if re.fullmatch(r"\d{1,18}", text, re.ASCII) else parse_bytes(text)
     if not 0 < size <= MAX_BYTES:
         raise BadRequest(f"{brief(text)} is not a usable size: it must be above 0 and at most 1024T")

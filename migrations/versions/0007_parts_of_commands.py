@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from gpuqueue.book import text_index
+from gpuqueue.history import text_index
 
 revision = "0007"
 down_revision = "0006"

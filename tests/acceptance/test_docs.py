@@ -24,44 +24,45 @@ from factories import make_device, make_spec
 from from_code import OTHER_CODES, PROGRAMS, leaves
 
 from gpuqueue import Client, codec
-from gpuqueue.array import Array
-from gpuqueue.book.revision import REVISION
-from gpuqueue.book.tables import metadata
-from gpuqueue.cli.doctor import MARKS
-from gpuqueue.cli.doctor import _plain as doctor_plain
-from gpuqueue.cli.history import CSV_COLUMNS
-from gpuqueue.cli.limits import limits_to_plain
-from gpuqueue.cli.machine import device_plain, status
+from gpuqueue.cli.commands.doctor import MARKS
+from gpuqueue.cli.commands.doctor import _plain as doctor_plain
+from gpuqueue.cli.commands.history import CSV_COLUMNS
+from gpuqueue.cli.commands.limits import limits_to_plain
+from gpuqueue.cli.commands.notify import target_to_plain
+from gpuqueue.cli.commands.status import status
+from gpuqueue.cli.commands.top import snapshot_to_plain
 from gpuqueue.cli.main import commands
-from gpuqueue.cli.notify import target_to_plain
-from gpuqueue.cli.queue_json import listing_to_plain
-from gpuqueue.cli.screen.snapshot import Snapshot
-from gpuqueue.cli.top import snapshot_to_plain
-from gpuqueue.cli.why_json import why_to_plain
-from gpuqueue.device import Peak, Timeline
+from gpuqueue.cli.output.devices import device_plain
+from gpuqueue.cli.output.queue_json import listing_to_plain
+from gpuqueue.cli.top.snapshot import Snapshot
+from gpuqueue.cli.why.as_json import why_to_plain
+from gpuqueue.client.why import Why
 from gpuqueue.doctor.examination import EXIT_CODES, ORDER
 from gpuqueue.doctor.examination import ROOMS as OUR_ROOMS
 from gpuqueue.errors import GpuQueueError
 from gpuqueue.estimate.figures import Batch, DryRun, Estimate, Part, estimate_to_plain
 from gpuqueue.estimate.past import Past, PastRun, Rule, Whose
-from gpuqueue.figures import By, Figures, Statistics, figures_to_plain, statistics_to_plain
-from gpuqueue.finding import Grade, name_of, ok, to_plain
-from gpuqueue.job import TRANSITIONS, Job, JobState, Level, WaitReason
-from gpuqueue.limits import Bound, Limit, LimitsInUse, Measure, PoolLimits
-from gpuqueue.listing import Listing
+from gpuqueue.history.revision import REVISION
+from gpuqueue.history.tables import metadata
+from gpuqueue.model.array import Array
+from gpuqueue.model.device import Peak, Timeline
+from gpuqueue.model.finding import Grade, name_of, ok, to_plain
+from gpuqueue.model.job import TRANSITIONS, Job, JobState, Level, WaitReason
+from gpuqueue.model.job_page import Listing
+from gpuqueue.model.limits import Bound, Limit, LimitsInUse, Measure, PoolLimits
+from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.model.statistics import By, Figures, Statistics, figures_to_plain, statistics_to_plain
 from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Start, Verdict
 from gpuqueue.queue.lease import DeviceStatus
 from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
-from gpuqueue.run import Ending, EndingKind, Record, Run, RunDevice
-from gpuqueue.setting_values import READERS
-from gpuqueue.settings import PREFIX, Settings
+from gpuqueue.settings.parsers import READERS
+from gpuqueue.settings.settings import PREFIX, Settings
 from gpuqueue.simulator.made import EXAMPLE
 from gpuqueue.simulator.trace import COLUMNS as TRACE_COLUMNS
-from gpuqueue.submission import LEFT_OUT, OURS, OURS_THAT_TRAVEL
-from gpuqueue.why import Why
+from gpuqueue.system.environment import LEFT_OUT, OURS, OURS_THAT_TRAVEL
 from workers.devices.backend import DeviceTrouble
 from workers.doctor.examination import ROOMS as THEIR_ROOMS
-from workers.environment import environment
+from workers.run.environment import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -459,7 +460,7 @@ def test_every_state_ending_and_reason_is_described(head: str, words: type[JobSt
 def test_every_script_is_where_the_docs_say() -> None:
     """The path gpuqueue/queue/lua that the pages name holds the scripts."""
     assert {*ACTS, *PRELUDE, *chain.from_iterable(SHARED.values())} == {
-        entry.name.removesuffix(".lua") for entry in (files("gpuqueue.queue") / "lua").iterdir()
+        entry.name.removesuffix(".lua") for entry in Path(str(files("gpuqueue.queue"))).glob("lua/*/*.lua")
     }
 
 

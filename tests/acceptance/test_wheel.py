@@ -14,7 +14,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +42,7 @@ def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
         "gpuqueue/queue/lua/claim.lua",
         "gpuqueue/migrations/env.py",
         "gpuqueue/migrations/versions/0001_jobs_and_runs.py",
-        "workers/shim.py",
+        "workers/shim/supervisor.py",
     ):
         assert needed in names
     assert {"gpuqueue", "workers"} == {name.split("/")[0] for name in names if "dist-info" not in name}

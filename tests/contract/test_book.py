@@ -9,12 +9,12 @@ import pytest
 from factories import make_spec
 from outbox import PEAK, Outbox, facts, ids, known, second
 
-from gpuqueue.book.book import Book
-from gpuqueue.event import Act, Cursor
-from gpuqueue.history import HistoryQuery
-from gpuqueue.job import JobState, WaitReason
-from gpuqueue.run import Ending, EndingKind
-from gpuqueue.units import GIB
+from gpuqueue.history.database import Book
+from gpuqueue.model.event import Act, Cursor
+from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.text.units import GIB
 
 
 def test_an_empty_book_knows_nothing(book: Book) -> None:

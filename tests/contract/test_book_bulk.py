@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import exc
 
-from gpuqueue.book import bulk
-from gpuqueue.book.connect import open_engine, writing
-from gpuqueue.book.tables import SafeText, UtcDateTime, jobs, run_devices, runs
-from gpuqueue.run import StartKind
+from gpuqueue.history import bulk
+from gpuqueue.history.connect import open_engine, writing
+from gpuqueue.history.tables import SafeText, UtcDateTime, jobs, run_devices, runs
+from gpuqueue.model.run import StartKind
 
 T0 = datetime(2026, 11, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
 

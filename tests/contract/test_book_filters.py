@@ -11,18 +11,18 @@ import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
 from outbox import Outbox, ids, second
 
-from gpuqueue.book import filters
-from gpuqueue.book.book import Book
-from gpuqueue.book.connect import reading, writing
-from gpuqueue.book.tables import jobs
 from gpuqueue.codec import encode_ended, encode_started
-from gpuqueue.device import DeviceKind, Peak, PeakSource
 from gpuqueue.errors import JobNotFound
-from gpuqueue.event import Act
-from gpuqueue.history import HistoryQuery, Sort
-from gpuqueue.job import JobState
-from gpuqueue.run import Ending, EndingKind, RunDevice
-from gpuqueue.units import GIB
+from gpuqueue.history import filters
+from gpuqueue.history.connect import reading, writing
+from gpuqueue.history.database import Book
+from gpuqueue.history.tables import jobs
+from gpuqueue.model.device import DeviceKind, Peak, PeakSource
+from gpuqueue.model.event import Act
+from gpuqueue.model.history_query import HistoryQuery, Sort
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.text.units import GIB
 
 OUT_OF_MEMORY = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1)
 TIMED_OUT = Ending.stopped(EndingKind.TIMED_OUT, -15)

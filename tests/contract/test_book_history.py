@@ -10,13 +10,13 @@ import sqlalchemy as sa
 from factories import ADA, BOB, make_spec
 from outbox import Outbox, ids, second
 
-from gpuqueue.book import migrate
-from gpuqueue.book.book import Book
-from gpuqueue.book.connect import open_engine, writing
 from gpuqueue.errors import BookUnreachable
-from gpuqueue.event import Act
-from gpuqueue.history import HistoryQuery
-from gpuqueue.job import JobState, WaitReason
+from gpuqueue.history import migrate
+from gpuqueue.history.connect import open_engine, writing
+from gpuqueue.history.database import Book
+from gpuqueue.model.event import Act
+from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.job import JobState, WaitReason
 
 
 def test_a_story_is_in_the_order_of_the_outbox(book: Book, outbox: Outbox) -> None:

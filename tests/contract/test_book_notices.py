@@ -8,14 +8,13 @@ import pytest
 from factories import make_spec
 from outbox import Outbox
 
-from gpuqueue.array import Array
-from gpuqueue.book.book import Book
-from gpuqueue.book.notices import Due
-from gpuqueue.event import Act
-from gpuqueue.job import JobState
-from gpuqueue.notice import Notice, When
-from gpuqueue.run import Ending
-from gpuqueue.told import Outcome
+from gpuqueue.history.database import Book
+from gpuqueue.history.notifications import Due
+from gpuqueue.model.array import Array
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import JobState
+from gpuqueue.model.notification import Notice, Outcome, When
+from gpuqueue.model.run import Ending
 
 NOW = datetime(2026, 11, 2, tzinfo=timezone.utc)
 MINUTE = timedelta(minutes=1)

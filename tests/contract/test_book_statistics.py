@@ -11,16 +11,16 @@ import pytest
 from factories import ADA, BOB, make_spec
 from outbox import Outbox
 
-from gpuqueue.book.book import Book
-from gpuqueue.book.statistics import local_days
 from gpuqueue.codec import encode_ended, encode_started
-from gpuqueue.device import Activity, DeviceKind, Peak, PeakSource
-from gpuqueue.event import Act
-from gpuqueue.figures import By, Figures, Statistics
-from gpuqueue.history import HistoryQuery
-from gpuqueue.job import Account, JobState
-from gpuqueue.run import Ending, EndingKind, RunDevice
-from gpuqueue.units import GIB
+from gpuqueue.history.database import Book
+from gpuqueue.history.statistics import local_days
+from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource
+from gpuqueue.model.event import Act
+from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.model.statistics import By, Figures, Statistics
+from gpuqueue.text.units import GIB
 
 NOON = datetime(2026, 11, 3, 12, tzinfo=timezone.utc)
 HOUR = 3600.0

@@ -13,11 +13,11 @@ import pytest
 from factories import make_spec
 from outbox import Outbox
 
-from gpuqueue.book.book import Book
-from gpuqueue.book.connect import writing
-from gpuqueue.book.statistics import local_days
-from gpuqueue.book.tables import jobs, run_devices, runs
-from gpuqueue.figures import By, Figures, figures_to_plain
+from gpuqueue.history.connect import writing
+from gpuqueue.history.database import Book
+from gpuqueue.history.statistics import local_days
+from gpuqueue.history.tables import jobs, run_devices, runs
+from gpuqueue.model.statistics import By, Figures, figures_to_plain
 
 NOON = datetime(2026, 11, 3, 12, tzinfo=timezone.utc)
 GIB = 2**30

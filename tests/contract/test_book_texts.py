@@ -14,14 +14,14 @@ from odd import gate
 from outbox import Outbox, ids
 from private_postgres import Server
 
-from gpuqueue.book import filters, migrate, text_index, texts
-from gpuqueue.book.book import Book
-from gpuqueue.book.connect import open_engine, reading, writing
-from gpuqueue.book.tables import jobs
 from gpuqueue.codec import encode_spec
-from gpuqueue.event import Act
-from gpuqueue.history import HistoryQuery, Sort
-from gpuqueue.job import JobState
+from gpuqueue.history import filters, migrate, text_index, text_search
+from gpuqueue.history.connect import open_engine, reading, writing
+from gpuqueue.history.database import Book
+from gpuqueue.history.tables import jobs
+from gpuqueue.model.event import Act
+from gpuqueue.model.history_query import HistoryQuery, Sort
+from gpuqueue.model.job import JobState
 
 #: Signs that mean something to LIKE, to FTS5 or to a shell, letters with more than one case, and what is no letter.
 SIGNS = (
@@ -61,7 +61,7 @@ COMMANDS = (
 @pytest.fixture
 def near(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look through no more than one job before the index is asked: a test's book is small."""
-    monkeypatch.setattr(texts, "NEAR", 1)
+    monkeypatch.setattr(text_search, "NEAR", 1)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def is_there(book: Book) -> bool:
 def named(book: Book, text: str) -> list[int]:
     """Return the jobs that the index names for *text*, the newest first."""
     with reading(book._engine) as connection:
-        return sorted(texts._named(connection, HistoryQuery(text=text), None, 99), reverse=True)
+        return sorted(text_search._named(connection, HistoryQuery(text=text), None, 99), reverse=True)
 
 
 def note(outbox: Outbox, job_id: int, text: str) -> None:

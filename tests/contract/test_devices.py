@@ -15,16 +15,16 @@ import pytest
 from fake_driver.fake_driver import JOB, FakeGpus, build, compiler
 from fake_driver.far_backend import FarBackend
 
-from gpuqueue.device import DeviceKind, Health
-from workers.devices.choose import choose
+from gpuqueue.model.device import DeviceKind, Health
 from workers.devices.cpu import CpuBackend
+from workers.devices.select import choose
 from workers.devices.simulated import SimulatedBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from gpuqueue.device import Device
+    from gpuqueue.model.device import Device
     from workers.devices.backend import DeviceBackend
 
 GIB = 2**30

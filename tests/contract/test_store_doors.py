@@ -22,12 +22,12 @@ from private_store import StartStore
 from relay import Relay
 
 from gpuqueue.errors import StoreLoading, StoreNotOpen, StoreNotReady, StoreUnreachable, Unreadable
-from gpuqueue.job import JobState
+from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import Connect, connect, connect_at_once, translated
-from gpuqueue.queue.door.door import Door
-from gpuqueue.queue.doorbell import Doorbell
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.resp.client import Door
+from gpuqueue.queue.wakeup import Doorbell
 
 BY: dict[str, Connect] = {"library": connect, "small": connect_at_once}
 

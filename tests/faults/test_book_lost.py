@@ -12,8 +12,8 @@ from private_postgres import Server
 from site_of_one import Site
 
 from gpuqueue.errors import BookUnreachable
-from gpuqueue.job import JobState
-from gpuqueue.units import MIB
+from gpuqueue.model.job import JobState
+from gpuqueue.text.units import MIB
 
 
 @pytest.fixture

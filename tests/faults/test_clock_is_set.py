@@ -12,10 +12,10 @@ from moved_clock.moved_clock import MovedClock
 from site_of_one import Site
 
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.job import JobState
-from gpuqueue.process import ProcessIdentity
-from gpuqueue.settings import Settings
-from gpuqueue.units import MIB
+from gpuqueue.model.job import JobState
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import MIB
 
 YEAR_S = 365 * 86400
 

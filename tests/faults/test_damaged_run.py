@@ -10,11 +10,11 @@ from bounded import until
 from factories import make_spec
 from site_of_one import Site
 
-from gpuqueue.job import JobState
-from gpuqueue.process import ProcessIdentity
-from gpuqueue.run import EndingKind, Record
-from gpuqueue.units import MIB
-from workers.rundir import RunDir
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind, Record
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import MIB
+from workers.run.directory import RunDir
 
 
 def directory_of(site: Site, job_id: int) -> RunDir:

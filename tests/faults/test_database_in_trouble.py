@@ -23,25 +23,25 @@ from private_postgres import NoPostgres
 from short_host import fill, own_disk
 from site_of_one import Site
 
-from gpuqueue.book import migrate
-from gpuqueue.book.connect import open_engine, writing
 from gpuqueue.client import Client
 from gpuqueue.errors import BookUnreachable
-from gpuqueue.event import Act
-from gpuqueue.job import JobState
+from gpuqueue.history import migrate
+from gpuqueue.history.connect import open_engine, writing
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.run import Ending
 
-WITH_CONSTANT = Path(__file__).with_name("with_constant.py")
+WITH_CONSTANT = Path(__file__).parents[1] / "support" / "with_constant.py"
 IN_CI = bool(os.environ.get("CI"))
 LIMITS = {
-    "gpuqueue.book.connect:WAIT_S": 0.3,
-    "gpuqueue.book.patience:ANSWER_S": 0.7,
-    "gpuqueue.book.patience:PING_S": 0.7,
+    "gpuqueue.history.connect:WAIT_S": 0.3,
+    "gpuqueue.history.pg_timeout:ANSWER_S": 0.7,
+    "gpuqueue.history.pg_timeout:PING_S": 0.7,
 }
-CONSTANTS = ("workers.recorder:PAUSE_S=0.05", *(f"{name}={value}" for name, value in LIMITS.items()))
+CONSTANTS = ("workers.services.recorder:PAUSE_S=0.05", *(f"{name}={value}" for name, value in LIMITS.items()))
 
 #: A name, what breaks and mends, what is said, and whether the history can be read meanwhile.
 Fault = tuple[str, Callable[[], AbstractContextManager[None]], str, bool]

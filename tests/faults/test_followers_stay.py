@@ -13,7 +13,7 @@ from site_of_one import BIN, Site
 
 from gpuqueue.client import patience
 from gpuqueue.errors import StoreUnreachable
-from gpuqueue.job import JobState
+from gpuqueue.model.job import JobState
 
 
 @pytest.fixture

@@ -16,14 +16,14 @@ from one_shim import RUN_TOKEN
 from short_host import fill, no_descriptors, no_processes, own_disk
 from site_of_one import Site
 
-from gpuqueue.event import Act
-from gpuqueue.job import JobState
-from gpuqueue.process import ProcessIdentity
-from gpuqueue.run import EndingKind
-from gpuqueue.units import MIB
-from workers import tree
-from workers.environment import TOKEN
-from workers.shim import CANNOT_WRITE
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import MIB
+from workers.run import process_tree
+from workers.run.environment import TOKEN
+from workers.shim.supervisor import CANNOT_WRITE
 
 NO_ROOM, NO_DESCRIPTOR, NO_PROCESS = (os.strerror(each) for each in (errno.ENOSPC, errno.EMFILE, errno.EAGAIN))
 
@@ -241,8 +241,8 @@ def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_taken_for_gone(shim
         shim.directory.held,
         shim.directory.shim,
         identity.alive,
-        lambda: tree.carrying(TOKEN, RUN_TOKEN),
-        lambda: tree.sweep(TOKEN, RUN_TOKEN),
+        lambda: process_tree.carrying(TOKEN, RUN_TOKEN),
+        lambda: process_tree.sweep(TOKEN, RUN_TOKEN),
     ]
     for ask in asked:
         with no_descriptors(os.getpid()), pytest.raises(OSError, match=NO_DESCRIPTOR):
@@ -251,7 +251,7 @@ def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_taken_for_gone(shim
     with no_descriptors(os.getpid(), but=1), pytest.raises(OSError, match=NO_DESCRIPTOR):
         identity.handle()  # there is one for the process, and none to see whether it is the right one
     with no_descriptors(os.getpid(), but=1), pytest.raises(OSError, match=NO_DESCRIPTOR):
-        tree.sweep(TOKEN, RUN_TOKEN)
+        process_tree.sweep(TOKEN, RUN_TOKEN)
     assert identity.alive()
 
 

@@ -10,23 +10,23 @@ from bounded import until
 from factories import make_spec
 from site_of_one import Site
 
-from gpuqueue.job import JobState
-from gpuqueue.units import MIB
+from gpuqueue.model.job import JobState
+from gpuqueue.text.units import MIB
 
-DIE_AT = Path(__file__).with_name("die_at.py")
+DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
 
 #: Each step of a run, and how many runs it then takes: a run that never began is lost and counted as such.
 STEPS = {
     "workers.claimer:Claimer._take": 2,  # claimed, and nothing else
-    "workers.rundir:_second_name": 2,  # the claim is on the disk, and no link leads there
+    "workers.run.directory:_second_name": 2,  # the claim is on the disk, and no link leads there
     "workers.runner:Runner._start": 2,  # the run directory is there
     "workers.runner:Runner._spawn": 2,  # the queue said yes, no process yet
-    "workers.shims:Shims.start": 2,  # all is written down, and nobody was asked for a shim
-    "workers.shims:Shims._reply": 1,  # asked, and no answer was read
+    "workers.shim.client:Shims.start": 2,  # all is written down, and nobody was asked for a shim
+    "workers.shim.client:Shims._reply": 1,  # asked, and no answer was read
     "workers.runner:Runner._follow_child": 1,  # the shim is alive
     "workers.runner:Runner._settle": 1,  # the job has ended, nobody was told
-    "workers.rundir:RunDir.tell": 1,  # the queue was told, nobody wrote that down
-    "workers.rundir:RunDir.settle": 1,  # the book has it, the directory is still there
+    "workers.run.directory:RunDir.tell": 1,  # the queue was told, nobody wrote that down
+    "workers.run.directory:RunDir.settle": 1,  # the book has it, the directory is still there
 }
 
 
@@ -55,7 +55,7 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
     """The link went first, so nobody found the rest: a spec with the submitter's environment stayed for ever."""
     site.start_recorder()
     job = site.queue.submit(make_spec(mem_bytes=MIB))
-    place = "workers.rundir:_unlink"
+    place = "workers.run.directory:_unlink"
     command = [sys.executable, str(DIE_AT), f"kill@{file}", place, "run", "--device", "0", "--plain"]
     killed = subprocess.run(command, env=site.environ, capture_output=True, text=True, timeout=60, check=False)
     assert -signal.SIGKILL == killed.returncode, killed.stderr
@@ -71,17 +71,17 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
 @pytest.mark.parametrize(
     "step",
     [
-        "workers.rundir:RunDir.create",
-        "workers.rundir:RunDir.write_spec",
-        "workers.shims:Shims.start",
-        "workers.shims:Shims._reply",
+        "workers.run.directory:RunDir.create",
+        "workers.run.directory:RunDir.write_spec",
+        "workers.shim.client:Shims.start",
+        "workers.shim.client:Shims._reply",
         "workers.runner:Runner._follow_child",
         "workers.runner:Runner._settle",
-        "workers.rundir:RunDir.tell",
-        "workers.rundir:RunDir.settle",
+        "workers.run.directory:RunDir.tell",
+        "workers.run.directory:RunDir.settle",
         "workers.runner:Runner._judged",
-        "workers.rundir:RunDir.vouch",
-        "workers.rundir:RunDir.keep_meters",
+        "workers.run.directory:RunDir.vouch",
+        "workers.run.directory:RunDir.keep_meters",
     ],
 )
 def test_a_moment_of_trouble_at_any_step_ends_no_job(site: Site, tmp_path: Path, step: str) -> None:

@@ -12,18 +12,18 @@ from bounded import until
 from factories import make_spec
 from site_of_one import Site
 
-from gpuqueue.job import JobState, WaitReason
-from gpuqueue.units import MIB
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.text.units import MIB
 
-DIE_AT = Path(__file__).with_name("die_at.py")
+DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
 
 
 @pytest.mark.parametrize(
     "step",
     [
         "workers.runner:Runner._settle",  # the run has ended, nobody was told
-        "workers.rundir:RunDir.tell",  # the queue was told, nobody wrote that down
-        "workers.rundir:RunDir.settle",  # the book has it, the directory is still there
+        "workers.run.directory:RunDir.tell",  # the queue was told, nobody wrote that down
+        "workers.run.directory:RunDir.settle",  # the book has it, the directory is still there
     ],
 )
 def test_a_run_that_asked_for_another_is_told_once(site: Site, tmp_path: Path, step: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from bounded import until
 from site_of_one import Site
 
-from gpuqueue.job import JobState
+from gpuqueue.model.job import JobState
 
 #: Trains for ten steps; told to make place, it saves where it is, waits for leave, and asks for another run.
 TRAINS = """

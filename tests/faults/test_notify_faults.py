@@ -17,12 +17,12 @@ from factories import make_offer, must_claim, serve
 from listeners import Hook, web_hook
 from site_of_one import Site
 
-from gpuqueue.job import JobState
-from gpuqueue.run import Ending
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
 
-WITH_CONSTANT = Path(__file__).with_name("with_constant.py")
+WITH_CONSTANT = Path(__file__).parents[1] / "support" / "with_constant.py"
 #: Tries follow each other at once: what is tested takes a whole evening otherwise.
-HASTY = ("workers.sender:PAUSE_S=0.2", "workers.sender:PAUSE_FACTOR=1")
+HASTY = ("workers.services.sender:PAUSE_S=0.2", "workers.services.sender:PAUSE_FACTOR=1")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_what_is_refused_once_is_sent_the_next_time(open_site: Site, hook: Hook)
 
 def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_site: Site, hook: Hook) -> None:
     """More of its messages than there are lanes: the book goes on at once, and another target is told soon."""
-    recorder(open_site, "workers.sender:LIMIT_S=2")
+    recorder(open_site, "workers.services.sender:LIMIT_S=2")
     hanging = [end_one(open_site, on_end=hook.url("hang")) for _ in range(12)]
     until(lambda: len(hook.told("hang")) >= 4, what=f"four that hang\n{open_site.log()}")
 
@@ -118,7 +118,7 @@ def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_si
 
 def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: Hook) -> None:
     """At least once, and no more often than senders die: what was noted is never sent again."""
-    first = recorder(open_site, "workers.sender:LIMIT_S=2")
+    first = recorder(open_site, "workers.services.sender:LIMIT_S=2")
     noted = end_one(open_site, on_end=hook.url("fine"))
     until(lambda: outcome(open_site, noted), what=f"an outcome\n{open_site.log()}")
     job = end_one(open_site, on_end=hook.url("hang"))
@@ -126,7 +126,7 @@ def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: 
 
     open_site.end(first, signal.SIGKILL)  # it was received, and nobody has written that down
     hook.released.set()
-    recorder(open_site, "workers.sender:LIMIT_S=2")
+    recorder(open_site, "workers.services.sender:LIMIT_S=2")
 
     until(lambda: outcome(open_site, job) == "sent", timeout_s=30, what=f"it was sent\n{open_site.log()}")
     assert (2, 2) == (len(hook.told("hang")), told(open_site, job)[0]["tries"])

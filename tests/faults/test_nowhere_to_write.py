@@ -11,7 +11,7 @@ from short_host import own_disk
 from site_of_one import BIN
 
 from gpuqueue.errors import BadRequest
-from gpuqueue.settings import Settings
+from gpuqueue.settings.settings import Settings
 
 
 @pytest.fixture(params=["read-only", "below a file", "a file", "below /proc"])

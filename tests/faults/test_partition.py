@@ -14,8 +14,8 @@ from bounded import until
 from link import Link, Namespace
 from site_of_one import BIN, Site
 
-from gpuqueue.job import JobState
-from gpuqueue.run import EndingKind
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind
 
 #: Says which copy lives, on the clock of the whole machine, until it may end.
 JOB = (

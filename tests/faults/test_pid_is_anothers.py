@@ -10,15 +10,15 @@ import pytest
 from factories import make_offer, make_spec
 from site_of_one import Site
 
-from gpuqueue.job import JobState
-from gpuqueue.process import ProcessIdentity
-from gpuqueue.run import EndingKind, RunDevice
-from gpuqueue.units import MIB
-from workers import tree
-from workers.environment import TOKEN
-from workers.left import end, left
-from workers.run_values import Held
-from workers.rundir import RunDir
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind, RunDevice
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import MIB
+from workers.run import process_tree
+from workers.run.directory import RunDir
+from workers.run.environment import TOKEN
+from workers.run.orphans import end, left
+from workers.run.values import Held
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def abandoned(site: Site, job_id: int, uuid: str, shim: ProcessIdentity) -> RunD
 
 def test_leftovers_are_asked_who_they_are_right_before_they_are_killed(somebody: ProcessIdentity) -> None:
     """Between the look and the signal the process ended, and its pid went to somebody else."""
-    tree._kill(somebody.pid, f"{TOKEN}=1.abc".encode())
+    process_tree._kill(somebody.pid, f"{TOKEN}=1.abc".encode())
 
     assert somebody.alive()
 
@@ -104,8 +104,8 @@ def test_leftovers_are_asked_who_they_are_right_before_they_are_killed(somebody:
 def test_leftovers_are_killed(tmp_path: Path) -> None:
     """Those that are still the ones."""
     process = subprocess.Popen(["/bin/sleep", "1000"], env={TOKEN: "1.left", "HOME": str(tmp_path)})
-    while not tree.carrying(TOKEN, "1.left"):  # it has not begun yet
+    while not process_tree.carrying(TOKEN, "1.left"):  # it has not begun yet
         os.sched_yield()
 
-    assert 1 == tree.sweep(TOKEN, "1.left")
+    assert 1 == process_tree.sweep(TOKEN, "1.left")
     assert -9 == process.wait(timeout=30)

@@ -14,11 +14,11 @@ from factories import make_spec
 from fake_driver.fake_driver import GPU_IS_LOST, FakeGpus, build, compiler
 from site_of_one import Site
 
-from gpuqueue.job import JobState
+from gpuqueue.model.job import JobState
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.drains import Drain
-from gpuqueue.units import GIB, MIB
+from gpuqueue.text.units import GIB, MIB
 
 
 def dies(site: Site, script: str) -> int:

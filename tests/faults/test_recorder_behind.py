@@ -7,8 +7,8 @@ import signal
 from factories import make_spec
 from site_of_one import Site
 
-from gpuqueue.job import JobState
-from gpuqueue.units import MIB
+from gpuqueue.model.job import JobState
+from gpuqueue.text.units import MIB
 
 
 def test_output_comes_and_an_unknown_exit_code_is_called_that(site: Site) -> None:

@@ -11,9 +11,9 @@ from bounded import until
 from factories import make_spec
 from site_of_one import Site
 
-from gpuqueue.job import JobState
-from gpuqueue.process import ProcessIdentity
-from gpuqueue.units import MIB
+from gpuqueue.model.job import JobState
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import MIB
 
 
 def start_job(site: Site, told: Path, *, requeue: bool) -> tuple[int, Path, ProcessIdentity, ProcessIdentity]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuqueue.run import EndingKind, RunDevice
-from workers.run_values import Held
-from workers.rundir import RunDir, unsettled
+from gpuqueue.model.run import EndingKind, RunDevice
+from workers.run.directory import RunDir, unsettled
+from workers.run.values import Held
 
 
 @pytest.mark.parametrize(

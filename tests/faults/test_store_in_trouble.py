@@ -14,10 +14,10 @@ from factories import make_spec
 from gpuqueue.embedded import store as embedded
 from gpuqueue.embedded.store import EmbeddedStore
 from gpuqueue.errors import GpuQueueError, StoreNotReady, StoreUnreachable
-from gpuqueue.process import ProcessIdentity
 from gpuqueue.queue.connect import connect, translated
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.settings import Settings
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import ProcessIdentity
 
 
 @pytest.fixture

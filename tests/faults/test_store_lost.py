@@ -13,14 +13,14 @@ from factories import make_spec
 from own_store import OwnStore
 from site_of_one import Site
 
-from gpuqueue.event import Act
-from gpuqueue.job import Job, JobState
-from gpuqueue.opening import ID_GAP
-from gpuqueue.process import ProcessIdentity
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import Job, JobState
 from gpuqueue.queue.drains import DrainOrigin
-from gpuqueue.units import GIB, MIB
+from gpuqueue.recovery.reopen import ID_GAP
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import GIB, MIB
 
-DIE_AT = Path(__file__).with_name("die_at.py")
+DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
 
 
 class Patient:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bounded import until
 
-from workers import tree
-from workers.environment import TOKEN
+from workers.run import process_tree
+from workers.run.environment import TOKEN
 
 
 def test_a_process_in_the_middle_of_exec_is_not_missed(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_process_in_the_middle_of_exec_is_not_missed(tmp_path: Path) -> None:
     for number in range(100):
         token = f"{number}.restless"
         with subprocess.Popen(["/bin/sh", str(script)], env={TOKEN: token}) as process:
-            tree.sweep(TOKEN, token)
+            process_tree.sweep(TOKEN, token)
             try:
                 process.wait(5)
             except subprocess.TimeoutExpired:
@@ -37,8 +37,8 @@ def test_a_process_without_any_environment_is_no_riddle(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-I", "-S", "-c", words], env={}) as process:
         until(ready.exists)
 
-        assert not tree._in_exec(process.pid)
-        assert 0 == tree.sweep(TOKEN, "nobody's")
+        assert not process_tree._in_exec(process.pid)
+        assert 0 == process_tree.sweep(TOKEN, "nobody's")
 
         assert process.poll() is None
         process.kill()

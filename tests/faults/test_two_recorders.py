@@ -19,19 +19,19 @@ from factories import make_spec, must_claim, serve
 from private_postgres import NoPostgres
 from site_of_one import Site
 
-from gpuqueue.book import migrate
-from gpuqueue.book.book import Book
-from gpuqueue.book.connect import open_engine, reading
-from gpuqueue.book.tables import metadata
 from gpuqueue.errors import BookUnreachable
-from gpuqueue.event import Cursor, Event
-from gpuqueue.job import JobState
+from gpuqueue.history import migrate
+from gpuqueue.history.connect import open_engine, reading
+from gpuqueue.history.database import Book
+from gpuqueue.history.tables import metadata
+from gpuqueue.model.event import Cursor, Event
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.run import Ending
-from gpuqueue.settings import Settings
-from workers.recorder import Recorder
+from gpuqueue.settings.settings import Settings
+from workers.services.recorder import Recorder
 
-WITH_CONSTANT = Path(__file__).with_name("with_constant.py")
+WITH_CONSTANT = Path(__file__).parents[1] / "support" / "with_constant.py"
 JOBS, BATCH = 150, 4
 #: Of the moments at which something happens: those at which a recorder is killed. At the others it stands still.
 KILLS = {3, 6}
@@ -119,7 +119,7 @@ def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: py
     live(site.queue, JOBS)
     events, epoch = all_events(site.queue), site.queue.epoch()
     assert epoch is not None
-    words = [f"workers.recorder:BATCH={BATCH}", "workers.recorder:PAUSE_S=0.02", "record"]
+    words = [f"workers.services.recorder:BATCH={BATCH}", "workers.services.recorder:PAUSE_S=0.02", "record"]
     book = Book(url)
 
     def passed(event: Event) -> bool:

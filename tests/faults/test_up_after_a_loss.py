@@ -14,8 +14,8 @@ from bounded import until
 from own_home import Home
 
 from gpuqueue.embedded.store import UNREACHABLE_S
-from gpuqueue.opening import ID_GAP
-from gpuqueue.process import ProcessIdentity, age_s
+from gpuqueue.recovery.reopen import ID_GAP
+from gpuqueue.system.process import ProcessIdentity, age_s
 
 
 @pytest.fixture

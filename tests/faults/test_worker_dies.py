@@ -12,15 +12,15 @@ from bounded import until
 from factories import make_offer, make_spec
 from site_of_one import Site
 
-from gpuqueue.event import Act
-from gpuqueue.job import JobState
-from gpuqueue.process import ProcessIdentity
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import RunDevice
 from gpuqueue.queue import keys
 from gpuqueue.queue.connect import connect
-from gpuqueue.run import RunDevice
-from gpuqueue.units import MIB
-from workers.run_values import Held
-from workers.rundir import RunDir
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import MIB
+from workers.run.directory import RunDir
+from workers.run.values import Held
 
 
 def runs_of(file: Path) -> list[str]:

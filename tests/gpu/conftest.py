@@ -12,7 +12,7 @@ from fake_driver.far_backend import FarBackend
 from machine_with_cards import Machine
 from site_of_one import Site
 
-from gpuqueue.units import GIB
+from gpuqueue.text.units import GIB
 from workers.devices.nvml import NvmlBackend
 
 

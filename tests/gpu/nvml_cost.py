@@ -1,6 +1,6 @@
 """What NVML's calls and a look of the worker's sampler cost on one GPU, in µs each. Run as a program by a test.
 
-python nvml_cost.py UUID PLACE   with the root and tests/ on PYTHONPATH, and only UUID in CUDA_VISIBLE_DEVICES
+python nvml_cost.py UUID PLACE   with the root and tests/support/ on PYTHONPATH, and only UUID in CUDA_VISIBLE_DEVICES
 
 It holds 64 MiB on the GPU itself, so that there is a process to be found, and prints JSON.
 """
@@ -18,16 +18,16 @@ import pynvml
 from fake_driver.job import Cuda
 
 from gpuqueue.clock import SystemClock
-from gpuqueue.device import Device
-from gpuqueue.process import ProcessIdentity
-from gpuqueue.run import RunDevice
-from gpuqueue.units import GIB, MIB
-from workers.devices.choose import choose
-from workers.live import LiveRun, LiveRuns
-from workers.run_values import Held
-from workers.rundir import RunDir
-from workers.sampler import Sampler
-from workers.watchdog import Watchdog
+from gpuqueue.model.device import Device
+from gpuqueue.model.run import RunDevice
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import GIB, MIB
+from workers.devices.select import choose
+from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.measure.sampler import Sampler
+from workers.measure.watchdog import Watchdog
+from workers.run.directory import RunDir
+from workers.run.values import Held
 
 ROUNDS = 50
 

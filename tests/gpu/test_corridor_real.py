@@ -19,12 +19,12 @@ from fake_driver.fake_driver import JOB
 from machine_with_cards import Machine
 from site_of_one import Site
 
-from gpuqueue.device import Device, Peak, PeakSource
-from gpuqueue.job import JobState
-from gpuqueue.run import EndingKind
-from gpuqueue.units import GIB, MIB
+from gpuqueue.model.device import Device, Peak, PeakSource
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind
+from gpuqueue.text.units import GIB, MIB
 
-TESTS = Path(__file__).parent.parent
+SUPPORT = Path(__file__).parents[1] / "support"
 SEES = JOB.with_name("sees.py")
 #: More devices than these tell nothing new, and each takes a second.
 MOST_DEVICES = 4
@@ -163,7 +163,7 @@ def test_what_nvml_and_a_look_cost(machine: Machine, tmp_path: Path) -> None:
     """Every call that a worker makes often is answered; what it took is printed, and held to nothing."""
     machine.must_name_our_processes()
     device = machine.card(GIB)
-    places = os.pathsep.join((str(TESTS.parent), str(TESTS)))
+    places = os.pathsep.join((str(SUPPORT.parents[1]), str(SUPPORT)))
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("nvml_cost.py")), device.uuid, str(tmp_path)],
         env={**os.environ, **machine.environ, "CUDA_VISIBLE_DEVICES": device.uuid, "PYTHONPATH": places},

@@ -8,7 +8,7 @@ import pytest
 from contract.test_devices import HELD_BYTES, Bench, DeviceConformance
 from fake_driver.fake_driver import JOB
 
-from gpuqueue.device import DeviceKind
+from gpuqueue.model.device import DeviceKind
 from workers.devices.nvml import NvmlBackend
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 from machine_with_cards import Machine
 from site_of_one import Site
 
-from gpuqueue.job import JobState
-from gpuqueue.run import EndingKind
-from gpuqueue.units import GIB, MIB
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind
+from gpuqueue.text.units import GIB, MIB
 
 #: Holds half a GiB, and asks for three more.
 JOB = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from own_store import OwnStore
 
-from gpuqueue.book.book import Book
+from gpuqueue.history.database import Book
 from gpuqueue.queue.jobqueue import JobQueue
 
 from guard.one_life import OneLife  # isort: skip

@@ -12,14 +12,14 @@ from typing import Any
 from factories import claim, make_offer, make_spec, serve
 from own_store import OwnStore
 
-from gpuqueue.book.book import Book
-from gpuqueue.job import JobState
+from gpuqueue.history.database import Book
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.queue.lease import Claim
-from gpuqueue.run import Ending, RunDevice
-from gpuqueue.units import GIB
-from workers.recorder import Recorder
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
 
 #: Each of these is one step of a job, in this order.
 STEPS = ("submit", "claim", "started", "finish", "record")

@@ -16,12 +16,12 @@ from guard.bounds import Bound
 from guard.one_life import uncovered
 from own_store import OwnStore
 
-from gpuqueue.book.book import Book
-from gpuqueue.job import JobState
+from gpuqueue.history.database import Book
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, RunDevice
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.run import Ending, RunDevice
-from gpuqueue.units import GIB
-from workers.recorder import Recorder
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
 
 VALGRIND = shutil.which("valgrind")
 pytestmark = [

@@ -15,7 +15,7 @@ import pytest
 from guard.traced import NEEDS_STRACE, OPENS, SYNCS, Call, calls, traced_program
 from one_shim import Shim
 
-from workers.shims import Shims
+from workers.shim.client import Shims
 
 pytestmark = NEEDS_STRACE
 

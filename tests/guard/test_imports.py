@@ -18,7 +18,7 @@ from guard.one_life import uncovered
 from gpuqueue.cli.main import COMMANDS
 
 #: Modules of ours that a command loads before it does anything. Those that are typed all day are held when they work,
-#: too, in tests/integration/test_fast_commands.py.
+#: too, in tests/integration/cli/test_fast_commands.py.
 OURS = {
     **dict.fromkeys(("submit", "run"), Bound(20, 45)),
     **dict.fromkeys(("queue", "show", "logs", "wait"), Bound(23, 51)),

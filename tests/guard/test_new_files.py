@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from one_shim import RUN_TOKEN, Shim
 
-from workers.rundir import LIVE
-from workers.shims import Shims
+from workers.run.directory import LIVE
+from workers.shim.client import Shims
 
 #: Job and token as directories; the claim, which is the lock and the link as well; spec, then exit; beat, pid and log.
 #: A claim with the job's spec beside it makes one more. There were five more: lock, link, exit, and twice what a

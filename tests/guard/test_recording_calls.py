@@ -10,11 +10,11 @@ from factories import make_spec
 from guard.bounds import Bound
 from outbox import Outbox
 
-from gpuqueue.array import Array, Member
 from gpuqueue.codec import encode_spec
-from gpuqueue.event import Act
-from gpuqueue.job import JobState
-from gpuqueue.run import Ending
+from gpuqueue.model.array import Array, Member
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
 
 pytestmark = pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
 JOBS = 50

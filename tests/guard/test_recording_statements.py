@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from guard.one_life import OneLife
 from own_store import OwnStore
 
-from gpuqueue.book.book import Book
+from gpuqueue.history.database import Book
 from gpuqueue.queue.jobqueue import JobQueue
 
 #: Transactions of a turn of the recorder. It looks twice how far the book is, once to see whether it or the store lost

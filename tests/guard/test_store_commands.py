@@ -8,10 +8,10 @@ import pytest
 from factories import make_spec, must_claim
 from guard.one_life import STEPS, OneLife
 
-from gpuqueue.job import JobState
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
 from gpuqueue.queue.lease import Claim
-from gpuqueue.run import Ending
-from gpuqueue.units import GIB, MIB
+from gpuqueue.text.units import GIB, MIB
 
 #: Step -> commands that run in the store for it, those of its script included. No ranges, as they do not vary: one
 #: more is one too many, in a script it holds up everybody.

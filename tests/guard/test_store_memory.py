@@ -6,8 +6,8 @@ from factories import make_spec
 from guard.bounds import Bound
 from guard.one_life import OneLife
 
-from gpuqueue.array import Array
 from gpuqueue.codec import encode_spec
+from gpuqueue.model.array import Array
 from gpuqueue.queue.keys import OUTBOX
 
 #: How many wait before it is counted: from about a hundred on the store keeps sets in another form.

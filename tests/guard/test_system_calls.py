@@ -15,8 +15,8 @@ from guard.traced import NEEDS_STRACE, OPENS, SYNCS, attached, strace, succeeded
 from one_shim import Shim
 from own_store import OwnStore
 
-from gpuqueue.process import ProcessIdentity
 from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.system.process import ProcessIdentity
 
 pytestmark = NEEDS_STRACE
 

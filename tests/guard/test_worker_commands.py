@@ -26,8 +26,8 @@ from site_of_one import Site
 
 from gpuqueue.queue.connect import connect
 from gpuqueue.queue.scripts import ACTS, whole
-from gpuqueue.settings import LONGEST_BEAT_S
-from gpuqueue.units import MIB
+from gpuqueue.settings.settings import LONGEST_BEAT_S
+from gpuqueue.text.units import MIB
 
 #: One after the other: the next is submitted when the book has the last.
 JOBS = 40

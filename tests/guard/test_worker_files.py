@@ -16,8 +16,8 @@ from guard.traced import NEEDS_STRACE, OPENS, SYNCS, attached, calls
 from own_store import OwnStore
 from site_of_one import Site
 
-from gpuqueue.settings import LONGEST_BEAT_S
-from gpuqueue.units import MIB
+from gpuqueue.settings.settings import LONGEST_BEAT_S
+from gpuqueue.text.units import MIB
 
 pytestmark = NEEDS_STRACE
 

@@ -16,7 +16,7 @@ from guard.one_life import uncovered
 from own_store import OwnStore
 from site_of_one import Site
 
-from gpuqueue.units import MIB
+from gpuqueue.text.units import MIB
 
 #: What a worker has no use for, each some tens of milliseconds and of megabytes. The book's libraries are for those who
 #: read and write it, the screens' for commands, what sends messages for who sends them; torch is its jobs'. One that a

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from gpuqueue.device import Device, Health, Reading
 from gpuqueue.errors import GpuQueueError
+from gpuqueue.model.device import Device, Health, Reading
 
 
 class DeviceTrouble(GpuQueueError):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from gpuqueue.device import Device, DeviceKind, Reading
-from gpuqueue.frozen import dataclass
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import Device, DeviceKind, Reading
 from workers.devices.backend import Driverless
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from gpuqueue.device import Device, Health, Reading
+from gpuqueue.model.device import Device, Health, Reading
 from workers.devices.backend import DeviceBackend, DeviceTrouble
 
 _Answer = TypeVar("_Answer")

@@ -8,8 +8,8 @@ from typing import Any
 
 import pynvml
 
-from gpuqueue.device import Device, DeviceKind, Health, Reading
-from workers.devices.nvml_door import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session
+from gpuqueue.model.device import Device, DeviceKind, Health, Reading
+from workers.devices.nvml_calls import NO_DRIVER, SESSION_GONE, UNSUPPORTED, Refusal, Session
 from workers.devices.nvml_health import health_of
 from workers.devices.nvml_memory import accounted, look, memory
 

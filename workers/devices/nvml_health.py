@@ -7,8 +7,8 @@ from typing import Any
 
 import pynvml
 
-from gpuqueue.device import HARDWARE_SLOWDOWN, HARDWARE_THERMAL, POWER_BRAKE, SOFTWARE_THERMAL, Health
-from workers.devices.nvml_door import Session
+from gpuqueue.model.device import HARDWARE_SLOWDOWN, HARDWARE_THERMAL, POWER_BRAKE, SOFTWARE_THERMAL, Health
+from workers.devices.nvml_calls import Session
 
 # Numbers of nvml.h, written out because older versions of pynvml lack some of the names.
 _GPU_SENSOR = 0

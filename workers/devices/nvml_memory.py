@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from workers.devices.nvml_door import UNSUPPORTED, Refusal, Session
+from workers.devices.nvml_calls import UNSUPPORTED, Refusal, Session
 
 #: Drivers before R510 have no second version of the memory call.
 _NO_MEMORY_V2 = frozenset({pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH})

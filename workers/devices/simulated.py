@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuqueue.device import Device, DeviceKind, Reading
 from gpuqueue.errors import BadRequest
-from gpuqueue.units import format_bytes, parse_bytes
+from gpuqueue.model.device import Device, DeviceKind, Reading
+from gpuqueue.text.units import format_bytes, parse_bytes
 from workers.devices.backend import DeviceTrouble, Driverless
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ MAX_DEVICES = 64
 
 _SPEC = re.compile(r"(?:(\d{1,9})x)?(.+)", re.IGNORECASE)
 _VISIBLE = b"CUDA_VISIBLE_DEVICES="
-_SPARE = b"GPUQUEUE_SPARE="  # as in workers.inside.spare
+_SPARE = b"GPUQUEUE_SPARE="  # as in workers.inside.warm_start
 _STAT_BYTES = 4096
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 # Places in /proc/PID/stat, counted from the state, which follows the name's closing bracket; see proc(5).

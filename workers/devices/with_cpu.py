@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpuqueue.device import Device, DeviceKind, Health, Reading
+from gpuqueue.model.device import Device, DeviceKind, Health, Reading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from gpuqueue.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Device, DeviceKind, Health, Reading, trouble_of
 from gpuqueue.errors import BadRequest
-from gpuqueue.finding import Finding, Findings, note, ok, problem, warning
-from gpuqueue.frozen import dataclass
-from gpuqueue.look import Look, Unseen
-from gpuqueue.settings import Settings
-from gpuqueue.units import format_bytes
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.device import HARDWARE_SLOWDOWN, POWER_BRAKE, Device, DeviceKind, Health, Reading, trouble_of
+from gpuqueue.model.finding import Finding, Findings, note, ok, problem, warning
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.timeout_call import Look, Unseen
+from gpuqueue.text.units import format_bytes
 from workers.devices.backend import DeviceBackend, DeviceTrouble
-from workers.devices.choose import choose
-from workers.devices.nvml_facts import DriverFacts
+from workers.devices.nvml_diagnostics import DriverFacts
+from workers.devices.select import choose
 from workers.doctor.driver import asks_for_gpus
 
 #: How long a device may take to answer, in seconds.

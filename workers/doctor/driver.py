@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpuqueue.finding import Finding, Findings, note, ok, problem
-from gpuqueue.frozen import dataclass
-from gpuqueue.settings import Settings
-from workers.devices.choose import BESIDE
-from workers.devices.nvml_facts import DriverFacts, DriverState
-from workers.doctor.surroundings import Surroundings
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.finding import Finding, Findings, note, ok, problem
+from gpuqueue.settings.settings import Settings
+from workers.devices.nvml_diagnostics import DriverFacts, DriverState
+from workers.devices.select import BESIDE
+from workers.doctor.driver_environment import Surroundings
 
 CONTAINER = "start the container with its devices: docker run --gpus all, or deploy.resources in compose"
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
-from gpuqueue.finding import Check, Finding, examined, name_of, problem, unknown
-from gpuqueue.look import Look, Unseen
-from gpuqueue.settings import Settings
-from workers.devices.nvml_door import Session
-from workers.devices.nvml_facts import CardFacts, DriverFacts, DriverState, card_facts, driver_facts
-from workers.doctor import cards, driver, orphans, python, runs, sight
-from workers.doctor.surroundings import look_around
+from gpuqueue.model.finding import Check, Finding, examined, name_of, problem, unknown
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.timeout_call import Look, Unseen
+from workers.devices.nvml_calls import Session
+from workers.devices.nvml_diagnostics import CardFacts, DriverFacts, DriverState, card_facts, driver_facts
+from workers.doctor import cards, driver, orphans, python, runs, visibility
+from workers.doctor.driver_environment import look_around
 
 T = TypeVar("T")
 
@@ -22,7 +22,7 @@ DRIVER_S, CARD_S, DEVICES_S, LOOK_S = 8.0, 4.0, 12.0, 8.0
 
 #: Each room with the checks that are made there.
 ROOMS: Mapping[str, tuple[Callable[..., object], ...]] = {
-    "host": (*driver.CHECKS, *cards.CHECKS, *sight.CHECKS),
+    "host": (*driver.CHECKS, *cards.CHECKS, *visibility.CHECKS),
     "python": python.CHECKS,
     "runs": (*runs.CHECKS, *orphans.CHECKS),
 }
@@ -68,8 +68,8 @@ def _host(settings: Settings, environ: Mapping[str, str], facts: DriverFacts) ->
     yield from examined("host", driver.Facts(settings=settings, driver=facts, around=around), driver.CHECKS)
     served = Look(lambda: cards.facts_of(settings, facts), DEVICES_S)
     yield from _told("host", served, cards.CHECKS)
-    seen = Look(lambda: sight.facts_of(served.seen().devices, settings.state_dir, environ), DEVICES_S)
-    yield from _told("host", seen, sight.CHECKS)
+    seen = Look(lambda: visibility.facts_of(served.seen().devices, settings.state_dir, environ), DEVICES_S)
+    yield from _told("host", seen, visibility.CHECKS)
 
 
 def _told(room: str, look: Look[T], checks: Iterable[Check[T]]) -> Iterator[Finding]:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuqueue.finding import Finding, ok, problem
-from gpuqueue.frozen import dataclass
-from gpuqueue.process import ProcessIdentity, each_process, is_locked
-from gpuqueue.settings import Settings
-from workers.environment import TOKEN
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.finding import Finding, ok, problem
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import ProcessIdentity, each_process, is_locked
+from workers.run.environment import TOKEN
 
 #: How long the last processes of a run may take to go after their shim, in seconds.
 GOING_S = 0.5

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpuqueue.finding import Findings, note, ok, problem, unknown, warning
-from gpuqueue.frozen import dataclass
-from gpuqueue.submission import interpreter as chosen
-from gpuqueue.submission import travelling
-from workers.devices.nvml_facts import DriverFacts
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.finding import Findings, note, ok, problem, unknown, warning
+from gpuqueue.system.command_line import interpreter as chosen
+from gpuqueue.system.environment import travelling
+from workers.devices.nvml_diagnostics import DriverFacts
 
 #: How long an interpreter may take to tell where its torch is, and to import it, in seconds.
 ASK_S, DEEP_S = 5.0, 60.0

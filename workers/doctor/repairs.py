@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 
 from gpuqueue.errors import Unreachable
-from gpuqueue.settings import Settings
+from gpuqueue.settings.settings import Settings
 from workers.doctor.runs import facts_of, links, tokens_over
-from workers.rundir import LIVE, RunDir
+from workers.run.directory import LIVE, RunDir
 
 
 def remove_dangling_links(settings: Settings) -> Iterator[str]:

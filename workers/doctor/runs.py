@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gpuqueue.errors import Unreachable
-from gpuqueue.finding import Finding, Findings, note, ok, problem, unknown, warning
-from gpuqueue.frozen import dataclass
-from gpuqueue.process import is_locked
-from gpuqueue.queue.queue_facts import standings
-from gpuqueue.run import Record
-from gpuqueue.settings import Settings
-from gpuqueue.units import format_duration
-from workers.rundir import LIVE, RunDir
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.finding import Finding, Findings, note, ok, problem, unknown, warning
+from gpuqueue.model.run import Record
+from gpuqueue.queue.diagnostics import standings
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import is_locked
+from gpuqueue.text.units import format_duration
+from workers.run.directory import LIVE, RunDir
 
 #: A run that is younger than this may just be starting: its worker has not locked it yet, in seconds.
 YOUNG_S = 30.0
@@ -120,7 +120,7 @@ def tokens_over(settings: Settings, names: Iterable[tuple[int, str]]) -> frozens
     unknown_there = [(job_id, token) for job_id, token in pairs if job_id not in known or known[job_id].token != token]
     if not unknown_there:
         return frozenset()
-    from gpuqueue.book.book import Book  # noqa: PLC0415 - sqlalchemy, and on a healthy machine nobody asks
+    from gpuqueue.history.database import Book  # noqa: PLC0415 - sqlalchemy, and on a healthy machine nobody asks
 
     book = Book(settings.database_url)
     try:

@@ -1,7 +1,7 @@
 """What the names of a script stand for, of what a spare has read already: by its text alone. Python 3.8 and later.
 
 That is the environment, and where modules come from. Scopes are not told apart: a name that stands for the environment
-somewhere is taken for it everywhere. Loaded by :mod:`workers.inside.spare`. Standard library only.
+somewhere is taken for it everywhere. Loaded by :mod:`workers.inside.warm_start`. Standard library only.
 """
 
 import ast

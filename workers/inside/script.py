@@ -4,7 +4,7 @@ A script that sets ``OMP_NUM_THREADS`` before its ``import torch`` sets it too l
 ``sys.path`` may mean another torch. Nobody can tell by its text whether it comes to that line, or in which order; nor
 is there an end to the ways of writing it. So it is the other way round: what plainly reads, or plainly sets a variable
 that may be set at any time, starts warm; with any other use of the environment, or of where modules come from, it is
-started as ever, which costs time and nothing else. Loaded by :mod:`workers.inside.spare`. Standard library only.
+started as ever, which costs time and nothing else. Loaded by :mod:`workers.inside.warm_start`. Standard library only.
 """
 
 import ast

@@ -3,7 +3,7 @@
 Python itself changes the environment when it starts (``LC_CTYPE`` where there is no locale, PEP 538), and so does what
 is imported. In a spare that came before the job did, so that it is done over again. What a ``sitecustomize`` or a
 ``.pth`` file makes of the variables of a job, or of its directory, nobody can know: where one changes any, there are no
-spares. Loaded by :mod:`workers.inside.spare`. Standard library only.
+spares. Loaded by :mod:`workers.inside.warm_start`. Standard library only.
 """
 
 import os

@@ -1,6 +1,7 @@
 """What must not change while a spare waits: what it has loaded, and where it would have looked. Any Python from 3.8 on.
 
-A job that is started as ever imports what is there by then. Loaded by :mod:`workers.inside.spare`, in the interpreter
+A job that is started as ever imports what is there by then. Loaded by :mod:`workers.inside.warm_start`, in the
+interpreter
 that waits. Standard library only.
 """
 

@@ -26,12 +26,12 @@ from pathlib import Path
 
 from benchmarks.chaos.effects import Trace, read_effects
 from benchmarks.chaos.peers.crew import Crew
-from gpuqueue.book import migrate
-from gpuqueue.book.book import Book
 from gpuqueue.embedded.store import EmbeddedStore
-from gpuqueue.opening import open_queue
+from gpuqueue.history import migrate
+from gpuqueue.history.database import Book
 from gpuqueue.queue.jobqueue import JobQueue
-from gpuqueue.settings import Settings
+from gpuqueue.recovery.reopen import open_queue
+from gpuqueue.settings.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAM = ROOT / "benchmarks" / "chaos" / "job.py"

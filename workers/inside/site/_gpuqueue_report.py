@@ -1,7 +1,7 @@
 """What a job's process tells at its end, if it used torch on a GPU. Loaded only then.
 
 ``<run>/inside/<pid>.json``: the peaks of torch's allocator on each device, in the order in which the process saw
-them, how often it ran out of memory, and whether it died of that. Read by :mod:`workers.inside_report`.
+them, how often it ran out of memory, and whether it died of that. Read by :mod:`workers.run.torch_report`.
 """
 
 import json

@@ -91,6 +91,6 @@ if RUN_DIR:
         install()
     except Exception:  # noqa: BLE001, S110 - as in report
         pass
-elif os.environ.get("GPUQUEUE_SPARE"):  # in waiting: workers.inside.spare calls take_over
+elif os.environ.get("GPUQUEUE_SPARE"):  # in waiting: workers.inside.warm_start calls take_over
     sys.modules["_gpuqueue_hook"] = sys.modules[__name__]
 step_aside()

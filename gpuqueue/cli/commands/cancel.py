@@ -1,0 +1,36 @@
+"""``cancel``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpuqueue.cli.options.array_part import Missed
+from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
+from gpuqueue.cli.options.once import Once
+from gpuqueue.client.changing import Changing
+
+
+@click.command(cls=Once)
+@chosen(stands=True)
+def cancel(**words: Any) -> None:
+    """End jobs (12), all from one to another (14-19), arrays (17), or parts of them (17_2, 17_5-9).
+
+    A waiting one ends at once, a running one with all its processes (TERM, then KILL). With a filter it shows what it
+    found, and asks.
+
+    \b
+    Examples:
+      gpuqueue cancel 12 14-19
+      gpuqueue cancel 17_5-9
+      gpuqueue cancel --name 'sweep*' --state waiting
+      gpuqueue cancel --all --yes
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    act_on("cancel", Selection(**words), _cancel)
+
+
+def _cancel(client: Changing, name: str) -> str:
+    missed, before = Missed(), [False]
+    state = client.cancel(name, missed=missed, already=lambda: before.append(True))
+    return f"job {name} was cancelled already" if before[-1] else missed.line("cancel", name, state)

@@ -1,0 +1,31 @@
+"""``db``."""
+
+from __future__ import annotations
+
+import click
+
+from gpuqueue.cli.output.machine import tell
+from gpuqueue.embedded.machine import Machine
+from gpuqueue.settings.settings import Settings
+
+
+@click.group()
+def db() -> None:
+    """Look after the history's tables.
+
+    \b
+    Examples:
+      gpuqueue db upgrade
+    """  # noqa: D301 - \b is click's mark for lines to keep
+
+
+@db.command()
+def upgrade() -> None:
+    """Bring the tables of GPUQUEUE_DATABASE_URL to this version.
+
+    \b
+    Examples:
+      gpuqueue db upgrade
+      GPUQUEUE_DATABASE_URL=postgresql://db/gpuqueue gpuqueue db upgrade
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    tell("history", "ready", f"tables at revision {Machine(Settings.load()).prepare_book()}")

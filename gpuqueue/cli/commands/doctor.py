@@ -1,0 +1,144 @@
+"""``doctor``: what was found, in the words and colours of a terminal, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+
+import click
+
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.doctor.examination import EXIT_CODES, examine
+from gpuqueue.doctor.repairs import repair
+from gpuqueue.model.finding import Finding, Grade, to_plain
+from gpuqueue.text.sanitize import plain, short, wrapped
+from gpuqueue.version import VERSION
+
+#: Mark and colour of each grade, and the mark where the terminal knows ASCII only.
+MARKS: Mapping[Grade, tuple[str, str, str | None]] = {
+    Grade.OK: ("✓", "+", "green"),
+    Grade.NOTE: ("–", "-", None),  # noqa: RUF001 - a dash, as one reads it
+    Grade.UNKNOWN: ("?", "?", "yellow"),
+    Grade.WARNING: ("!", "!", "yellow"),
+    Grade.PROBLEM: ("✗", "x", "red"),
+}
+ARROW, ASCII_ARROW = "→", "->"
+#: Longest name of a thing that was looked at, in columns.
+LABEL = 18
+#: Columns in front of what was seen of it, and the narrowest that this is broken to.
+BESIDE, LEAST = LABEL + 6, 20
+
+
+@click.command()
+@click.option("--deep", is_flag=True, help="Also try what takes long: import torch, look through the whole book.")
+@click.option("--fix", is_flag=True, help="First make the repairs that are safe, and tell each.")
+@click.option("-q", "--quiet", is_flag=True, help="Tell only what is wrong.")
+@json_option
+def doctor(*, deep: bool, fix: bool, quiet: bool, as_json: bool) -> None:
+    """Tell what is wrong on this site, and what to do about it.
+
+    Exit code 0 if all is well, 6 if there are warnings or something could not be looked at, 1 if there is a problem.
+
+    \b
+    Examples:
+      gpuqueue doctor
+      gpuqueue doctor -q || mail -s "gpuqueue" root
+      gpuqueue doctor --deep
+      gpuqueue doctor --fix
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    screen = _Screen()
+    repairs = list(repair(os.environ)) if fix else None
+    if not as_json:
+        screen.tell_repairs(repairs)
+    found: list[Finding] = []
+    for room, findings in examine(os.environ, deep=deep):
+        found += findings
+        if not as_json:
+            screen.tell_room(room, [each for each in findings if not (quiet and each.grade.is_well)])
+    worst = max((each.grade for each in found), key=list(Grade).index, default=Grade.OK)
+    if as_json:
+        told = [each for each in found if not (quiet and each.grade.is_well)]
+        screen.say(json.dumps(_plain(told, worst, repairs), indent=2))
+    elif not quiet:
+        screen.say(f"\n{_summary(found)}")
+    sys.exit(EXIT_CODES[worst])
+
+
+def _plain(found: Sequence[Finding], worst: Grade, repairs: Sequence[str] | None) -> dict[str, object]:
+    return {
+        "version": VERSION,
+        "worst": worst.value,
+        "repairs": repairs,
+        "findings": [to_plain(each) for each in found],
+    }
+
+
+def _summary(found: Sequence[Finding]) -> str:
+    counts = Counter(each.grade for each in found)
+    bad = [
+        f"{counts[grade]} {word}{'s' if counts[grade] > 1 and plural else ''}"
+        for grade, word, plural in (
+            (Grade.PROBLEM, "problem", True),
+            (Grade.WARNING, "warning", True),
+            (Grade.UNKNOWN, "unknown", False),
+        )
+        if counts[grade]
+    ]
+    return f"{', '.join(bad)}: gpuqueue doctor -q tells only these" if bad else "all is well"
+
+
+class _Screen:
+    """Standard output, whatever it can show."""
+
+    def __init__(self) -> None:
+        self._width = terminal_width()
+        self._encoding = sys.stdout.encoding or "ascii"
+        self._ascii = not self._can("".join(mark for mark, _, _ in MARKS.values()) + ARROW)
+
+    def _can(self, text: str) -> bool:
+        try:
+            text.encode(self._encoding)
+        except (UnicodeEncodeError, LookupError):
+            return False
+        return True
+
+    def say(self, text: str) -> None:
+        """Print *text*; a sign that cannot be shown becomes a question mark, and no error."""
+        click.echo(text.encode(self._encoding, "replace").decode(self._encoding))
+
+    def tell_repairs(self, repairs: Sequence[str] | None) -> None:
+        """Tell what was mended."""
+        for each in repairs or ():
+            self.say(f"repair: {plain(each)}")
+        if repairs is not None:
+            self.say("\n" if repairs else "repair: there was nothing to mend\n")
+
+    def tell_room(self, room: str, found: Sequence[Finding]) -> None:
+        """Tell what was found in one room; nothing if that is nothing."""
+        if not found:
+            return
+        self.say(click.style(room, bold=True))
+        for each in found:
+            for line in self._lines(each):
+                self.say(line)
+
+    def _lines(self, finding: Finding) -> Iterator[str]:
+        mark, ascii_mark, colour = MARKS[finding.grade]
+        shown = click.style(ascii_mark if self._ascii else mark, fg=colour)
+        label = short(finding.about or finding.check, LABEL)
+        first, *more = self._broken(plain(finding.seen), BESIDE)
+        yield f"  {shown} {label:<{LABEL}}  {first}"
+        yield from (f"{'':<{BESIDE}}{each}" for each in more)
+        if finding.remedy and finding.grade is not Grade.OK:
+            arrow = ASCII_ARROW if self._ascii else ARROW
+            first, *more = self._broken(plain(finding.remedy), BESIDE + len(arrow) + 1)
+            yield f"{'':<{BESIDE}}{arrow} {first}"
+            yield from (f"{'':<{BESIDE + len(arrow) + 1}}{each}" for each in more)
+
+    def _broken(self, words: str, beside: int) -> list[str]:
+        """Return *words* as lines that a terminal has room for behind so many columns; a pipe gets one."""
+        return [words] if self._width is None else wrapped(words, max(LEAST, self._width - beside))

@@ -1,0 +1,83 @@
+"""``down``."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+
+import click
+
+from gpuqueue.cli.output.machine import interrupt, tell
+from gpuqueue.console import say
+from gpuqueue.embedded.machine import Machine
+from gpuqueue.errors import BadRequest, Refused, Unreachable
+from gpuqueue.settings.settings import Settings
+
+
+@click.command()
+@click.option("--leave-jobs", is_flag=True, help="Do not wait: running jobs go on, the next `up` takes them over.")
+@click.option("--cancel-jobs", is_flag=True, help="Cancel the running jobs, and wait until they are gone.")
+def down(*, leave_jobs: bool, cancel_jobs: bool) -> None:
+    """Let the running jobs end, then stop workers, recorder and store. Waiting jobs stay in the queue.
+
+    \b
+    Examples:
+      gpuqueue down
+      gpuqueue down --leave-jobs                   then upgrade, then gpuqueue up
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if leave_jobs and cancel_jobs:
+        raise BadRequest("--leave-jobs and --cancel-jobs contradict each other: say one of them")
+    machine = Machine(Settings.load())
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)  # a closed terminal must not leave the devices drained
+    with machine.alone():
+        _quiesce(machine, leave=leave_jobs, cancel=cancel_jobs)
+        tell("workers", "stopped" if machine.stop_host() else "were down", "")
+        if cancel_jobs:
+            machine.end_left_jobs()
+        left = machine.left_jobs()
+        if left and leave_jobs:
+            click.echo(f"{machine.park_jobs()}: the next gpuqueue up takes them over", err=True)
+        elif not left:
+            _forget(machine)
+        not_ours = "was down" if machine.settings.embedded else "left alone"
+        tell("store", "stopped" if machine.stop_store() else not_ours, machine.status().store)
+    if left and not leave_jobs:
+        raise Refused(f"{left} without a worker: gpuqueue up takes over, gpuqueue down --cancel-jobs ends it")
+
+
+def _quiesce(machine: Machine, *, leave: bool, cancel: bool) -> None:
+    """Let nothing new start, and deal with what runs as asked."""
+    try:
+        machine.drain()
+        if cancel:
+            for job_id in machine.running_jobs():
+                machine.queue.cancel(job_id)
+        if not leave and machine.host_running() is not None:
+            _drain(machine)
+    except Unreachable as error:
+        say("gpuqueue", str(error))
+    except KeyboardInterrupt:
+        machine.resume()
+        click.echo("gpuqueue: stopped waiting: the machine stays up and takes jobs again", err=True)
+        raise
+
+
+def _drain(machine: Machine) -> None:
+    """Wait until no job holds a device of this machine, and tell who is waited for."""
+    told: Sequence[int] = ()
+    while running := machine.running_jobs():
+        if running != told:
+            called = machine.queue.called(running)
+            jobs = ", ".join(called.get(job_id, str(job_id)) for job_id in running)
+            click.echo(f"waiting for job {jobs} to end (Ctrl-C stops waiting; --leave-jobs, --cancel-jobs)", err=True)
+            told = running
+        time.sleep(0.2)
+
+
+def _forget(machine: Machine) -> None:
+    try:
+        machine.forget_devices()
+    except Unreachable:
+        return  # a store that is away has nothing to be told

@@ -1,0 +1,33 @@
+"""``drain`` and ``resume``: devices that shall take no new job, and those that shall again."""
+
+from __future__ import annotations
+
+import click
+
+from gpuqueue.cli.completion.candidates import device_names
+from gpuqueue.cli.output.drains import device_name, going_on, jobs_on
+from gpuqueue.client.changing import Changing
+
+devices_argument = click.argument("devices", metavar="DEVICE…", nargs=-1, shell_complete=device_names)
+
+
+@click.command()
+@devices_argument
+@click.option("--all", "all_here", is_flag=True, help="All devices of this host.")
+@click.option("--reason", metavar="TEXT", default="", help="Why; gpuqueue gpus shows it to everybody.")
+def drain(devices: tuple[str, ...], reason: str, *, all_here: bool) -> None:
+    """Let devices take no new job until somebody resumes them. What runs there goes on.
+
+    DEVICE is an index on this host, HOST:INDEX, or a UUID or its start.
+
+    \b
+    Examples:
+      gpuqueue drain 3 --reason "the fan is broken"
+      gpuqueue drain nodeA:0
+      gpuqueue drain --all --reason "new driver tonight"
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Changing() as client:
+        drained = client.drain(*devices, reason=reason, all_here=all_here)
+        called = client.queue.called(jobs_on(drained))
+    for each in drained:
+        click.echo(f"{device_name(each)}: takes no new job{going_on(each.jobs, called)}")

@@ -1,0 +1,69 @@
+"""``edit``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpuqueue.cli.completion.candidates import live_ids, pools
+from gpuqueue.cli.options import dependencies, placement
+from gpuqueue.cli.output.arrays import JobNameType
+from gpuqueue.client import validation
+from gpuqueue.client.changing import Changing
+from gpuqueue.model.job import Level
+from gpuqueue.text.sanitize import plain
+
+#: What is called otherwise on the command line than in Python.
+_CALLED = {"time_limit": "time", "preference": "placement"}
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids("queued", "held"))
+@click.option("-m", "--mem", metavar="SIZE", help="Memory on each device.")
+@click.option("-g", "--gpus", metavar="N", type=int, help="Devices, all on one host.")
+@placement.new_device
+@placement.new_device_type
+@placement.alone
+@placement.shared
+@placement.spread
+@placement.pack
+@placement.no_preference
+@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit; none takes it back.")
+@click.option("--signal", metavar="SIG@TIME", help="Sent that long before the time limit; none takes it back.")
+@click.option("-n", "--name", help="What to call the job.")
+@click.option("-p", "--priority", type=click.Choice([str(level) for level in Level]), help="Higher goes first.")
+@click.option("--pool", help="Only devices of this pool; '' for any.", shell_complete=pools)
+@dependencies.new_after
+@dependencies.new_begin
+@dependencies.new_retries
+@dependencies.new_retry_on
+@click.option("--at-once", metavar="N", help="Members of an array at once, also of one that has begun; none for all.")
+def edit(job_id: str, *, priority: str | None, **changes: Any) -> None:
+    """Change what a waiting job asks for: all that is said, or nothing where one thing is refused.
+
+    It keeps its place, and what is not said stays as it is.
+
+    \b
+    Examples:
+      gpuqueue edit 12 --mem 8G --time 4h
+      gpuqueue edit 12 --after none --begin now
+      gpuqueue edit 17 --at-once 4
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Changing() as client:
+        level = None if priority is None else Level[priority.upper()]
+        given = {name: value for name, value in changes.items() if value not in (None, ())}
+        job = client.edit(validation.whole_job(job_id), level=level, **given)
+        if priority is not None:
+            given["priority"] = priority
+        click.echo(f"job {job.id}: {job.state}, {', '.join(_said(*each) for each in given.items())}")
+        placement.warn_if_alone(client, job)
+
+
+def _said(name: str, value: object) -> str:
+    """Return what was changed in the words in which it was asked for: ``mem 8G``, ``exclusive``."""
+    words = _CALLED.get(name, name.replace("_", " "))
+    if isinstance(value, bool):
+        return words if value else "shared"
+    text = ",".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+    return f"{words} {plain(text)}".rstrip() if text else f"any {words}"

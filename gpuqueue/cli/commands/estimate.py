@@ -1,0 +1,249 @@
+"""``estimate``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from gpuqueue.cli.completion.candidates import files
+from gpuqueue.cli.options.job_request import WithRest
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.output import render
+from gpuqueue.client import Client
+from gpuqueue.errors import BadRequest, DryRunFailed, GpuQueueError
+from gpuqueue.estimate.figures import (
+    ALLOWANCE,
+    CONTEXT_BYTES,
+    LIMITS,
+    Batch,
+    DryRun,
+    Estimate,
+    as_option,
+    estimate_to_plain,
+    rounded_up,
+)
+from gpuqueue.estimate.past import Past, Rule, Whose
+from gpuqueue.text.sanitize import plain
+from gpuqueue.text.units import format_bytes, format_duration
+
+#: What people read of each part.
+_PARTS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer_states": "optimizer states",
+    "buffers": "buffers",
+    "sent": "data sent",
+    "activations": "activations and the rest",
+    "rounding": "rounding to blocks of 512 B",
+}
+_WHOSE = {
+    Whose.OWN: "of this file by you",
+    Whose.ANYBODY: "of this file by others",
+    Whose.OWN_ELSEWHERE: "of a file of this name elsewhere, by you",
+}
+_RULES = {
+    Rule.SAME_ARGUMENTS: "the largest of the last 5 with the same arguments, 5 % and 256M more",
+    Rule.SAME_SCRIPT: "95 of 100 with other arguments stayed within, 15 % more",
+    Rule.MORE_THAN: "out of memory with the same arguments: more than that",
+}
+#: Runs that are shown.
+SHOWN = 5
+
+
+@click.command(cls=WithRest)
+@click.argument("script", shell_complete=files)
+@click.option("--history-only", is_flag=True, help="Only ask the history: never run the script.")
+@click.option("--no-history", is_flag=True, help="Do not ask the history.")
+@click.option("--dry-run", is_flag=True, help="Also run it for a few steps where the history answers.")
+@click.option(
+    "--steps", metavar="N", type=click.IntRange(1, 1000), default=3, show_default=True, help="Optimizer steps to make."
+)
+@click.option("--timeout", metavar="TIME", default="10m", show_default=True, help="Most time for a dry run.")
+@click.option("--ram", metavar="SIZE", help="Most memory of this machine for it. Default: 80 % of what is free.")
+@click.option("--batch-sizes", metavar="LIST", help="A dry run for each size of a batch too, such as 1,8,64.")
+@click.option(
+    "--batch-option",
+    metavar="NAME",
+    default="--batch-size",
+    show_default=True,
+    help="What the script calls the batch size.",
+)
+@click.option(
+    "--python",
+    metavar="PATH",
+    help="Interpreter of the script; the active environment's by default.",
+    shell_complete=files,
+)
+@json_option
+@click.pass_context
+def estimate(
+    ctx: click.Context,
+    /,
+    script: str,
+    *,
+    history_only: bool,
+    no_history: bool,
+    dry_run: bool,
+    batch_sizes: str | None,
+    as_json: bool,
+    **asked: Any,
+) -> None:
+    """Tell how much GPU memory a script will need, before it runs.
+
+    Earlier runs of the script are asked first. Where there are none, it runs unmodified for a few steps on this
+    machine's CPU, and what it would hold on a GPU is counted. What it writes in these steps is written.
+
+    \b
+    Examples:
+      gpuqueue estimate train.py
+      gpuqueue estimate train.py -- --batch-size 128
+      gpuqueue estimate train.py --batch-sizes 1,8,64
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if history_only and (no_history or dry_run or batch_sizes):
+        raise BadRequest("--history-only excludes --no-history, --dry-run and --batch-sizes: choose one")
+    with Client() as client, _trace_shown():
+        found = client.estimate(
+            script,
+            ctx.obj or (),
+            history=not no_history,
+            dry_run=False if history_only else dry_run or None,  # None: where the history does not answer
+            batch_sizes=_sizes(batch_sizes),
+            **asked,
+        )
+    answered = not history_only or found.past is not None
+    if as_json:
+        click.echo(json.dumps(estimate_to_plain(found), indent=2))
+    elif answered:
+        click.echo("\n".join(_lines(found)))
+    if not answered:
+        raise GpuQueueError("; ".join(found.notes))
+
+
+@contextmanager
+def _trace_shown() -> Iterator[None]:
+    """Show what a script that failed said last, before the line that says that it failed."""
+    try:
+        yield
+    except DryRunFailed as failed:
+        for line in failed.trace.splitlines():
+            click.echo(f"  {plain(line)}", err=True)
+        raise
+
+
+def _sizes(text: str | None) -> list[int]:
+    try:
+        return [int(word) for word in text.split(",")] if text is not None else []
+    except ValueError:
+        raise BadRequest(f"--batch-sizes {text!r}: write numbers with commas, such as 1,8,64") from None
+
+
+def _lines(found: Estimate) -> list[str]:
+    lines = [f"note: {plain(note)}" for note in found.notes]
+    if found.past is not None:
+        lines += _of_past(found.past)
+    if found.dry_run is not None:
+        lines += [*_gap(lines), *_of_dry_run(found, found.dry_run)]
+    if found.batches:
+        lines += ["", _of_batches(found.batches)]
+    if found.dry_run is not None:
+        lines += ["", *LIMITS]
+    if found.mem_bytes is not None:
+        lines += ["", f"ask for  --mem {as_option(found.mem_bytes)}"]
+    return lines
+
+
+def _gap(lines: Sequence[str]) -> list[str]:
+    return [""] if lines else []
+
+
+def _of_past(past: Past) -> list[str]:
+    runs = past.runs[:SHOWN]
+    rows = [
+        (
+            str(run.job_id),
+            render.when(run.ended_at),
+            ("more than " if run.out_of_memory else "") + format_bytes(run.bytes),
+            "same" if run.same_args else "other",
+        )
+        for run in runs
+    ]
+    more = f" and {len(past.runs) - len(runs)} more" if len(past.runs) > len(runs) else ""
+    return [
+        f"history: runs {_WHOSE[past.whose]}",
+        "",
+        render.table(("JOB", "ENDED", "PEAK", "ARGUMENTS"), rows, right=(0, 2)) + more,
+        "",
+        f"needs {format_bytes(past.need_bytes)}: {_RULES[past.rule]}",
+    ]
+
+
+def _of_dry_run(found: Estimate, run: DryRun) -> list[str]:
+    passes = f"{run.steps} steps" if run.steps else f"{run.forwards} passes of the model"
+    early = {"finished": ", then it ended", "timed_out": ", then the time was over: later steps may need more"}
+    types = f", parameters in {', '.join(run.dtypes)}" if run.dtypes else ""
+    head = (
+        f"dry run: {passes} of {plain(found.script)} on the CPU in {format_duration(run.took_s)}"
+        f"{early.get(run.ended, '')} (torch {plain(run.torch)}{types})"
+    )
+    rows = [
+        (
+            _name(part.name, run),
+            format_bytes(part.largest_bytes),
+            format_bytes(part.at_peak_bytes),
+            _ratio(part.name, run),
+        )
+        for part in run.parts
+    ]
+    rows += [
+        ("peak counted", "", format_bytes(run.peak_bytes), ""),
+        (f"{ALLOWANCE:.0%}".replace("%", " %") + " for what it cannot see", "", format_bytes(run.allowance_bytes), ""),
+        ("CUDA context", "", format_bytes(CONTEXT_BYTES), ""),
+        ("needs", "", format_bytes(run.need_bytes), ""),
+    ]
+    return [
+        head,
+        "",
+        render.table(("PART", "LARGEST", "AT PEAK", ""), rows, right=(1, 2)),
+        *_formula(run),
+    ]
+
+
+def _name(part: str, run: DryRun) -> str:
+    optimizers = f" ({', '.join(map(plain, run.optimizers))})" if part == "optimizer_states" and run.optimizers else ""
+    return _PARTS.get(part, part) + optimizers
+
+
+def _ratio(part: str, run: DryRun) -> str:
+    parameters = run.largest("parameters")
+    if part not in {"gradients", "optimizer_states"} or not parameters or not run.steps:
+        return ""
+    return f"{_number(run.largest(part) / parameters)} x parameters"
+
+
+def _formula(run: DryRun) -> list[str]:
+    if run.multiple is None or not run.steps:
+        return []
+    fixed = f"{_number(run.multiple)} x parameters = {format_bytes(run.fixed_bytes)}"
+    return ["", f"formula: {fixed} for parameters, gradients and optimizer states; activations grow with the batch"]
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def _of_batches(batches: Sequence[Batch]) -> str:
+    rows = [
+        (
+            str(each.size),
+            format_bytes(each.dry_run.largest("activations")),
+            format_bytes(each.dry_run.peak_bytes),
+            format_bytes(each.dry_run.need_bytes),
+            as_option(rounded_up(each.dry_run.need_bytes)),
+        )
+        for each in batches
+    ]
+    return render.table(("BATCH", "ACTIVATIONS", "PEAK", "NEEDS", "--mem"), rows, right=range(5))

@@ -1,0 +1,34 @@
+"""``gpus``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.output.devices import device_plain, device_rows, external_process_lines
+from gpuqueue.client import Client
+
+
+@click.command()
+@json_option
+def gpus(*, as_json: bool) -> None:
+    """List the devices: what is promised on each, what strangers hold, what a new job could get, for whom it is kept.
+
+    \b
+    Examples:
+      gpuqueue gpus
+      gpuqueue gpus --json | jq '.[] | {uuid, free_bytes}'
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Client() as client:
+        found = client.devices()
+        rows = device_rows(found, client.settings, client.queue) if found and not as_json else ""
+    if as_json:
+        click.echo(json.dumps([device_plain(each) for each in found], indent=2))
+    elif found:
+        click.echo(rows)
+        for line in external_process_lines(found):
+            click.echo(line)
+    else:
+        click.echo("no worker has announced a device: start one with gpuqueue up", err=True)

@@ -1,0 +1,255 @@
+"""``history``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+import click
+
+from gpuqueue.cli.completion.candidates import device_names, hosts, listed, models, one_of, tags, users
+from gpuqueue.cli.options.count import Count
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.once import Once
+from gpuqueue.cli.options.period import moment, ordered
+from gpuqueue.cli.output import history_columns as all_columns
+from gpuqueue.cli.output.history_columns import COLUMNS, chosen
+from gpuqueue.cli.output.no_match import why_nothing
+from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.client import Client
+from gpuqueue.client.validation import MAX_ID
+from gpuqueue.codec import record_to_plain
+from gpuqueue.console import say
+from gpuqueue.errors import BadRequest, JobNotFound
+from gpuqueue.model.history_query import Sort
+from gpuqueue.model.job import JobState
+from gpuqueue.model.job_ref import JobName
+from gpuqueue.model.run import EndingKind, Record
+from gpuqueue.text.sanitize import plain, short
+from gpuqueue.text.units import parse_bytes, parse_duration
+
+#: The columns of ``--csv``; docs/reference/json.md explains them. New ones are only ever added at the end.
+CSV_COLUMNS = tuple(COLUMNS)
+
+_ID = Count(most=MAX_ID)
+#: Most jobs that can be asked for.
+_MOST = 10**9
+_WHICH = (
+    click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users),
+    click.option("-n", "--name", help="Only jobs of this name: train, or a pattern such as 'train*'."),
+    click.option(
+        "-s",
+        "--state",
+        "states",
+        multiple=True,
+        metavar="STATE",
+        type=click.Choice([str(s) for s in JobState]),
+        help=f"In this state: {', '.join(JobState)}.",
+    ),
+    click.option(
+        "--ending",
+        "endings",
+        multiple=True,
+        metavar="ENDING",
+        type=click.Choice([str(e) for e in EndingKind]),
+        help=f"That ended so: {', '.join(EndingKind)}.",
+    ),
+    click.option(
+        "--exit-code",
+        type=click.IntRange(0, 255),
+        metavar="N",
+        help="With this exit code; 128 + n: also by signal n; 124: also out of time; 130: also cancelled.",
+    ),
+    click.option("--array", type=_ID, metavar="ID", help="Only the members of this array."),
+    click.option(
+        "--tag", "tags", multiple=True, metavar="WORD", help="With this tag; may be repeated.", shell_complete=tags
+    ),
+    click.option(
+        "-d",
+        "--device",
+        metavar="WHICH",
+        help="On this device: HOST:INDEX, an index on this host, a UUID or its start.",
+        shell_complete=device_names,
+    ),
+    click.option(
+        "--model", metavar="TEXT", help="On devices with this in their name, such as A100.", shell_complete=models
+    ),
+    click.option("--host", help="On this host.", shell_complete=hosts),
+    click.option("--since", metavar="WHEN", help="Submitted since: 7d, 12h, 2026-11-01, 2026-11-01T09:00."),
+    click.option("--until", metavar="WHEN", help="Submitted before."),
+    click.option("--min-peak", metavar="SIZE", help="That took this much memory or more."),
+    click.option("--min-duration", metavar="TIME", help="That took this long or longer."),
+    click.option("--max-duration", metavar="TIME", help="That took no longer than this."),
+    click.option(
+        "-c",
+        "--command",
+        "text",
+        metavar="TEXT",
+        help="With this in the command, as show prints it, quotes and all, or in the note; in any case.",
+    ),
+)
+
+
+#: What of the options says nothing of which jobs.
+_NO_FILTER = frozenset({"array", "sort", "reverse"})
+
+
+def _which(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say which jobs."""
+    for option in reversed(_WHICH):
+        command = option(command)
+    return command
+
+
+@click.command(cls=Once)
+@_which
+@click.option(
+    "--sort",
+    type=click.Choice([str(s) for s in Sort]),
+    default="id",
+    show_default=True,
+    help="By what, largest or newest first.",
+)
+@click.option("-r", "--reverse", is_flag=True, help="The other way round.")
+@click.option("-l", "--limit", type=Count(most=_MOST), default=50, show_default=True, help="How many.")
+@click.option("--after", "after_id", type=_ID, metavar="ID", help="Go on after this job: the next page.")
+@click.option("--before", "before_id", type=_ID, metavar="ID", help="Only jobs older than this one.")
+@click.option(
+    "--columns",
+    metavar="LIST",
+    help="Which columns, such as id,user,peak: for table and CSV.",
+    shell_complete=listed(one_of(COLUMNS)),
+)
+@json_option
+@click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a job.")
+def history(*, limit: int, columns: str | None, as_json: bool, as_csv: bool, **asked: Any) -> None:
+    """Show who ran what, where, for how long, and how much memory it really took. Newest first.
+
+    What a narrow terminal has no room for is left out, but no column that --columns names; a pipe gets all of it.
+
+    \b
+    Examples:
+      gpuqueue history --since 7d
+      gpuqueue history --user ada --state failed --sort peak
+      gpuqueue history --tag baseline --columns id,name,tags,note
+      gpuqueue history --ending out_of_memory --columns id,user,name,mem,peak
+      gpuqueue history --since 2026-11-01 --csv > november.csv
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    names = _columns_for(columns, as_json=as_json, as_csv=as_csv)
+    typed = dict(asked)
+    narrowing = _narrowing(asked)
+    for_people = not as_json and not as_csv
+    most = limit + 1 if for_people else limit  # one more tells whether there are more
+    with Client() as client:
+        _must_be_known(client, asked["after_id"])
+        if (asked["device"] or "").isdecimal():  # as drain takes it
+            asked["device"] = f"{client.settings.host}:{asked['device']}"
+        records = client.history(limit=min(most, _MOST), **narrowing, **asked)
+        never_began = _never_began(client, asked) if for_people and not _narrows(narrowing) else None
+        if not records and not never_began:
+            say("gpuqueue", "no job in the history matches" + why_nothing(client, typed, {**narrowing, **asked}))
+    if as_json:
+        click.echo(json.dumps([record_to_plain(record) for record in records], indent=2))
+    elif as_csv:
+        click.echo(_csv(records, names or CSV_COLUMNS), nl=False)
+    else:
+        _show(records, names, limit, never_began)
+
+
+def _columns_for(columns: str | None, *, as_json: bool, as_csv: bool) -> Sequence[str] | None:
+    """Return the columns that are asked for by name, None where none are.
+
+    Raises:
+        BadRequest: one is unknown, or the answer is asked for in two ways at once.
+
+    """
+    if as_json and as_csv:
+        raise BadRequest("--json and --csv exclude each other: choose one")
+    if as_json and columns is not None:
+        raise BadRequest("--json has no columns, it gives everything: leave out one of the two")
+    return None if columns is None else chosen(columns)
+
+
+def _narrowing(asked: dict[str, Any]) -> dict[str, Any]:
+    """Take out of *asked* what is typed as text and means something else, and return what it means."""
+    period = {"since": moment(asked.pop("since")), "until": moment(asked.pop("until"))}
+    ordered(*period.values())
+    return {
+        "states": [JobState(each) for each in asked.pop("states")],
+        "endings": [EndingKind(each) for each in asked.pop("endings")],
+        **period,
+        **_bounds(asked.pop("min_peak"), asked.pop("min_duration"), asked.pop("max_duration")),
+    }
+
+
+def _narrows(narrowing: Mapping[str, Any]) -> bool:
+    """Return whether members of an array that never began, and are cancelled, are not meant."""
+    others = {name: value for name, value in narrowing.items() if name != "states"}
+    return bool(set(narrowing["states"]) - {JobState.CANCELLED}) or any(
+        value not in (None, []) for value in others.values()
+    )
+
+
+def _must_be_known(client: Client, after_id: int | None) -> None:
+    """Refuse to go on after a job that is not there: in the order of the ids that would begin anew, or with nothing.
+
+    Raises:
+        JobNotFound: it is not.
+
+    """
+    if after_id is not None and client.book.get(after_id) is None:
+        raise JobNotFound(f"there is no job {after_id} in the history to go on after: take the last id of a page")
+
+
+def _never_began(client: Client, asked: Mapping[str, Any]) -> JobName | None:
+    """Return the members of the array that was asked for, and nothing else, of which no history tells."""
+    array, others = asked["array"], {name: value for name, value in asked.items() if name not in _NO_FILTER}
+    if array is None or any(value not in (None, ()) for value in others.values()):
+        return None
+    indexes = client.never_began(array)
+    return JobName(array, indexes) if indexes else None
+
+
+def _bounds(min_peak: str | None, min_duration: str | None, max_duration: str | None) -> dict[str, Any]:
+    """Return the bounds in bytes and seconds, judged before anything is asked of the book."""
+    shortest = None if min_duration is None else parse_duration(min_duration)
+    longest = None if max_duration is None else parse_duration(max_duration)
+    if shortest is not None and longest is not None and longest < shortest:
+        raise BadRequest("--max-duration must not be less than --min-duration: no run is both")
+    peak = None if min_peak is None else parse_bytes(min_peak)
+    return {"min_peak": peak, "min_duration": shortest, "max_duration": longest}
+
+
+def _show(records: Sequence[Record], names: Sequence[str] | None, limit: int, never_began: JobName | None) -> None:
+    shown = records[:limit]
+    if shown:
+        click.echo(all_columns.rows(shown, names, terminal_width()))
+    if len(records) > limit:
+        click.echo(f"and more: add --after {shown[-1].job.id}", err=True)
+    if never_began:
+        click.echo(f"and never began: {short(str(never_began), 200)}, cancelled before a device took them", err=True)
+
+
+def _csv(records: Sequence[Record], names: Sequence[str]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for record in records:
+        writer.writerow([cell(COLUMNS[name].value(record)) for name in names])
+    return out.getvalue()
+
+
+def cell(value: object) -> str:
+    """Return *value* for a spreadsheet: text that it would take for a formula gets a quote in front."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.astimezone(timezone.utc).isoformat(timespec="milliseconds")
+    text = plain(str(value))
+    return (
+        f"'{text}" if text[:1] in ("=", "+", "@") or (text[:1] == "-" and not isinstance(value, (int, float))) else text
+    )

@@ -1,0 +1,31 @@
+"""``hold``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpuqueue.cli.options.array_part import Missed
+from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
+from gpuqueue.cli.options.once import Once
+from gpuqueue.client.changing import Changing
+from gpuqueue.client.choosing import Stand
+
+
+@click.command(cls=Once)
+@chosen("queued")
+def hold(**words: Any) -> None:
+    """Keep waiting jobs, arrays or parts of them from being started.
+
+    \b
+    Examples:
+      gpuqueue hold 12 14-19
+      gpuqueue hold --name 'sweep*'
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    act_on("hold", Selection(stand=None, **words), _hold, stand=Stand.QUEUED)
+
+
+def _hold(client: Changing, name: str) -> str:
+    missed = Missed()
+    return missed.line("hold", name, client.hold(name, missed=missed))

@@ -1,0 +1,104 @@
+"""``limits``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.cli.output.terminal_width import Column, terminal_width
+from gpuqueue.client.looking import Looking
+from gpuqueue.model.limits import EVERYBODY, Bound, LimitsInUse, PoolLimits
+from gpuqueue.text.sanitize import plain
+from gpuqueue.text.units import format_bytes, format_duration
+
+
+@click.command()
+@json_option
+def limits(*, as_json: bool) -> None:
+    """Tell what users, groups and pools may have at a time here, and what is used of it.
+
+    \b
+    Examples:
+      gpuqueue limits
+      gpuqueue limits --json
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Looking() as client:
+        found = client.limits()
+    click.echo(json.dumps(limits_to_plain(found), indent=2) if as_json else _tables(found, terminal_width()))
+
+
+def limits_to_plain(found: LimitsInUse) -> dict[str, object]:
+    """Return what ``limits --json`` shows."""
+    return {
+        "limits": [_bound_plain(bound) for bound in found.bounds],
+        "pools": [_pool_plain(name, pool) for name, pool in sorted(found.pools.items())],
+    }
+
+
+def _bound_plain(bound: Bound) -> dict[str, object]:
+    return {
+        "whose": bound.whose,
+        "measure": str(bound.measure),
+        "used": bound.used,
+        "most": bound.limit.most,
+        "refuses": bound.limit.refuses,
+    }
+
+
+def _pool_plain(name: str, pool: PoolLimits) -> dict[str, object]:
+    return {
+        "pool": name,
+        "default_mem_bytes": pool.default_mem_bytes,
+        "max_mem_bytes": pool.max_mem_bytes,
+        "default_time_s": pool.default_time_s,
+        "max_time_s": pool.max_time_s,
+        "max_gpus": pool.max_gpus,
+    }
+
+
+def _tables(found: LimitsInUse, width: int | None = None) -> str:
+    tables = [table_of(OF_USERS, found.bounds, width)] if found.bounds else []
+    tables += [table_of(OF_POOLS, sorted(found.pools.items()), width)] if found.pools else []
+    return (
+        "\n\n".join(tables)
+        or 'nothing is limited here: limits and pool_limits do that, such as limits = "ada: running_jobs=4"'
+    )
+
+
+def _used(bound: Bound) -> str:
+    return "-" if bound.used is None else bound.measure.shown(bound.used)
+
+
+def _pool(line: tuple[str, PoolLimits], _width: int) -> str:
+    return "any other" if line[0] == EVERYBODY else plain(line[0])
+
+
+def _gpus(line: tuple[str, PoolLimits], _width: int) -> str:
+    return "-" if line[1].max_gpus is None else str(line[1].max_gpus)
+
+
+#: From left to right.
+OF_USERS: tuple[Column[Bound], ...] = (
+    Column(
+        head="WHO",
+        cell=lambda bound, _: "everybody else" if bound.whose == EVERYBODY else plain(bound.whose),
+        least=8,
+        narrows=0,
+    ),
+    Column(head="LIMIT", cell=lambda bound, _: str(bound.measure)),
+    Column(head="USED", cell=lambda bound, _: _used(bound), right=True),
+    Column(head="OF", cell=lambda bound, _: bound.measure.shown(bound.limit.most), right=True),
+    Column(head="WHAT IS BEYOND", cell=lambda bound, _: "is refused" if bound.limit.refuses else "waits", keep=0),
+)
+#: What a job gets that says nothing gives way before what none may pass.
+OF_POOLS: tuple[Column[tuple[str, PoolLimits]], ...] = (
+    Column(head="POOL", cell=_pool, least=4, narrows=0),
+    Column(head="MEM", cell=lambda line, _: format_bytes(line[1].default_mem_bytes), right=True, keep=1),
+    Column(head="MOST MEM", cell=lambda line, _: format_bytes(line[1].max_mem_bytes), right=True),
+    Column(head="TIME", cell=lambda line, _: format_duration(line[1].default_time_s), right=True, keep=0),
+    Column(head="MOST TIME", cell=lambda line, _: format_duration(line[1].max_time_s), right=True),
+    Column(head="MOST GPUS", cell=_gpus, right=True),
+)

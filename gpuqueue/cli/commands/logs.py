@@ -1,0 +1,64 @@
+"""``logs``."""
+
+from __future__ import annotations
+
+import click
+
+from gpuqueue.cli.follow.status_line import tell_again, tell_away, tell_held
+from gpuqueue.cli.options.count import Count
+from gpuqueue.cli.options.job_id import job_id
+from gpuqueue.cli.options.period import EXAMPLES, moment
+from gpuqueue.client.watching import Watching
+from gpuqueue.console import put, say
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.model.run import EndingKind
+from gpuqueue.system.logs import LOG, STDERR, LogTail
+
+
+@click.command()
+@job_id
+@click.option("-f", "--follow", is_flag=True, help="Go on until the job has ended.")
+@click.option("-n", "--tail", "lines", metavar="N", type=Count(0), help="Begin with the last N lines.")
+@click.option("--since", metavar="TIME", help=f"Begin with what was written then: {EXAMPLES}.")
+@click.option("--stderr", is_flag=True, help="Print standard error, of a job that keeps it apart.")
+def logs(job_id: str, lines: int | None, since: str | None, *, follow: bool, stderr: bool) -> None:
+    """Print what the job wrote: standard output and standard error, in the order of writing.
+
+    Where the job was submitted with --separate-stderr, standard output alone; --stderr prints the other.
+
+    \b
+    Examples:
+      gpuqueue logs 12
+      gpuqueue logs -f 12
+      gpuqueue logs -f --tail 20 12
+      gpuqueue logs --since 5m 12
+      gpuqueue logs 12 | grep loss
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if lines is not None and since is not None:
+        raise BadRequest("--tail and --since both say where to begin: choose one")
+    begin = moment(since)
+    with Watching() as client:
+        newest = client.newest(job_id)
+        if stderr and not newest.job.spec.separate_stderr:
+            raise Refused(
+                f"job {job_id} writes standard error into its log, in the order of writing: gpuqueue logs {job_id}. "
+                "gpuqueue submit --separate-stderr keeps it apart"
+            )
+        tail = LogTail(STDERR if stderr else LOG)
+        try:
+            tail.turn_to(client.log_there(newest))
+        except Refused:  # to follow a job that has not run yet is no mistake
+            if not follow:
+                raise
+        if lines is not None:
+            tail.skip_to_last(lines)
+        if begin is not None and not tail.skip_to_time(begin):
+            say("gpuqueue", f"when job {job_id} wrote what was not noted: all of its log is printed")
+        chunks = (
+            client.follow(job_id, tail, held=tell_held, again=tell_again, away=tell_away) if follow else tail.rest()
+        )
+        for chunk in chunks:  # as the job wrote them, whatever is in them: a log is read by programs as well
+            put(chunk)
+        last = (client.newest(job_id) if follow else newest).last_run
+    if last is not None and last.ending is not None and last.ending.kind is EndingKind.REFUSED:
+        say("gpuqueue", f"job {job_id} never started: {last.ending.detail}")

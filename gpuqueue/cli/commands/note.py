@@ -1,0 +1,34 @@
+"""``note``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gpuqueue.cli.commands.tag import job_id_argument
+from gpuqueue.cli.options.job_selection import on_each
+from gpuqueue.client import Client
+from gpuqueue.client.choosing import Which
+
+
+@click.command()
+@job_id_argument
+@click.argument("text", metavar="TEXT")
+def note(job_id: str, text: str) -> None:
+    """Write down what there is to say of a job, also when it has ended, in place of what was noted before.
+
+    An empty text takes the note away. ID may be a range of ids (12-19), an array (17) or a member of one (17_2).
+
+    \b
+    Examples:
+      gpuqueue note 12 "diverges after epoch 3: learning rate too high"
+      gpuqueue note 12 ""
+    """  # noqa: D301 - \b is click's mark for lines to keep
+
+    def act(client: Client, name: str) -> str:
+        client.note(name, text)
+        return f"job {name}: {'noted' if text else 'nothing noted'}"
+
+    with Client() as client:
+        sys.exit(on_each(client, [job_id], act, which=Which.ANY))

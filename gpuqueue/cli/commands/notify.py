@@ -1,0 +1,113 @@
+"""``notify``: who can be told of the ends of jobs, and whether that works."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from typing import Any
+
+import click
+
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.notification import targets
+from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.cli.output.terminal_width import Column, terminal_width
+from gpuqueue.client import Client
+from gpuqueue.console import say, sentence
+from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.model.notification import MAIL, Notice, NoticeKind, masked
+from gpuqueue.text.sanitize import plain
+
+#: From left to right, of what ``--json`` shows of a target.
+COLUMNS: tuple[Column[dict[str, Any]], ...] = (
+    Column(head="TARGET", cell=lambda row, _: plain(row["target"]), least=8, narrows=1),
+    Column(head="HOST", cell=lambda row, _: plain(row["host"]), least=8, narrows=0),
+    Column(head="SENDS", cell=lambda row, _: "yes" if row["sends"] else "no"),
+)
+
+
+@click.command()
+@click.option("--test", "to", metavar="WHAT", help="Send a message there now, from here.", shell_complete=targets)
+@json_option
+def notify(to: str | None, *, as_json: bool) -> None:
+    """List the targets that jobs may name with --on-end, or send a test message to one.
+
+    A test is sent from this machine, by its settings; messages about jobs are sent from where the recorder runs.
+
+    \b
+    Examples:
+      gpuqueue notify
+      gpuqueue notify --test team
+      gpuqueue notify --test ntfy://ntfy.sh/my-topic
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if to is not None:
+        if as_json:
+            raise BadRequest("--test and --json exclude each other: choose one")
+        sys.exit(_test(Notice(to)))
+    with Client() as client:
+        senders = client.queue.senders()
+        here, own = client.settings.host, client.settings.notify
+    rows = [target_to_plain(name, each.host, sends=bool(each.schemes)) for each in senders for name in each.targets]
+    told = {row["target"] for row in rows if row["host"] == here}
+    rows += [target_to_plain(name, here, sends=False) for name in sorted(own) if name not in told]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif rows:
+        click.echo(table_of(COLUMNS, rows, terminal_width()))
+    else:
+        click.echo("no targets: name some in the settings where the recorder runs (setting notify)")
+    if senders and not any(each.schemes for each in senders):
+        say("gpuqueue", f"Apprise is not installed on {senders[0].host}: pip install 'gpuqueue-server[notify]' there")
+
+
+def target_to_plain(name: str, host: str, *, sends: bool) -> dict[str, Any]:
+    """Return a target as the ``--json`` output shows it."""
+    return {"target": name, "host": host, "sends": sends}
+
+
+def _refuse_if_others_know(client: Client, target: str) -> None:
+    """Say on which machine *target* is known, where it is: this very command lists it.
+
+    Raises:
+        BadRequest: a recorder knows it.
+
+    """
+    hosts: list[str] = []
+    with contextlib.suppress(GpuQueueError):  # a test needs no store
+        hosts = [each.host for each in client.queue.senders() if target in each.targets]
+    if hosts:
+        raise BadRequest(
+            f"the recorder on {hosts[0]} knows the target {target!r}, and this shell's settings, by which a test is"
+            " sent, do not: set notify in the config file, which both read, or run this where it is set; jobs may name"
+            " it as it is"
+        )
+
+
+def _test(notice: Notice) -> int:
+    """Send a test message; return the exit code."""
+    from gpuqueue.notify import sending  # noqa: PLC0415 - only for a test
+    from gpuqueue.notify.message import Message  # noqa: PLC0415 - as above
+    from gpuqueue.notify.targets import url_of  # noqa: PLC0415 - as above
+
+    if notice.kind is NoticeKind.COMMAND:
+        raise BadRequest("a command runs where a job ran: try it in a shell")
+    with Client() as client:
+        settings = client.settings
+        target = MAIL if notice.kind is NoticeKind.ADDRESS else notice.to
+        if notice.kind is not NoticeKind.URL and target not in settings.notify:
+            _refuse_if_others_know(client, target)
+    url = url_of(notice, settings)
+    body = f"If you can read this, {notice.shown} can be told of the ends of jobs.\n\ngpuqueue notify --test"
+    message = Message(title=f"a test from gpuqueue on {settings.host}", body=body, good=True)
+    began_s = time.monotonic()
+    trouble = sending.send(url, message)
+    where = notice.shown if notice.kind is NoticeKind.URL else f"{notice.shown} ({masked(url)})"
+    if trouble == sending.NO_SCHEME:
+        raise BadRequest(f"nothing can be sent to {where}: {trouble}")
+    if trouble is not None:
+        next_step = "" if "pip install" in trouble else " Does this machine reach it, and is the URL right?"
+        return say("gpuqueue", f"nothing was sent to {where}: {sentence(trouble)}{next_step}", 1)
+    click.echo(f"sent to {where} in {time.monotonic() - began_s:.1f} s")
+    return 0

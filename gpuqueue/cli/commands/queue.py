@@ -1,0 +1,54 @@
+"""``queue``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuqueue.cli.completion.candidates import users
+from gpuqueue.cli.options.count import Count
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.once import Once
+from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.client.watching import Watching
+from gpuqueue.lazy.imports import later
+
+if TYPE_CHECKING:
+    from gpuqueue.cli.output import queue_json, queue_table
+else:
+    queue_json = later("gpuqueue.cli.output.queue_json")
+    queue_table = later("gpuqueue.cli.output.queue_table")
+
+
+@click.command(cls=Once)
+@click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users)
+@click.option("-l", "--limit", type=Count(), default=1000, show_default=True, help="How many, oldest first.")
+@json_option
+def queue(user: str | None, limit: int, *, as_json: bool) -> None:
+    """List the jobs that have not ended, in the order of their ids.
+
+    How far a job is stands in its log (tqdm, Keras, "epoch 3/10"), and is seen on the host where that lies. What a
+    narrow terminal has no room for is left out; a pipe gets all of it.
+
+    \b
+    Examples:
+      gpuqueue queue
+      gpuqueue queue --user ada
+      gpuqueue queue --json | jq '.[] | select(.state == "queued") | .id'
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Watching() as client:
+        listing = client.listing(user=user, limit=limit + 1)
+        more = len(listing.jobs) > limit
+        listing = replace(listing, jobs=listing.jobs[:limit])
+        progress = client.progress(listing.jobs, listing.logs)
+    if as_json:
+        click.echo(json.dumps(queue_json.listing_to_plain(listing, progress), indent=2))
+    elif listing.jobs:
+        click.echo(queue_table.queue_table(listing, progress, terminal_width()))
+    else:
+        click.echo("no job waits or runs", err=True)
+    if more:
+        click.echo(f"and more: gpuqueue queue --limit {10 * limit}", err=True)

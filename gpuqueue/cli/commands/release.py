@@ -1,0 +1,32 @@
+"""``release``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from gpuqueue.cli.options.array_part import Missed
+from gpuqueue.cli.options.job_selection import Selection, act_on, chosen
+from gpuqueue.cli.options.once import Once
+from gpuqueue.client.changing import Changing
+from gpuqueue.client.choosing import Stand
+
+
+@click.command(cls=Once)
+@chosen("held")
+def release(**words: Any) -> None:
+    """Let held jobs, arrays or parts of them be started again, at their old place in the order.
+
+    \b
+    Examples:
+      gpuqueue release 12 14-19
+      gpuqueue release --all
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    act_on("release", Selection(stand=None, **words), _release, stand=Stand.HELD)
+
+
+def _release(client: Changing, name: str) -> str:
+    missed, notes = Missed(), [""]
+    state = client.release(name, missed=missed, not_held=lambda: notes.append(" (it was not held)"))
+    return missed.line("release", name, state) + notes[-1]

@@ -1,0 +1,37 @@
+"""``resume``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gpuqueue.cli.commands.drain import devices_argument
+from gpuqueue.cli.output.drains import device_name
+from gpuqueue.client.changing import Changing
+from gpuqueue.errors import Refused
+
+
+@click.command()
+@devices_argument
+@click.option("--all", "all_here", is_flag=True, help="All devices of this host.")
+def resume(devices: tuple[str, ...], *, all_here: bool) -> None:
+    """Let devices take jobs again that people or quick deaths have drained.
+
+    DEVICE is an index on this host, HOST:INDEX, or a UUID or its start.
+
+    \b
+    Examples:
+      gpuqueue resume 3
+      gpuqueue resume --all
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Changing() as client:
+        resumed = client.resume(*devices, all_here=all_here)
+    closed = [each for each in resumed if each.drains]
+    for each in resumed:
+        if each not in closed:
+            click.echo(f"{device_name(each)}: takes jobs again")
+    for each in closed:
+        why = "its machine is going down, and gpuqueue up takes that back"
+        click.echo(f"gpuqueue: {device_name(each)} still takes no new job: {why}", err=True)
+    sys.exit(Refused.exit_code if closed else 0)

@@ -1,0 +1,40 @@
+"""``retry``."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gpuqueue.cli.completion.candidates import ended_ids
+from gpuqueue.cli.options.dependencies import tell_found
+from gpuqueue.cli.options.job_selection import on_each
+from gpuqueue.client.choosing import Which
+from gpuqueue.client.retrying import Retrying
+from gpuqueue.model.job import Level
+
+
+@click.command()
+@click.argument("ids", metavar="ID…", nargs=-1, required=True, shell_complete=ended_ids)
+@click.option("-m", "--mem", metavar="SIZE", help="Memory on each device; as before if not said.")
+@click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit; as before if not said.")
+@click.option("-p", "--priority", type=click.Choice([str(level) for level in Level]), help="As before if not said.")
+def retry(ids: tuple[str, ...], mem: str | None, time_limit: str | None, priority: str | None) -> None:
+    """Submit again what ended jobs asked for, as new jobs; print their ids.
+
+    The environment and the directory are those of the first submission, not of now. Of an array (17) or of a range of
+    ids (12-19) only what failed or was lost is tried again; a job or a member (17_2) by its name in any case.
+
+    \b
+    Examples:
+      gpuqueue retry 12
+      gpuqueue retry 12 --mem 12G --time 8h
+      gpuqueue wait $(gpuqueue retry 17)
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    level = None if priority is None else Level[priority.upper()]
+
+    def again(client: Retrying, name: str) -> str:
+        return str(client.retry(name, mem=mem, time_limit=time_limit, level=level, found=tell_found).id)
+
+    with Retrying() as client:
+        sys.exit(on_each(client, ids, again, which=Which.FAILED))

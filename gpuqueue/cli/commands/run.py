@@ -1,0 +1,58 @@
+"""``run``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from gpuqueue.cli.options.dependencies import tell_if_past
+from gpuqueue.cli.options.job_request import WithRest, job_options, submit_job
+from gpuqueue.cli.options.notification import warn_if_nobody_sends
+from gpuqueue.cli.options.placement import warn_if_alone
+from gpuqueue.model.terminal_size import Window
+
+
+def _one_job_only(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    if value:
+        option = param.opts[0]
+        words = f"{option} makes many jobs, and run attends one: gpuqueue submit {option} …, then gpuqueue wait"
+        raise click.UsageError(words, ctx)
+
+
+@click.command(cls=WithRest)
+@job_options
+@click.option("--array", hidden=True, expose_value=False, callback=_one_job_only)
+@click.option("--sweep", hidden=True, expose_value=False, callback=_one_job_only)
+@click.pass_context
+def run(ctx: click.Context, /, **options: Any) -> None:
+    """Submit a job, show its output while it runs, and return its exit code.
+
+    Ctrl-C asks: cancel the job, leave it running, or go on. A second Ctrl-C cancels it. What it writes goes to
+    standard output, what gpuqueue says to standard error: while it waits, why it does.
+
+    With --pty you sit at the job's own terminal while it runs: keys go there, Ctrl-C too. Enter ~ . leaves it running.
+
+    \b
+    Examples:
+      gpuqueue run train.py --mem 6G -- --epochs 3
+      gpuqueue run --mem 1G -- nvidia-smi
+      gpuqueue run --pty --mem 6G -- python -i train.py
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if options["pty"] and sys.stdin.isatty() and sys.stdout.isatty():
+        options["pty"] = Window.ours(typed=True)
+    from gpuqueue.cli.follow.attach import Attendance  # noqa: PLC0415 - to submit a job takes less than to attend one
+    from gpuqueue.cli.follow.ctrl_c import CtrlC  # noqa: PLC0415 - as above
+    from gpuqueue.cli.follow.unread_stdin import tell_unread  # noqa: PLC0415 - as above
+    from gpuqueue.client import Client  # noqa: PLC0415 - as above
+
+    begin = options["begin"]
+    with Client() as client, CtrlC() as ctrl_c:  # from here on a Ctrl-C must not leave a job of which nobody knows
+        job = submit_job(client, ctx.obj, options)
+        click.echo(f"gpuqueue: job {job.id} queued", err=True)
+        tell_unread()
+        tell_if_past(begin, job)
+        warn_if_alone(client, job)
+        warn_if_nobody_sends(client, job)
+        sys.exit(Attendance(client, job.id, ctrl_c, ours=True).to_the_end())

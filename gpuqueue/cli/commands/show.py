@@ -1,0 +1,83 @@
+"""``show``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuqueue.cli.follow.status_line import tell_the_book
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.cli.plots import image_file
+from gpuqueue.client.watching import Watching
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.run import Record
+from gpuqueue.system.logs import STDERR
+
+if TYPE_CHECKING:
+    from gpuqueue import codec
+    from gpuqueue.cli.output import live_run, log_end, render
+else:
+    codec = later("gpuqueue.codec")
+    live_run = later("gpuqueue.cli.output.live_run")
+    log_end = later("gpuqueue.cli.output.log_end")
+    render = later("gpuqueue.cli.output.render")
+from gpuqueue.cli.options.job_id import job_id
+
+#: How much of a log is shown at the end of a job's story, and how wide where there is no terminal.
+SHOWN_LINES, PIPE_WIDTH = 8, 200
+
+
+@click.command()
+@job_id
+@json_option
+@image_file.picture_option("how its memory went")
+def show(job_id: str, *, as_json: bool, plot: str | None) -> None:
+    """Tell all about one job: what was asked, each run with device, ending and peak memory, and the end of its log.
+
+    \b
+    Examples:
+      gpuqueue show 12
+      gpuqueue show 12 --plot memory.png
+      gpuqueue show 12 --json | jq .runs[-1].peak_bytes
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if as_json and plot is not None:
+        raise BadRequest("--json and --plot exclude each other: choose one")
+    if plot is not None:
+        image_file.check()
+    with Watching() as client:
+        record = client.show(job_id, away=tell_the_book)
+        is_text = not as_json and plot is None
+        log = client.log_of(record) if is_text else None
+        now = live_run.look(client, record.job) if is_text else None
+    if plot is not None:
+        _plot(record, plot)
+        return
+    click.echo(
+        json.dumps(codec.record_to_plain(record), indent=2) if as_json else render.story(record, now, terminal_width())
+    )
+    if log is not None:
+        _show_end(log, f"the end of its log (gpuqueue logs {job_id})")
+        if record.job.spec.separate_stderr:
+            _show_end(log.with_name(STDERR), f"the end of its standard error (gpuqueue logs --stderr {job_id})")
+
+
+def _show_end(log: Path, what: str) -> None:
+    lines = log_end.log_end(log, SHOWN_LINES, (terminal_width() or PIPE_WIDTH) - 2)
+    if lines:
+        click.echo("\n".join(["", f"{what}:", *(f"  {line}" for line in lines)]))
+
+
+def _plot(record: Record, path: str) -> None:
+    from gpuqueue.cli.plots import charts  # noqa: PLC0415 - only for who asks for a picture
+
+    run = charts.drawable(record)
+    if run is None:
+        raise Refused(
+            f"job {record.job.label} has no memory to draw: its runs are too short, go on, or could not be seen"
+        )
+    image_file.write(path, charts.title_of(record), charts.memory(record, run), render.story(record))

@@ -1,0 +1,272 @@
+"""``simulate``."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import click
+
+from gpuqueue.cli.completion.candidates import files
+from gpuqueue.cli.options.count import Count
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.output import render
+from gpuqueue.cli.plots import image_file
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.shares import Shares
+from gpuqueue.settings.settings import Settings
+from gpuqueue.simulator import made, trace
+from gpuqueue.simulator.comparison import OURS, Comparison, LeftOut, compare
+from gpuqueue.simulator.figures import Outcome, Served, outcome_to_plain
+from gpuqueue.simulator.ours import Knobs
+from gpuqueue.simulator.site import Site
+from gpuqueue.simulator.trace import Trace
+from gpuqueue.text.sanitize import brief, short
+from gpuqueue.text.units import format_duration
+
+#: Most users with a line of their own.
+MOST_USERS = 20
+#: How the fault of a setting names one that came from the environment: here an option gave it.
+_NAMED = re.compile(r"(\w+) \(environment \w+\)")
+
+
+@click.command()
+@click.argument("file", required=False, metavar="[TRACE.csv]", shell_complete=files)
+@click.option("--devices", metavar="LIST", help="The site: 4x24G,2x80G; a slash between hosts: 4x24G/2x80G.")
+@click.option("--headroom", metavar="SIZE", help="Memory kept free on each device.")
+@click.option("--slots", metavar="N", help="Most jobs at a time on one device.")
+@click.option("--reserve-after", metavar="TIME", help="Keep devices for a job after this wait, or none.")
+@click.option("--reservations", metavar="N", help="Keep devices for so many jobs on each host at a time.")
+@click.option("--age-after", metavar="TIME", help="Lift a job by a level after this wait, or none.")
+@click.option("--half-life", metavar="TIME", help="After this time usage counts half.")
+@click.option("--placement", metavar="WORD", help="Where a job on one device goes: spread or pack.")
+@click.option("--shares", metavar="LIST", help="Shares, such as ann=2,@vision=3.")
+@click.option("--limits", metavar="LIST", help='Limits, such as "*: running_gpus=2": what is beyond waits.')
+@click.option("--groups", metavar="LIST", help="Who is in which group. Default: the trace's column group.")
+@click.option("--seed", type=Count(0), default=0, show_default=True, help="Another run of chance.")
+@json_option
+@image_file.picture_option("charts of the waits and of the memory in use")
+@click.option("--example", is_flag=True, help="Print a small trace, to begin with.")
+@click.option("--make", "count", type=click.IntRange(1, trace.MOST_JOBS), metavar="N", help="Print a trace of N jobs.")
+def simulate(
+    *,
+    file: str | None,
+    devices: str | None,
+    seed: int,
+    as_json: bool,
+    plot: str | None,
+    example: bool,
+    count: int | None,
+    **knobs: str | None,
+) -> None:
+    """Replay a trace of jobs on devices that need not exist, and compare policies.
+
+    TRACE.csv is one of your own, with the columns arrival_s, user, mem and duration_s at least (see --example), or
+    what gpuqueue history --csv printed; - reads it from the standard input. What no option says is as in this account's
+    settings.
+
+    \b
+    Examples:
+      gpuqueue simulate --example > trace.csv
+      gpuqueue simulate trace.csv --devices 4x24G,2x80G
+      gpuqueue simulate trace.csv --devices 4x24G --plot waits.png
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if example or count is not None:
+        if file is not None or (example and count is not None):
+            raise BadRequest("--example and --make print a trace and take none: choose one")
+        click.echo(made.EXAMPLE if count is None else "\n".join(trace.write(made.made(count, seed))), nl=bool(count))
+        return
+    if file is None:
+        raise BadRequest("name a trace: gpuqueue simulate trace.csv --devices 4x24G (--example prints a trace)")
+    if devices is None:
+        raise BadRequest(f"say on which devices: gpuqueue simulate {short(file, 60)} --devices 4x24G")
+    if as_json and plot is not None:
+        raise BadRequest("--json and --plot exclude each other: choose one")
+    if plot is not None:
+        image_file.check()
+    jobs = _read(file)
+    settings = _settings(knobs, jobs.groups)
+    site = Site.parse(devices, slots=settings.slots, headroom_bytes=settings.headroom_bytes)
+    signal.signal(signal.SIGTERM, _leave)
+    told = compare(jobs.requests, site, _knobs(settings), seed=seed)
+    for line in _left_out(jobs, told):
+        click.echo(line, err=True)
+    if plot is not None:
+        _plot(told, devices, plot)
+    if as_json:
+        click.echo(json.dumps(simulation_to_plain(told, jobs), indent=2))
+    else:
+        click.echo(_text(told, devices))
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    """End as from Ctrl-C: the store that we compute with is ended as well."""
+    raise KeyboardInterrupt
+
+
+def _settings(knobs: dict[str, str | None], groups: str) -> Settings:
+    """Return the settings of this account, with what the options say in their place.
+
+    *groups* are those of the trace: who is in which, where neither an option nor a setting says it.
+
+    Raises:
+        BadRequest: a value cannot be read.
+
+    """
+    import os  # noqa: PLC0415 - the environment is read in one place, and this hands it there
+
+    given = {f"GPUQUEUE_{name.upper()}": value for name, value in knobs.items() if value is not None}
+    # What is wrong in the settings, or in the trace, is not the options' fault.
+    if not Settings.load(os.environ).groups and Shares.parse("", groups).members:
+        given.setdefault("GPUQUEUE_GROUPS", groups)
+    try:
+        return Settings.load({**os.environ, **given})
+    except BadRequest as error:
+        raise BadRequest(_blaming(knobs, str(error))) from None
+
+
+def _blaming(knobs: dict[str, str | None], fault: str) -> str:
+    """Return the *fault* of settings with the options in their place that gave them."""
+    settings, colon, words = fault.partition(": ")
+    named = [name for name in _NAMED.findall(settings) if knobs.get(name) is not None]
+    return " and ".join(f"--{name.replace('_', '-')}" for name in named) + colon + words if named else fault
+
+
+def _knobs(settings: Settings) -> Knobs:
+    return Knobs(
+        half_life_s=settings.half_life_s,
+        shares=Shares.parse(settings.shares, settings.groups).by_user(),
+        limits=settings.site_limits().of_runs(),
+        reserve_after_s=settings.reserve_after_s,
+        reservations=settings.reservations,
+        age_after_s=settings.age_after_s,
+        placement=settings.placement,
+        tick_s=settings.beat_s,
+    )
+
+
+def _read(file: str) -> Trace:
+    if file == "-":
+        return trace.read(sys.stdin, "the standard input")
+    try:
+        with open(file, encoding="utf-8", newline="") as lines:  # noqa: PTH123 - brief() below names it as it was given
+            return trace.read(lines, short(file, 60))
+    except OSError as error:
+        remedy = "name a trace that is there; gpuqueue simulate --example prints one"
+        raise BadRequest(f"cannot read {brief(file)}: {error.strerror}: {remedy}") from error
+
+
+def _left_out(jobs: Trace, told: Comparison) -> list[str]:
+    said = (
+        (jobs.never_ran, "never ran"),
+        (jobs.on_cpu, "ran on a CPU"),
+        (told.too_large.count, f"fit no device of this site{_in_line(told.too_large)}"),
+        (told.over_limit.count, f"beyond a limit by what they ask for alone{_in_line(told.over_limit)}"),
+    )
+    return [f"{_counted(count, 'job')} left out: {why}" for count, why in said if count]
+
+
+def _in_line(left: LeftOut) -> str:
+    if left.line is None:
+        return ""
+    return f" (line {left.line})" if left.count == 1 else f" (the first in line {left.line})"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def simulation_to_plain(told: Comparison, jobs: Trace) -> dict[str, Any]:
+    """Return the JSON form: docs/reference/json.md."""
+    return {
+        "jobs": told.outcomes[0].all.jobs,
+        "gpu_s": told.outcomes[0].all.gpu_s,
+        "devices": len(told.site.cards),
+        "never_ran": jobs.never_ran,
+        "on_cpu": jobs.on_cpu,
+        "too_large": told.too_large.count,
+        "over_limit": told.over_limit.count,
+        "jobs_per_s": told.outcomes[0].all.jobs / told.took_s,
+        "policies": [outcome_to_plain(outcome) for outcome in told.outcomes],
+    }
+
+
+# ---- for people --------------------------------------------------------------------------------------------------
+
+
+def _text(told: Comparison, devices: str) -> str:
+    """Return the policies as one table and our users as another, in 80 columns, and how to read them."""
+    ours = told.outcomes[0]
+    speed = ours.all.jobs / told.took_s
+    of_users = f"{_counted(ours.all.jobs, 'job')} of {_counted(len(ours.users), 'user')}"
+    lines = [
+        f"{of_users}, {render.hours(ours.all.gpu_s)} GPU-hours, on {short(devices, 36)}",
+        "",
+        _policies(told.outcomes),
+        "",
+        f"under {OURS}:",
+        _users(ours),
+        "",
+        _starts(ours),
+        "WAIT from arrival to start. SLOW how many times longer than its run a job took.",
+        "MEMORY promised, of all there is, to the last END. FAIR 1 where all users are",
+        f"slowed down alike. Simulated at {speed:.0f} jobs/s.",
+    ]
+    return "\n".join(lines)
+
+
+def _served(served: Served) -> tuple[str, ...]:
+    waits = (served.wait_mean_s, served.wait_median_s, served.wait_p90_s, served.wait_max_s)
+    return (*map(_wait, waits), f"{served.slowdown:.1f}")
+
+
+def _wait(wait_s: float) -> str:
+    """Return a wait in at most nine characters: whoever waits for days does not count seconds."""
+    if wait_s < 86400:  # noqa: PLR2004 - a day
+        return format_duration(wait_s) if wait_s else "0"
+    hours = round(wait_s / 3600)
+    return f"{hours // 24}d {hours % 24}h"
+
+
+def _policies(outcomes: Sequence[Outcome]) -> str:
+    head = ("POLICY", "WAIT", "50 %", "90 %", "MOST", "SLOW", "MEMORY", "END", "FAIR")
+    rows = [
+        (
+            each.policy,
+            *_served(each.all),
+            render.percent(each.memory),
+            _wait(each.makespan_s),
+            f"{each.fairness:.2f}",
+        )
+        for each in outcomes
+    ]
+    return render.table(head, rows, right=range(1, len(head)))
+
+
+def _users(outcome: Outcome) -> str:
+    head = ("USER", "JOBS", "GPU H", "WAIT", "50 %", "90 %", "MOST", "SLOW")
+    by_usage = sorted(outcome.users.items(), key=lambda pair: -pair[1].gpu_s)
+    rows = [
+        (short(user, 14), str(served.jobs), render.hours(served.gpu_s), *_served(served))
+        for user, served in by_usage[:MOST_USERS]
+    ]
+    more = len(by_usage) - MOST_USERS
+    return render.table(head, rows, right=range(1, len(head))) + (f"\nand {more} more: see --json" if more > 0 else "")
+
+
+def _starts(outcome: Outcome) -> str:
+    told = ", ".join(f"{outcome.starts.get(kind, 0)} {kind}" for kind in ("immediate", "backfill", "reserved"))
+    return f'Starts: {told} (see "Who goes first").'
+
+
+def _plot(told: Comparison, devices: str, path: str) -> None:
+    from gpuqueue.cli.plots import simulation  # noqa: PLC0415 - only for who draws
+
+    ours = told.outcomes[0]
+    title = f"{ours.all.jobs} jobs on {short(devices, 40)}"
+    image_file.write(path, title, simulation.overview(told, title), _text(told, devices))

@@ -1,0 +1,184 @@
+"""``stats``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import click
+
+from gpuqueue.cli.commands.history import cell
+from gpuqueue.cli.completion.candidates import users
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.options.once import Once
+from gpuqueue.cli.options.period import moment, ordered
+from gpuqueue.cli.output import render, terminal_width
+from gpuqueue.cli.plots import charts, image_file
+from gpuqueue.client import Client
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.model.statistics import By, Course, Figures, Statistics, statistics_to_plain
+from gpuqueue.text.sanitize import short
+from gpuqueue.text.units import GIB, format_bytes, format_duration
+
+#: What a group is called, and its figures.
+_Line: TypeAlias = tuple[str, Figures]
+
+#: Steps of a chart over time: enough to see a day in a month, few enough to see each.
+STEPS = 60
+#: How often a chart over time looks closer, each time at less than half of it.
+CLOSER = 6
+
+
+def _size(size_bytes: float | None) -> str:
+    return format_bytes(None if size_bytes is None else round(size_bytes))
+
+
+#: Head and cell of each column of figures; those with the lowest number are left out first where there is no room.
+_COLUMNS: tuple[tuple[str, int | None, Callable[[Figures], str]], ...] = (
+    ("JOBS", 11, lambda each: str(each.jobs)),
+    ("GPU H", None, lambda each: render.hours(each.gpu_s)),
+    ("CPU H", 2, lambda each: render.hours(each.cpu_s)),
+    ("GIB H", 3, lambda each: render.hours(each.asked_byte_s / GIB)),
+    ("BUSY", 5, lambda each: render.percent(each.utilisation)),
+    ("ASKED", 6, lambda each: _size(each.asked_bytes)),
+    ("PEAK", 7, lambda each: _size(each.peak_bytes)),
+    ("USED", 8, lambda each: render.percent(each.used)),
+    ("WAIT", 9, lambda each: format_duration(each.wait_median_s)),
+    ("95 %", 1, lambda each: format_duration(each.wait_p95_s)),
+    ("FAILED", 10, lambda each: render.percent(each.failure_rate)),
+    ("OOM", 4, lambda each: render.percent(each.out_of_memory_rate)),
+)
+
+
+@click.command(cls=Once)
+@click.option("--by", type=click.Choice([str(by) for by in By]), default="user", show_default=True, help="Group by it.")
+@click.option("--since", metavar="WHEN", default="30d", show_default=True, help="From 7d, 12h, 2026-11-01 on.")
+@click.option("--until", metavar="WHEN", help="Up to then. Default: now.")
+@click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users)
+@json_option
+@click.option("--csv", "as_csv", is_flag=True, help="As CSV, one line a group.")
+@image_file.picture_option("charts of usage, memory, waits and devices")
+def stats(
+    by: str,
+    since: str,
+    until: str | None,
+    user: str | None,
+    *,
+    as_json: bool,
+    as_csv: bool,
+    plot: str | None,
+) -> None:
+    """Sum up a period: who held how many GPU-hours, asked against used, waits, failures.
+
+    \b
+    Examples:
+      gpuqueue stats
+      gpuqueue stats --by day --since 7d
+      gpuqueue stats --by device --csv > devices.csv
+      gpuqueue stats --plot lab.html
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if as_json + as_csv + (plot is not None) > 1:
+        raise BadRequest("--json, --csv and --plot exclude each other: choose one")
+    period = {"since": moment(since), "until": moment(until)}
+    ordered(**period)
+    with Client() as client:
+        if plot is not None:
+            image_file.check()
+        told = client.stats(by, **period, user=user)
+        if plot is not None:
+            if not told.total.runs:
+                raise Refused(f"no job{f' of {user}' if user else ''} ran in this time: there is nothing to draw")
+            _plot(client, told, plot, user)
+            return
+    if as_json:
+        click.echo(json.dumps(statistics_to_plain(told), indent=2))
+    elif as_csv:
+        click.echo(_csv(told), nl=False)
+    elif told.total.runs:
+        click.echo(_table(told, terminal_width.terminal_width()))
+    else:
+        click.echo("nothing ran in this time", err=True)
+
+
+def _plot(client: Client, told: Statistics, path: str, user: str | None) -> None:
+    people = client.stats(By.USER, since=told.since, until=told.until, user=user)
+    course = course_of(client, told, user)
+    title = f"gpuqueue, {render.when(told.since)[:16]} to {render.when(told.until)[:16]}" + (
+        f", {user}" if user else ""
+    )
+    image_file.write(path, title, charts.overview(people, course, title), _table(told))
+
+
+def course_of(client: Client, told: Statistics, user: str | None) -> Course:
+    """Return how the time went, from shortly before the first run on: a month of nothing leaves no room for today."""
+    since = told.since
+    for _ in range(CLOSER):
+        course = client.course(since=since, until=told.until, steps=STEPS, user=user)
+        first = next((place for place, step in enumerate(course.steps) if step.runs), 0)
+        if first <= STEPS // 2:
+            break
+        since = course.bounds[first - 1]
+    return course
+
+
+def _csv(told: Statistics) -> str:
+    plain = statistics_to_plain(told)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    rows = plain["groups"]
+    head = rows[0] if rows else {"key": "", "label": "", **plain["total"]}
+    writer.writerow(head)
+    writer.writerows([cell(value) for value in row.values()] for row in rows)
+    return out.getvalue()
+
+
+def _columns(told: Statistics) -> list[terminal_width.Column[_Line]]:
+    label: terminal_width.Column[_Line] = terminal_width.Column(
+        head=str(told.by).upper(), cell=lambda line, _: line[0], least=8, narrows=1
+    )
+    figures = [
+        terminal_width.Column[_Line](head=head, cell=_cell_of(shown), right=True, keep=keep)
+        for head, keep, shown in _COLUMNS
+        if head != "CPU H" or told.total.cpu_s
+    ]
+    return [label, *figures]
+
+
+def _cell_of(shown: Callable[[Figures], str]) -> Callable[[_Line, int], str]:
+    return lambda line, _: shown(line[1])
+
+
+def _table(told: Statistics, width: int | None = None) -> str:
+    """Return the groups as a table, all together in the last line, and below it what must be known to read it.
+
+    *width*: the terminal's columns; None: a pipe, which gets all of it.
+    """
+    # A day on which nothing ran says so by its absence: a month of dashes hides the days that matter.
+    lines = [(short(group.label), group.figures) for group in told.groups if group.figures.runs]
+    if len(lines) > 1:
+        lines.append(("all", told.total))
+    columns = _columns(told)
+    columns, widths = terminal_width.fit(columns, lines, terminal_width.NO_LIMIT if width is None else width)
+    rows = [
+        [short(column.cell(line, widths[column.head]), widths[column.head]) for column in columns] for line in lines
+    ]
+    table = render.table(
+        [short(column.head, widths[column.head]) for column in columns], rows, right=range(1, len(columns))
+    )
+    return "\n".join([table, "", *(row for note in _notes(told) for row in terminal_width.hanging(note, width))])
+
+
+def _notes(told: Statistics) -> list[str]:
+    total: Any = told.total
+    period = f"{render.when(told.since)} to {render.when(told.until)}"
+    notes = [f"{period}.", "ASKED and PEAK are means of a device over time; USED is their share."]
+    if total.measured is not None and total.measured < 0.995:  # noqa: PLR2004 - what rounds to 100 % is all
+        notes.append(
+            f"PEAK and USED are of {render.percent(total.measured)} of the time: of the rest no peak is known (yet)."
+        )
+    if total.ended < total.runs:
+        notes.append(f"{total.runs - total.ended} of {total.runs} runs ended later or still run.")
+    return notes

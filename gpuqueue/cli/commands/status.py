@@ -1,0 +1,66 @@
+"""``status``."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.output.devices import device_plain, device_rows
+from gpuqueue.cli.output.machine import tell
+from gpuqueue.embedded.machine import Machine, MachineStatus
+from gpuqueue.errors import Unreachable
+from gpuqueue.model.event import BEHIND_S
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import format_duration
+
+
+@click.command()
+@json_option
+def status(*, as_json: bool) -> None:
+    """Tell what runs here. Exit code 4 if the store does not answer.
+
+    \b
+    Examples:
+      gpuqueue status
+      gpuqueue status --json | jq .waiting
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    settings = Settings.load()
+    machine = Machine(settings)
+    found = machine.status()
+    if as_json:
+        plain = {
+            "store": found.store,
+            "store_answers": found.store_answers,
+            "host_pid": found.host_pid,
+            "waiting": found.waiting,
+            "active": found.active,
+            "unrecorded": found.unrecorded,
+            "unrecorded_s": found.unrecorded_s,
+            "devices": [device_plain(each) for each in found.devices],
+        }
+        click.echo(json.dumps(plain, indent=2))
+    else:
+        tell("store", "answers" if found.store_answers else "silent", found.store)
+        tell(
+            "workers",
+            "up" if found.host_pid else "down",
+            f"pid {found.host_pid}" if found.host_pid else "start: gpuqueue up",
+        )
+        if found.store_answers:
+            tell("jobs", f"{found.active} active", f"{found.waiting} waiting")
+            tell("history", *_how_far(found))
+        if found.devices:
+            click.echo(device_rows(found.devices, settings, machine.queue))
+    sys.exit(0 if found.store_answers else Unreachable.exit_code)
+
+
+def _how_far(found: MachineStatus) -> tuple[str, str]:
+    """Return in words how far the book is behind the queue."""
+    late_s = found.unrecorded_s
+    if late_s is None or late_s <= BEHIND_S:
+        return "recorded", ""
+    waits = f"{found.unrecorded} events wait for the book, the oldest for {format_duration(late_s)}"
+    return "behind", f"{waits}: see gpuqueue doctor"

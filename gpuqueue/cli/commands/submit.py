@@ -1,0 +1,47 @@
+"""``submit`` and ``run``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from gpuqueue.cli.options.dependencies import tell_if_past
+from gpuqueue.cli.options.job_request import WithRest, job_options, submit_job
+from gpuqueue.cli.options.notification import warn_if_nobody_sends
+from gpuqueue.cli.options.placement import warn_if_alone
+from gpuqueue.cli.output.arrays import array_options, tell_unknown
+from gpuqueue.client.submitting import Submitting
+
+
+@click.command(cls=WithRest)
+@job_options
+@array_options
+@click.pass_context
+def submit(ctx: click.Context, /, **options: Any) -> None:
+    """Put a job into the queue and print its id.
+
+    A .py SCRIPT runs with the Python of your active environment; what stands after -- goes to the script.
+    Without a SCRIPT, what stands after -- is the command. Your environment and working directory go along.
+
+    \b
+    Examples:
+      gpuqueue submit train.py --mem 6G
+      gpuqueue submit train.py --mem 6G --time 2h -- --lr 1e-3
+      gpuqueue submit --mem 20G --gpus 2 -- torchrun --nproc-per-node 2 train.py
+      gpuqueue submit train.py --mem 6G --sweep lr=1e-3,1e-4 -- --lr {lr}
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    begin = options["begin"]
+    with Submitting() as client:
+        job = submit_job(client, ctx.obj, options)
+        try:
+            click.echo(job.id)
+            sys.stdout.flush()
+        except OSError:
+            click.echo(f"gpuqueue: job {job.id} is queued, but its id could not be printed", err=True)
+            raise
+        tell_unknown(job)
+        tell_if_past(begin, job)
+        warn_if_alone(client, job)
+        warn_if_nobody_sends(client, job)

@@ -1,0 +1,74 @@
+"""``top``: the site, live."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+
+import click
+
+from gpuqueue.cli.completion.candidates import users
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.output.queue_json import progress_to_plain
+from gpuqueue.cli.output.terminal_width import is_dumb, terminal_width
+from gpuqueue.cli.top import lines
+from gpuqueue.cli.top.snapshot import Snapshot, take
+from gpuqueue.client import Client
+from gpuqueue.codec import job_to_plain
+from gpuqueue.errors import BadRequest
+
+
+@click.command()
+@click.option("-u", "--user", metavar="NAME", help="Only this user's jobs.", shell_complete=users)
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.2, 3600),
+    default=1.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two looks.",
+)
+@click.option("--once", is_flag=True, help="Print one picture as text and leave; so does a pipe.")
+@json_option
+def top(user: str | None, interval: float, *, once: bool, as_json: bool) -> None:
+    """Show devices and jobs live, with bars of memory and progress; cancel, hold and look into logs with a key.
+
+    \b
+    Examples:
+      gpuqueue top
+      gpuqueue top --once | head
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if math.isnan(interval):  # which no range keeps out
+        raise BadRequest("--interval: nan cannot be: give a number from 0.2 to 3600")
+    with Client() as client:
+        if as_json:
+            click.echo(json.dumps(snapshot_to_plain(take(client, user=user)), indent=2))
+            return
+        if once or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            click.echo(lines.as_text(take(client, user=user), client.settings.beat_s, user, terminal_width()))
+            return
+        if is_dumb():
+            raise BadRequest("this terminal can show nothing but lines (TERM): gpuqueue top --once prints one picture")
+        client.queue.now_ms()  # what does not answer is told before the screen is taken
+        from gpuqueue.cli.top.app import Top  # noqa: PLC0415 - Textual takes a while, and a pipe needs none of it
+
+        screen = Top(client, user=user, interval_s=interval)
+        screen.run()
+        sys.exit(screen.return_code or 0)
+
+
+def snapshot_to_plain(seen: Snapshot) -> dict[str, object]:
+    """Return one picture as plain values."""
+    from gpuqueue.cli.output.devices import device_plain  # noqa: PLC0415 - it brings all that starts a machine along
+
+    jobs = []
+    for job in seen.jobs:
+        said = progress_to_plain(seen.progress.get(job.id))
+        jobs.append({**job_to_plain(job), "held_bytes": seen.held_bytes.get(job.id), "progress": said})
+    return {
+        "at": seen.at.isoformat(timespec="milliseconds"),
+        "devices": [device_plain(each) for each in seen.devices],
+        "jobs": jobs,
+        "more": seen.more,
+    }

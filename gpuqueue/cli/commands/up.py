@@ -1,0 +1,136 @@
+"""``up``."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from collections.abc import Sequence
+
+import click
+
+from gpuqueue.cli.completion.candidates import listed, one_of
+from gpuqueue.cli.output.devices import device_rows
+from gpuqueue.cli.output.machine import interrupt, tell
+from gpuqueue.console import say
+from gpuqueue.embedded.machine import Machine
+from gpuqueue.errors import BadRequest, BookUnreachable, Refused
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import DetachedProcess, ProcessIdentity
+from gpuqueue.text.units import format_duration
+
+
+@click.command()
+@click.option(
+    "--devices",
+    metavar="SPEC",
+    help="auto, gpu, cpu, or simulated ones such as sim:4x24G or sim:1x8G+1x16G; gpu,cpu serves both.",
+    shell_complete=listed(one_of(("auto", "gpu", "cpu"))),
+)
+@click.option("--foreground", is_flag=True, help="Stay here until SIGTERM or Ctrl-C, for systemd and containers.")
+def up(devices: str | None, *, foreground: bool) -> None:
+    """Start all that this machine needs: the store, the history's tables, a worker for each device, the recorder.
+
+    \b
+    Examples:
+      gpuqueue up
+      gpuqueue up --devices sim:2x24G              to try things out without a GPU
+      gpuqueue up --devices sim:1x8G+1x16G         the same, of two kinds
+      gpuqueue up --foreground                     for systemd and containers
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if devices is not None and not devices.strip():
+        raise BadRequest("--devices is empty: write auto, gpu, cpu or simulated ones like sim:4x24G, or leave it out")
+    machine = Machine(Settings.load())
+    if not foreground:
+        _start(machine, devices)
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)  # as Ctrl-C, from the first moment on
+    code = 0
+    try:
+        host = _start(machine, devices)
+        if host is None:
+            raise Refused("it is up already, in the background: run gpuqueue down first")
+        code = host.wait()
+        click.echo(f"gpuqueue: the workers' host process ended with {code}: see {machine.settings.logs_dir}", err=True)
+    except KeyboardInterrupt:
+        grace = format_duration(machine.settings.shim_grace_s)
+        click.echo(f"stopping; running jobs go on for {grace} without a worker: start again before that", err=True)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # nothing may be left half stopped
+    with machine.alone(patient=True):  # a `down` may be at work; it needs the store to the last
+        machine.stop_host()
+        machine.stop_store()
+    sys.exit(1 if code else 0)
+
+
+def _start(machine: Machine, devices: str | None) -> DetachedProcess | None:
+    """Start what does not run yet and tell it; return the host process, None if there was one."""
+    with machine.alone():
+        running = machine.host_running()
+        if running is not None:
+            _refresh(machine, devices, running)
+            return None
+        spec = devices or machine.settings.devices
+        wanted = machine.find_devices(spec)
+        store = machine.start_store()
+        try:
+            tell("store", store, machine.status().store)
+            return _start_host(machine, spec, wanted)
+        except BaseException:  # an interrupt as well: what is half up is taken down again
+            machine.stop_host()
+            if store == "started":
+                machine.stop_store()
+            raise
+
+
+def _start_host(machine: Machine, spec: str, wanted: Sequence[str]) -> DetachedProcess:
+    _prepare_book(machine)
+    _open_queue(machine)
+    since_ms = machine.queue.now_ms()
+    host = machine.start_host(spec)
+    ready = machine.wait_ready(host, wanted, since_ms)
+    tell("workers", "started", f"{len(ready)}, pid {host.pid}, logs in {machine.settings.logs_dir}")
+    with contextlib.suppress(BrokenPipeError):
+        click.echo(device_rows(ready, machine.settings, machine.queue))
+    return host
+
+
+def _prepare_book(machine: Machine) -> None:
+    """Bring the book's tables up. Only a new store needs the book at once, for the highest id that was given out."""
+    try:
+        tell("history", "ready", f"tables at revision {machine.prepare_book()}")
+    except BookUnreachable as error:
+        if machine.queue.epoch() is None:
+            raise
+        _tell_away(error)
+
+
+def _tell_away(error: BookUnreachable) -> None:
+    tell("history", "away", "it waits in the store; when the book is back, run gpuqueue db upgrade")
+    say("gpuqueue", str(error))
+
+
+def _open_queue(machine: Machine) -> None:
+    """Make the store ready, and tell it where it had lost its data: also when the recorder was faster than we."""
+    opened, pause_s = machine.open_queue(), machine.queue.pause_left_s()
+    if pause_s:
+        back = f"{opened.jobs} jobs are back" if opened is not None else "its jobs are back"
+        pause = format_duration(pause_s)
+        tell("queue", "rebuilt", f"the store had lost its data: {back}, those that wait start in {pause}")
+
+
+def _refresh(machine: Machine, devices: str | None, host: ProcessIdentity) -> None:
+    """Mend what is up already: the store may have died, or an interrupted `down` may have closed the devices."""
+    if machine.start_store() == "started":
+        tell("store", "restarted", machine.status().store)
+    try:
+        if not machine.has_book():
+            tell("history", "made anew", f"tables at revision {machine.prepare_book()}")
+    except BookUnreachable as error:
+        _tell_away(error)
+    _open_queue(machine)
+    machine.resume()
+    if devices is not None and devices != machine.served(host):
+        raise Refused(f"already up (pid {host.pid}): for other devices run gpuqueue down first")
+    click.echo(f"already up (pid {host.pid}): see gpuqueue status", err=True)

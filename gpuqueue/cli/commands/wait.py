@@ -1,0 +1,76 @@
+"""``wait``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuqueue.cli.completion.candidates import live_ids
+from gpuqueue.cli.follow.status_line import tell_away, tell_held
+from gpuqueue.cli.options.json_option import json_option
+from gpuqueue.cli.output.arrays import JobNameType, first_bad_code
+from gpuqueue.console import say
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import Job
+from gpuqueue.model.job_ref import JobName
+from gpuqueue.text.units import parse_duration
+
+if TYPE_CHECKING:
+    from gpuqueue import codec
+else:
+    codec = later("gpuqueue.codec")
+
+#: No time at all, as one may write it.
+NOW = frozenset({"0", "0s"})
+
+
+@click.command()
+@click.argument(
+    "ids", metavar="ID…", type=JobNameType(several=True), nargs=-1, required=True, shell_complete=live_ids()
+)
+@click.option("--any", "first", is_flag=True, help="For the first of them to end.")
+@click.option("--all", "every", is_flag=True, help="For all of them, as if nothing is said.")
+@click.option("--timeout", metavar="TIME", help="Give up after this time (exit code 124); 0s: only look.")
+@json_option
+def wait(ids: tuple[str, ...], timeout: str | None, *, first: bool, every: bool, as_json: bool) -> None:
+    """Wait until all these jobs have ended. Exit code: 0 if all succeeded, else the first bad one's.
+
+    Of an array, or a part of one, it is the highest of its members'. With --any it
+    is that of the job that ends first, whose name is printed.
+
+    \b
+    Examples:
+      gpuqueue wait 12 13
+      gpuqueue wait --timeout 2h 12 && gpuqueue logs 12
+      gpuqueue wait --any 12 13 14
+      gpuqueue wait 14-19 17_0-9
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    if first and every:
+        raise BadRequest("--any and --all contradict each other: say one of them")
+    timeout_s = None if timeout is None else 0.0 if timeout.strip() in NOW else parse_duration(timeout)
+    ended: dict[int | str, Job] = {}
+    from gpuqueue.client.choosing import Which  # noqa: PLC0415 - a list or a log takes less
+    from gpuqueue.client.staying import Staying  # noqa: PLC0415 - as above
+
+    with Staying() as client:
+        meant = [name for word in ids for name in client.named(word, which=Which.ANY)]
+        words = [list(JobName.parse(name).each()) for name in meant]
+        names = [one for each in words for one in each]
+        for name, job in client.ends(names, timeout_s=timeout_s, held=tell_held, away=tell_away):
+            ended[name] = job
+            if job.because:
+                say("gpuqueue", f"job {name} {job.state} ({job.because})")
+            if first:
+                break
+        # How the good ones ended is known: the history need not be asked, nor its library be imported.
+        records = {name: client.recorded(ended[name]) for name in names if name in ended} if as_json else {}
+        code = first_bad_code(client, words, ended, records)
+    if as_json:
+        click.echo(json.dumps([codec.record_to_plain(records[name]) for name in names if name in ended], indent=2))
+    elif first:
+        click.echo(next(iter(ended)))
+    sys.exit(code)

@@ -1,0 +1,1 @@
+"""Shell completion: the candidates for the word at the cursor, and the scripts for bash, zsh and fish."""

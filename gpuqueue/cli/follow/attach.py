@@ -1,0 +1,274 @@
+"""``attach``, and the second half of ``run``: a job's output as it comes, Ctrl-C, and its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+import click
+
+from gpuqueue.cli.completion.candidates import live_ids
+from gpuqueue.cli.follow.ctrl_c import CtrlC
+from gpuqueue.cli.follow.detach import leaving
+from gpuqueue.cli.follow.passthrough import Shown
+from gpuqueue.cli.follow.status_line import tell_again, tell_away, tell_held
+from gpuqueue.cli.follow.wait_line import WaitLine
+from gpuqueue.cli.output.arrays import JobNameType, worst_code
+from gpuqueue.client import Client
+from gpuqueue.console import INTERRUPTED, LEFT, say
+from gpuqueue.errors import GpuQueueError, Refused, Unreachable
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.run import Run
+from gpuqueue.system.logs import STDERR, TTY, LogTail
+
+
+@click.command()
+@click.argument("job_id", metavar="ID", type=JobNameType(), shell_complete=live_ids())
+def attach(job_id: str) -> None:
+    """Show a job's output while it runs, and return its exit code: as run does, for a job that is there already.
+
+    It begins with the beginning of the newest run. Ctrl-C asks whether to cancel the job or to leave it running. Of a
+    job that was started with run --pty, on its host, you sit at its terminal: keys go there; Enter ~ . leaves it.
+    Exit code 7 says that you left, and the job runs on.
+
+    \b
+    Examples:
+      gpuqueue attach 12
+      gpuqueue attach 12 && echo done
+    """  # noqa: D301 - \b is click's mark for lines to keep
+    with Client() as client, CtrlC() as ctrl_c:
+        client.get(job_id)  # what is not there is told before anything else
+        sys.exit(Attendance(client, job_id, ctrl_c, ours=False).to_the_end())
+
+
+def _is_at_a_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _may_sit_at(log: Path | None) -> bool:
+    """Return whether we are at a terminal, and the run whose log lies at *log* has one to type on by now."""
+    return _is_at_a_terminal() and log is not None and os.path.lexists(log.with_name(TTY))
+
+
+class TerminalThere(Exception):
+    """The job that is attended has a terminal that can be typed on now. *unshown* of its output was not shown yet."""
+
+    def __init__(self, unshown: bytes) -> None:
+        self.unshown = unshown
+
+
+class Attendance:
+    """Somebody who stays with a job until its end. *ours*: they have just submitted it, and it goes where they go.
+
+    A Ctrl-C is noted by *ctrl_c*, which is entered already: one that comes before we begin is meant for the job too.
+    """
+
+    def __init__(self, client: Client, job_id: int | str, ctrl_c: CtrlC, *, ours: bool) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._ours = ours
+        self._tail = LogTail()
+        self._errors = LogTail(STDERR)
+        self._line = WaitLine(client)
+        self._shown = Shown()
+        self._ctrl_c = ctrl_c
+        self._cancelled = self._unreadable = self._apart = self._is_typed = self._may_sit = self._is_told = False
+        self._job: Job | None = None
+        #: Output that is to be shown where one sits down; None while there is nothing to sit at.
+        self._at_seat: bytes | None = None
+        #: The log of the run at whose terminal we have sat, or could not.
+        self._sat: Path | None = None
+
+    def to_the_end(self) -> int:
+        """Show what the job writes, and return its exit code."""
+        with leaving(self._tell_it_runs_on):
+            while True:
+                try:
+                    self._sit()
+                    return self._attend()
+                except KeyboardInterrupt:
+                    self._interrupted()
+                except TerminalThere as there:
+                    self._at_seat = there.unshown
+                finally:
+                    self._line.clear()
+
+    def _attend(self) -> int:
+        client, job_id = self._client, self._job_id
+        if not self._unreadable:
+            try:
+                for chunk in client.follow(
+                    job_id,
+                    self._tail,
+                    held=self._held,
+                    seen=self._seen,
+                    again=self._again,
+                    away=self._away,
+                    whole=self._ours,
+                ):
+                    self._line.clear()
+                    self._look_for_terminal(chunk)
+                    self._shown.put(chunk)
+                    self._ctrl_c.check()
+                self._put_errors()
+            except Refused as refused:  # no log: it was cancelled while it waited, or the log lies on another host
+                self._unreadable = True
+                self._tell_unreadable(refused)
+        told = None
+        for job in client.watch(job_id, away=self._away):
+            self._seen(job)
+            if self._unreadable and not job.state.is_end and job.state is not told:
+                told = job.state
+                self._tell_state(job)
+        record = client.wait(job_id, away=self._away)
+        self._make_room()
+        last = record.last_run
+        why = record.job.because or (last.ending if last else None)
+        how = f" ({why})" if why and str(why) != str(record.job.state) else ""
+        say("gpuqueue", f"job {job_id} {record.job.state}{how}")
+        return worst_code(client, record)
+
+    def _tell_unreadable(self, refused: Refused) -> None:
+        """Say why no output is shown, and what is; of a job that never ran its end says all."""
+        job = self._job
+        has_ended = job is not None and job.state.is_end
+        if job is not None and has_ended and not job.attempt and job.spec.array is None:
+            return
+        self._make_room()
+        instead = "" if has_ended else ". What becomes of it is told here, and its exit code comes back"
+        say("gpuqueue", f"{refused}{instead}")
+        if self._is_typed and not has_ended:
+            say("gpuqueue", f"nobody can type to it from here: gpuqueue attach {self._job_id} on its own host")
+
+    def _tell_state(self, job: Job) -> None:
+        self._make_room()
+        if job.state is JobState.HELD:
+            tell_held(job)
+        else:
+            where = f" on {job.host}" if job.host else ""
+            say("gpuqueue", f"job {self._job_id} {job.state}{where}")
+
+    def _seen(self, job: Job) -> None:
+        self._job = job
+        self._apart = job.spec.separate_stderr
+        self._put_errors()
+        self._line.seen(job)
+        self._ctrl_c.check()
+        self._is_typed = job.spec.pty is not None and job.spec.pty.typed
+        self._may_sit = self._is_typed and job.state is JobState.RUNNING
+        self._look_for_terminal()
+
+    def _look_for_terminal(self, unshown: bytes = b"") -> None:
+        """Raise TerminalThere as soon as there is one at which nobody of us has sat yet.
+
+        A job that writes has begun, also where it was last seen as starting: what is said of the keys comes before it.
+        """
+        log = self._tail.path
+        was_starting = self._job is not None and self._job.state in {JobState.QUEUED, JobState.STARTING}
+        begun = self._may_sit or (bool(unshown) and self._is_typed and was_starting)
+        if begun and log not in {None, self._sat} and _may_sit_at(log):
+            raise TerminalThere(unshown)
+
+    def _sit(self) -> None:
+        """Type on the job's terminal, where there is one now, until it ends or one leaves it.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C was pressed before the keys went there: it is for us.
+
+        """
+        from gpuqueue.cli.follow.terminal import Seat  # noqa: PLC0415 - only for a terminal that is typed on
+
+        unshown, self._at_seat = self._at_seat, None
+        if unshown is None:
+            return
+        path = self._tail.path or Path()
+        self._line.clear()
+        try:
+            seat = Seat(path)
+        except OSError as error:
+            self._sat = path
+            if not isinstance(error, (FileNotFoundError, ConnectionRefusedError)):  # else it has just ended
+                say("gpuqueue", f"nobody can type to job {self._job_id} from here: {error.strerror}")
+            self._shown.put(unshown)
+            return
+
+        def begin() -> None:
+            nonlocal unshown
+            self._ctrl_c.check()
+            if not self._is_told:  # before it shows anything: a prompt must stay the last that stands there
+                self._is_told = True
+                words = f"this is the terminal of job {self._job_id}: Enter ~ . leaves it, and it runs on"
+                click.echo(f"gpuqueue: {words}\r", err=True)  # which goes back to the line's begin by itself no more
+            self._shown.put(unshown or b"")
+            unshown = b""
+
+        try:
+            is_left = seat.sit(self._tail, self._shown.put, begin)
+        except KeyboardInterrupt:
+            self._shown.put(unshown)
+            raise
+        self._sat = path
+        if is_left:
+            self._leave(f"it runs on: gpuqueue attach {self._job_id}", LEFT)
+
+    def _held(self, job: Job) -> None:
+        self._make_room()
+        tell_held(job)
+
+    def _away(self, error: Unreachable) -> None:
+        self._make_room()
+        tell_away(error)
+
+    def _put_errors(self) -> None:
+        """Pass on what the job has written to standard error since, if it keeps that apart."""
+        for path in (self._errors.path, self._tail.path) if self._apart else ():  # the last run's rest, then this one's
+            self._errors.turn_to(path)
+            for chunk in self._errors.rest():
+                self._line.clear()
+                self._shown.put(chunk, err=True)
+
+    def _again(self, run: Run) -> None:
+        self._make_room()
+        tell_again(run)
+
+    def _interrupted(self) -> None:
+        """Ask what Ctrl-C was meant to say, and do that. Where nobody can be asked, what one has submitted is ended."""
+        self._make_room()
+        if self._cancelled:
+            self._leave("it is being cancelled", INTERRUPTED)
+        from gpuqueue.cli.follow import interrupt_prompt  # noqa: PLC0415 - most jobs are let run
+
+        if interrupt_prompt.can_ask():
+            choice = interrupt_prompt.ask(self._job_id, self._has_ended)
+        else:
+            choice = interrupt_prompt.Choice.CANCEL if self._ours else interrupt_prompt.Choice.DETACH
+        self._ctrl_c.forget()
+        if choice is interrupt_prompt.Choice.DETACH:
+            self._leave(f"it runs on: gpuqueue attach {self._job_id}", LEFT)
+        if choice is interrupt_prompt.Choice.GO_ON:
+            say("gpuqueue", f"job {self._job_id} goes on")
+        if choice is interrupt_prompt.Choice.CANCEL:
+            self._cancelled = True
+            with contextlib.suppress(Refused):  # it has just ended by itself
+                self._client.cancel(self._job_id)
+
+    def _has_ended(self) -> bool:
+        with contextlib.suppress(GpuQueueError):  # the store may be away while somebody thinks
+            return self._client.get(self._job_id).state.is_end
+        return False
+
+    def _make_room(self) -> None:
+        """Let a line of ours stand by itself: not over the waiting line, nor at the end of what the job wrote."""
+        self._line.clear()
+        self._shown.finish()
+
+    def _tell_it_runs_on(self) -> None:
+        self._make_room()
+        say("gpuqueue", f"job {self._job_id}: it runs on: gpuqueue attach {self._job_id}")
+
+    def _leave(self, words: str, code: int) -> None:
+        self._make_room()
+        say("gpuqueue", f"job {self._job_id}: {words}")
+        sys.exit(code)

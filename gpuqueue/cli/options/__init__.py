@@ -1,0 +1,4 @@
+"""Options and arguments that several commands share, and how their text is read.
+
+Not here: what is printed (``gpuqueue.cli.output``).
+"""

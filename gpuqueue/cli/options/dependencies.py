@@ -1,0 +1,68 @@
+"""The options that say what a job waits for beside a device, and after which endings it runs again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from gpuqueue.cli.completion.candidates import awaited, listed, one_of
+from gpuqueue.client.parse_dependencies import NONE, TIMES
+from gpuqueue.console import say
+from gpuqueue.model.job import Job
+from gpuqueue.model.retries import DEFAULT_ON, RetryOn
+from gpuqueue.text.sanitize import plain
+
+Option = Callable[[Any], Any]
+
+_AFTER = "Wait until that job has ended: well (ok, the default), in any way, or badly. Repeat it, or use commas."
+_RETRY_ON = f"After which endings: {', '.join(map(str, RetryOn))}."
+
+
+def _after(help_text: str) -> Option:
+    return click.option(
+        "--after", multiple=True, metavar="ID[:ok|any|fail]", help=help_text, shell_complete=listed(awaited)
+    )
+
+
+def _begin(help_text: str) -> Option:
+    return click.option("--begin", metavar="TIME", help=help_text)
+
+
+def _retries(help_text: str) -> Option:
+    return click.option("--retries", type=int, metavar="N", help=help_text)
+
+
+def _retry_on(help_text: str) -> Option:
+    return click.option("--retry-on", metavar="ENDINGS", help=help_text, shell_complete=listed(one_of(RetryOn)))
+
+
+#: Those of edit, where nothing that is not said has a default, and most can be taken back.
+new_after = _after(f"{_AFTER} In place of those before; none for none.")
+new_begin = _begin(f"Not before: {TIMES}; now for at once.")
+new_retries = _retries("Run it again after a failure, at most N times, counting those that it had.")
+new_retry_on = _retry_on(_RETRY_ON)
+
+#: Those of submit.
+WAIT_OPTIONS: list[Option] = [
+    _after(_AFTER),
+    _begin(f"Not before: {TIMES}."),
+    click.option("--hold", is_flag=True, help="Queue it held: it waits for gpuqueue release."),
+    click.option(
+        "--dedupe", metavar="KEY", help="If a job of yours with this key waits or runs, print its id, queue nothing."
+    ),
+    _retries("Run it again after a failure, at most N times."),
+    _retry_on(f"{_RETRY_ON} [default: {','.join(map(str, DEFAULT_ON))}]"),
+]
+
+
+def tell_if_past(begin: str | None, job: Job) -> None:
+    """Say that the time to begin has been: there may be a typing error in it."""
+    if begin is not None and begin.strip() not in {"now", NONE} and job.spec.waits.begin_at is None:
+        say("gpuqueue", f"--begin {plain(begin)} has been: job {job.id} may start at once")
+
+
+def tell_found(job: Job) -> None:
+    """Say that no job was made: one with the same key is there."""
+    say("gpuqueue", f"job {job.id} has this dedupe key and is {job.state}: no new job was queued")

@@ -1,0 +1,162 @@
+"""The options of ``submit`` and ``run`` that describe a job, and the request that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpuqueue.cli.completion.candidates import directories, files, pools, tags
+from gpuqueue.cli.options import placement
+from gpuqueue.cli.options.dependencies import WAIT_OPTIONS, tell_found
+from gpuqueue.cli.options.notification import NOTICE_OPTIONS
+from gpuqueue.client.submitting import Submitting
+from gpuqueue.console import sentence
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import Job, Level
+
+if TYPE_CHECKING:
+    from click import shell_completion
+else:
+    shell_completion = later("click.shell_completion")
+
+#: How much a mistyped option is like the one that was meant, from 0 to 1.
+CLOSE = 0.75
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class WithRest(click.Command):
+    """A command whose words after ``--`` are the job's, whatever they look like."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Keep what stands behind the first ``--`` away from our own options."""
+        words = list(args)
+        ctx.obj = None
+        if "--" in words:
+            cut = words.index("--")
+            words, ctx.obj = words[:cut], tuple(words[cut + 1 :])
+        try:
+            return super().parse_args(ctx, words)
+        except click.UsageError as error:
+            told = _with_close_ones(error)
+            if ctx.obj is None and ("No such option" in told.message or "extra argument" in told.message):
+                raise click.UsageError(
+                    f"{sentence(told.format_message())} What belongs to the script goes after --.", ctx
+                ) from None
+            raise told from None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[shell_completion.CompletionItem]:
+        """Complete files behind ``--``: what stands there is the job's."""
+        if ctx.obj is None:
+            return super().shell_complete(ctx, incomplete)
+        return [shell_completion.CompletionItem(incomplete, type="file")]
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the options and arguments; behind ``--`` there are none left to complete."""
+        return [] if ctx.resilient_parsing and ctx.obj is not None else super().get_params(ctx)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """Show the ``--`` in the usage line."""
+        return [*super().collect_usage_pieces(ctx), "[-- ARGS…]"]
+
+
+def _with_close_ones(error: click.UsageError) -> click.UsageError:
+    """Return *error* with a guess only at an option that is nearly what was typed: most are meant for the script."""
+    if not isinstance(error, click.NoSuchOption) or not error.possibilities:
+        return error
+    from difflib import get_close_matches  # noqa: PLC0415 - only where an option is mistaken
+
+    close = get_close_matches(error.option_name, error.possibilities, cutoff=CLOSE)
+    return click.NoSuchOption(error.option_name, possibilities=close, ctx=error.ctx)
+
+
+#: What describes a job, in the order of the help.
+_OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.argument("script", required=False, shell_complete=files),
+    click.option("-m", "--mem", metavar="SIZE", help="Memory on each device: 6G, 6000M, 512MiB (binary)."),
+    click.option("-g", "--gpus", metavar="N", type=int, default=1, show_default=True, help="Devices, all on one host."),
+    *placement.OPTIONS,
+    click.option("-t", "--time", "time_limit", metavar="TIME", help="Time limit: 90s, 15m, 2h, 1d, 1:30:00."),
+    click.option("--signal", metavar="SIG@TIME", help="Sent that long before the time limit: USR1@120, INT@2m."),
+    click.option("-n", "--name", help="What to call the job; the script's name by default."),
+    click.option("-e", "--env", multiple=True, metavar="K=V", help="A variable for the job; may be repeated."),
+    click.option(
+        "-C",
+        "--cwd",
+        metavar="DIR",
+        help="Where it runs; the current directory by default.",
+        shell_complete=directories,
+    ),
+    click.option(
+        "-p",
+        "--priority",
+        type=click.Choice([str(level) for level in Level]),
+        default=str(Level.NORMAL),
+        show_default=True,
+        help="Higher goes first.",
+    ),
+    click.option("--pool", default="", help="Only devices of this pool.", shell_complete=pools),
+    click.option("--no-requeue", is_flag=True, help="Never run it twice, not even when its worker vanished."),
+    click.option("--pty", is_flag=True, help="Give it a terminal; with run you type on it."),
+    click.option("--separate-stderr", is_flag=True, help="Standard error goes into a file of its own."),
+    click.option("--no-git", is_flag=True, help="Do not note which commit its directory has checked out."),
+    click.option("--no-cap", is_flag=True, help="Do not hold it to --mem: it may take more."),
+    click.option("--warm", is_flag=True, help="Start a script sooner: in an interpreter with torch imported."),
+    click.option(
+        "--python",
+        metavar="PATH",
+        help="Interpreter of a .py script; the active environment's by default.",
+        shell_complete=files,
+    ),
+    click.option(
+        "--tag",
+        "tags",
+        multiple=True,
+        metavar="WORD",
+        help="A word to find it by; may be repeated.",
+        shell_complete=tags,
+    ),
+    *WAIT_OPTIONS,
+    *NOTICE_OPTIONS,
+)
+
+
+def job_options(command: F) -> F:
+    """Add the options that describe a job."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def submit_job(client: Submitting, rest: tuple[str, ...] | None, options: dict[str, Any]) -> Job:
+    """Submit the job that the options and *rest*, the words after ``--``, describe; return it."""
+    script = options.pop("script")
+    if script is None and not rest:
+        raise BadRequest(
+            "what shall it run? Name a script (gpuqueue submit train.py --mem 6G), or put a command after --"
+        )
+    env = {}
+    for pair in options.pop("env"):
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise BadRequest(f"--env {pair!r}: write it like --env KEY=VALUE")
+        env[key] = value
+    level, no_requeue = Level[options.pop("priority").upper()], options.pop("no_requeue")
+    no_cap = options.pop("no_cap")
+    options["git"] = False if options.pop("no_git") else None
+    options["device"] = options.pop("device") or None
+    options["device_type"] = options.pop("device_type") or None
+    what: dict[str, Any] = (
+        {"command": script, "args": rest or ()} if script is not None else {"command": list(rest or ())}
+    )
+    if options["retries"] is None:
+        options["retries"] = 0
+    if options["name"] == "":
+        raise BadRequest("--name is empty: say what to call the job, or leave it out")
+    return client.submit(
+        **what, env=env, level=level, requeue=not no_requeue, cap=not no_cap, found=tell_found, **options
+    )

@@ -1,0 +1,55 @@
+"""The options that say who is told of a job's end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuqueue.console import say
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.notification import NoticeKind
+
+if TYPE_CHECKING:
+    from click import shell_completion
+
+    from gpuqueue.client.submitting import Submitting
+    from gpuqueue.model.job import Job
+else:
+    shell_completion = later("click.shell_completion")
+
+
+def targets(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[shell_completion.CompletionItem]:
+    """Complete the names of the site's targets."""
+    from gpuqueue.client import Client  # noqa: PLC0415 - only for a shell that asks
+
+    found: set[str] = set()
+    with contextlib.suppress(GpuQueueError), Client() as client:
+        found = {name for each in client.queue.senders() for name in each.targets} | set(client.settings.notify)
+    return [shell_completion.CompletionItem(name) for name in sorted(found) if name.startswith(incomplete)]
+
+
+def _option(name: str, when: str) -> Callable[[Any], Any]:
+    return click.option(name, multiple=True, metavar="WHAT", help=when, shell_complete=targets)
+
+
+#: Those of submit.
+NOTICE_OPTIONS: list[Callable[[Any], Any]] = [
+    _option(
+        "--on-end", "Told of its end: a target of the site, a mail address, a URL, command:WORDS. May be repeated."
+    ),
+    _option("--on-fail", "As --on-end, unless it succeeds."),
+]
+
+
+def warn_if_nobody_sends(client: Submitting, job: Job) -> None:
+    """Say so where messages were asked for, and nobody is there to send them."""
+    if all(each.kind is NoticeKind.COMMAND for each in job.spec.notices):
+        return
+    with contextlib.suppress(GpuQueueError):
+        trouble = client.nobody_sends()
+        if trouble is not None:
+            say("gpuqueue", trouble)

@@ -1,0 +1,93 @@
+"""The options of ``submit``, ``run`` and ``edit`` that say on which device a job is put, and how."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from gpuqueue.cli.completion.candidates import models, placements
+from gpuqueue.client.looking import Looking
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.job import Job, WaitReason
+
+Option = Callable[[Any], Any]
+
+
+def _alone(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
+    """Keep the one of these flags that is said as ``exclusive``: not both, of which one would win unseen."""
+    before = ctx.params.setdefault("exclusive", None)
+    if chosen and before is not None:
+        raise click.UsageError("--exclusive and --shared contradict each other: say one of them", ctx)
+    if chosen:
+        ctx.params["exclusive"] = param.name == "alone"
+
+
+def _prefer(ctx: click.Context, param: click.Parameter, chosen: bool) -> None:  # noqa: FBT001 - as click calls it
+    """Keep the one of these flags that is said as ``preference``."""
+    before = ctx.params.setdefault("preference", None)
+    if chosen and before is not None:
+        other = "no-preference" if before == "none" else before
+        raise click.UsageError(f"--{other} and {param.opts[0]} contradict each other: say one of them", ctx)
+    if chosen:
+        ctx.params["preference"] = param.name
+
+
+def _preference(name: str, help_text: str) -> Option:
+    return click.option(f"--{name}", is_flag=True, expose_value=False, callback=_prefer, help=help_text)
+
+
+_DEVICE = "gpu, cpu or any; or a device by UUID, its start, INDEX or HOST:INDEX, several by commas."
+_MODEL = "Only devices of this model, by words of its name: A100. May be repeated: any of these"
+
+
+def _device(help_text: str) -> Option:
+    return click.option("--device", multiple=True, metavar="WHICH", help=help_text, shell_complete=placements)
+
+
+def _device_type(help_text: str) -> Option:
+    return click.option("--device-type", multiple=True, metavar="MODEL", help=help_text, shell_complete=models)
+
+
+device = _device(f"{_DEVICE} Nothing said: a GPU, unless the queue knows of none.")
+device_type = _device_type(f"{_MODEL}.")
+#: Those of ``edit``, where nothing said changes nothing.
+new_device = _device(_DEVICE)
+new_device_type = _device_type(f"{_MODEL}; none takes it back.")
+spread = _preference("spread", "On the device with the most free memory.")
+pack = _preference("pack", "On the device with the least that is enough.")
+#: Only of ``edit``.
+alone = click.option(
+    "--exclusive", "alone", is_flag=True, expose_value=False, callback=_alone, help="Alone on each device."
+)
+shared = click.option("--shared", is_flag=True, expose_value=False, callback=_alone, help="Beside others.")
+no_preference = click.option(
+    "--no-preference", "none", is_flag=True, expose_value=False, callback=_prefer, help="On which, the site says."
+)
+#: Those of submit and run.
+OPTIONS = (
+    device,
+    device_type,
+    click.option("--exclusive", is_flag=True, help="Alone on each device. Without --mem: all of its memory."),
+    spread,
+    pack,
+)
+
+
+def warn_if_alone(client: Looking, job: Job) -> None:
+    """Say so when nobody is there to run the job. It is queued all the same: nothing may go wrong any more."""
+    if job.reason is not WaitReason.DEVICE:
+        return
+    where = f" in pool {job.spec.pool}" if job.spec.pool else ""
+    missing = (
+        f"no CPU is served{where}: the job waits. Serve one with gpuqueue up --devices auto,cpu, or say --device any"
+        if job.spec.device is DeviceWish.CPU
+        else f"no GPU is served{where}: the job waits for one. Start workers on a GPU host, or say --device any"
+    )
+    with contextlib.suppress(GpuQueueError):
+        if not client.queue.anybody():
+            missing = "no worker has announced a device: the job waits. Start one with gpuqueue up"
+    click.echo(f"gpuqueue: {missing}", err=True)

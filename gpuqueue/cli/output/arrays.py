@@ -1,0 +1,144 @@
+"""What the command line says of arrays: the options of ``submit``, and how an array is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from gpuqueue.cli.output.exit_code import code_of
+from gpuqueue.console import INTERRUPTED, say
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.job_ref import JobName, meant
+from gpuqueue.text.sanitize import plain, short
+
+if TYPE_CHECKING:
+    from gpuqueue.client.asking import Asking
+    from gpuqueue.client.staying import Staying
+    from gpuqueue.model.run import Record
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Longest text of indexes that is shown in a list, in characters.
+SHOWN = 40
+
+_OPTIONS = (
+    click.option(
+        "--array", metavar="INDEXES", help="Many such jobs, told apart by an index: 0-99, 0-99%8 (8 at once)."
+    ),
+    click.option(
+        "--sweep",
+        metavar="NAME=VALUES",
+        multiple=True,
+        help="Every combination: --sweep lr=1e-3,1e-4 --sweep seed=0..4.",
+    ),
+    click.option("--at-once", type=int, metavar="N", help="How many of an array or a sweep at most at once."),
+)
+
+
+def array_options(command: F) -> F:
+    """Add the options that ask for many jobs at once."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def tell_unknown(job: Job) -> None:
+    """Say what stands in braces in the command of an array and stays there: it may be a name with a typing error."""
+    array = job.spec.array
+    unknown = [] if array is None else array.unknown(job.spec.argv)
+    if array is not None and unknown:
+        names = ", ".join(f"{{{axis.name}}}" for axis in array.axes) or "no sweep"
+        left = ", ".join(short(f"{{{name}}}", SHOWN) for name in unknown)
+        say("gpuqueue", f"{left} stays as it is: this array has {{index}} and {names}. Meant so? Then all is well")
+
+
+class JobNameType(click.ParamType):  # type: ignore[type-arg]  # a generic in the newest click alone
+    """A job as people name it: ``17``, a member ``17_2``; where *several* is true also ``17_5-9`` and ``12-19``."""
+
+    name = "ID"
+
+    def __init__(self, *, several: bool = False) -> None:
+        self._several = several
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the name as it was written, if it is one."""
+        try:
+            name = meant(str(value)) if self._several else JobName.parse(str(value))
+        except BadRequest as error:
+            self.fail(str(error), param, ctx)
+        if isinstance(name, JobName) and name.part is not None and name.member is None and not self._several:
+            self.fail(f"{name} is several jobs: name one, or all of {name.id}", param, ctx)
+        return str(name)
+
+
+def labels(job: Job) -> list[tuple[str, JobState]]:
+    """Return what a list calls *job*, and where it stands; an array once for what waits and once for what is held.
+
+    An array whose members were all taken is not shown: they are.
+    """
+    if job.tally is None or job.spec.array is None:
+        return [(job.label, job.state)]
+    most = f"%{job.spec.array.at_once}" if job.spec.array.at_once else ""
+    rows = ((str(job.tally.left), JobState.QUEUED), (str(job.tally.held), JobState.HELD))
+    return [(f"{job.id}_[{short(text, SHOWN)}{most}]", state) for text, state in rows if text]
+
+
+def story(job: Job) -> list[str]:
+    """Return what ``show`` says of an array beside what it says of any job, or whose member a job is."""
+    if job.member is not None:
+        own_id = f", job {job.id}" if job.attempt else ""  # before a device takes it no command knows that number
+        return [f"  member     {job.member.index} of array {job.member.array_id}{own_id}"]
+    array, here = job.spec.array, job.tally
+    if array is None:
+        return []
+    most = f", at most {array.at_once} at once" if array.at_once else ""
+    lines = [f"  members    {len(array)} ({short(str(array.indexes), SHOWN)}){most}"]
+    lines += [f"  sweep      {plain(str(axis))}" for axis in array.axes]
+    if here is not None:
+        ended = sum(here.ended.values())
+        taken = len(array) - ended - len(here.left) - len(here.held)
+        words = [(len(here.left), "wait"), (len(here.held), "held"), (taken, "begun and not ended")]
+        words += [(count, state) for state, count in here.ended.items()]
+        lines.append("  so far     " + (", ".join(f"{count} {word}" for count, word in words if count)))
+    return lines
+
+
+def worst_code(client: Asking, record: Record) -> int:
+    """Return the exit code of an ended job; of an array the highest of its members'.
+
+    Raises:
+        BookUnreachable: it failed, and how is not in the history yet.
+
+    """
+    if record.job.spec.array is None or record.job.state is JobState.SUCCEEDED:
+        return code_of(record)
+    bad = [state for state in JobState if state.is_end and state is not JobState.SUCCEEDED]
+    found = client.history(array=record.job.id, states=bad, limit=len(record.job.spec.array))
+    # The history has no run of a member that was cancelled before its start: that one was tells the array's state.
+    never_began = [INTERRUPTED] if record.job.state is JobState.CANCELLED else []
+    return max([*never_began, *map(code_of, found)], default=1) or 1
+
+
+def first_bad_code(
+    client: Staying,
+    words: Iterable[Sequence[str]],
+    ended: Mapping[int | str, Job],
+    records: Mapping[str, Record],
+) -> int:
+    """Return the exit code of the first of *words* with a job that has not succeeded; 0 where there is none.
+
+    Each word is the jobs that it names; of several, a part of an array, the highest code counts. *records* are those
+    that are known already: the history is asked for the others that it takes, and for no good one.
+
+    Raises:
+        BookUnreachable: one of them failed, and how is not in the history yet.
+
+    """
+    for names in words:
+        bad = [name for name in names if name in ended and ended[name].state is not JobState.SUCCEEDED]
+        if bad:
+            return max(worst_code(client, records.get(name) or client.recorded(ended[name])) for name in bad) or 1
+    return 0

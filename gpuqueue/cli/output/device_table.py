@@ -1,0 +1,102 @@
+"""The table of devices, for ``gpus``, ``status`` and ``up``: as much of each as the terminal is wide. Pure.
+
+A pipe gets all of it, whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+from gpuqueue.cli.output import render, terminal_width
+from gpuqueue.cli.output.drains import condition
+from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.text.sanitize import cells, plain, short
+from gpuqueue.text.units import format_bytes
+
+
+class Row(NamedTuple):
+    """One line: a device, after how many seconds it gives a sign, and what its jobs are called, where that is known."""
+
+    status: DeviceStatus
+    beat_s: float
+    called: Mapping[int, str] = {}
+
+    @property
+    def jobs(self) -> list[str]:
+        """Return the names of the jobs on it."""
+        return [self.called.get(job_id, str(job_id)) for job_id in self.status.jobs]
+
+
+#: One column of it.
+Column: TypeAlias = terminal_width.Column[Row]
+
+
+def device_table(
+    found: Sequence[DeviceStatus], beat_s: float, width: int | None = None, called: Mapping[int, str] | None = None
+) -> str:
+    """Return the devices as a table for a terminal so wide; None: for a pipe. *called* is what some jobs are called."""
+    return table_of(COLUMNS, [Row(each, beat_s, called or {}) for each in found], width)
+
+
+def few(names: Sequence[str], width: int, between: str = " ") -> str:
+    """Return the *names* of jobs in so much room: all; members of arrays as ranges; the first and how many."""
+    if not names:
+        return "-"
+    ranges = _ranges(names)
+    for words in (between.join(names), between.join(ranges)):
+        if cells(words) <= width:
+            return words
+    for count in range(len(names) - 1, 0, -1):
+        words = f"{between.join(names[:count])} +{len(names) - count}"
+        if cells(words) <= width:
+            return words
+    return f"{len(names)}"
+
+
+def _ranges(names: Sequence[str]) -> list[str]:
+    """Return *names* with neighbours in one array as one: ``72_0-6`` for seven of them."""
+    found: list[tuple[str, int, int]] = []
+    for name in names:
+        array, _, index = name.rpartition("_")
+        place = int(index)
+        if found and array and found[-1][0] == array and found[-1][2] == place - 1:
+            found[-1] = (array, found[-1][1], place)
+        else:
+            found.append((array, place, place))
+    return [
+        f"{array}_{first}-{last}" if first != last else f"{array}_{first}" if array else f"{first}"
+        for array, first, last in found
+    ]
+
+
+NAME = terminal_width.Column[Row](
+    head="NAME", cell=lambda row, _: short(row.status.device.name, 32), least=11, keep=4, narrows=1
+)
+FREE = terminal_width.Column[Row](head="FREE", cell=lambda row, _: format_bytes(row.status.free_bytes), right=True)
+#: It stays whole for as long as anything else can give way: it says what is wrong.
+STATE = terminal_width.Column[Row](
+    head="STATE", cell=lambda row, _: condition(row.status, row.beat_s, row.called), least=28, narrows=4
+)
+#: From left to right.
+COLUMNS: tuple[Column, ...] = (
+    terminal_width.Column(head="HOST", cell=lambda row, _: plain(row.status.host), least=8, narrows=2),
+    terminal_width.Column(head="DEVICE", cell=lambda row, _: render.device_label(row.status.device), right=True),
+    NAME,
+    terminal_width.Column(
+        head="TOTAL", cell=lambda row, _: format_bytes(row.status.device.total_bytes), right=True, keep=2
+    ),
+    terminal_width.Column(
+        head="PROMISED", cell=lambda row, _: format_bytes(row.status.promised_bytes), right=True, keep=5
+    ),
+    terminal_width.Column(
+        head="STRANGERS", cell=lambda row, _: format_bytes(row.status.foreign_bytes), right=True, keep=3
+    ),
+    FREE,
+    terminal_width.Column(
+        head="SLOTS", cell=lambda row, _: f"{len(row.status.jobs)}/{row.status.slots}", right=True, keep=1
+    ),
+    terminal_width.Column(head="JOBS", cell=lambda row, width: few(row.jobs, width), least=8, narrows=3),
+    STATE,
+)

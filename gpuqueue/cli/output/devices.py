@@ -1,0 +1,63 @@
+"""Devices as rows, as lines and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from gpuqueue.cli.output import render
+from gpuqueue.cli.output.device_table import device_table
+from gpuqueue.cli.output.drains import drain_lines, drain_plain, jobs_on, kept_lines
+from gpuqueue.cli.output.terminal_width import terminal_width
+from gpuqueue.codec import device_to_plain
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.sanitize import plain, short
+from gpuqueue.text.units import format_bytes
+
+if TYPE_CHECKING:
+    from gpuqueue.queue.jobqueue import JobQueue
+
+
+def device_rows(found: Sequence[DeviceStatus], settings: Settings, queue: JobQueue) -> str:
+    """Return the table of devices and what stands below it; *queue* knows what their jobs are called."""
+    called = queue.called(jobs_on(found))
+    table = device_table(found, settings.beat_s, terminal_width(), called)
+    return "\n".join((table, *drain_lines(found), *kept_lines(found, called)))
+
+
+def external_process_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each process that the queue did not start, so that one knows whom to ask."""
+    for each in found:
+        for stranger in each.strangers:
+            who = f"{plain(stranger.user or 'somebody')}, pid {stranger.pid}"
+            what = short(stranger.command or "cannot be seen", 60)
+            held = "unknown" if stranger.held_bytes is None else format_bytes(stranger.held_bytes)
+            label = render.device_label(each.device)
+            yield f"stranger on {plain(each.host)} device {label}: {held}  {who}  {what}"
+
+
+def device_plain(each: DeviceStatus) -> dict[str, object]:
+    """Return a device and how it stands as plain values."""
+    return {
+        **device_to_plain(each.device),
+        "host": each.host,
+        "worker": each.worker,
+        "headroom_bytes": each.headroom_bytes,
+        "foreign_bytes": each.foreign_bytes,
+        "promised_bytes": each.promised_bytes,
+        "free_bytes": each.free_bytes,
+        "jobs": list(each.jobs),
+        "holdings": [asdict(holding) for holding in each.holdings],
+        "exclusive": each.exclusive,
+        "kept_for": each.kept.job_id if each.kept else None,
+        "kept_since": each.kept.since.isoformat(timespec="milliseconds") if each.kept and each.kept.since else None,
+        "slots": each.slots,
+        "pool": each.pool,
+        "seen_s_ago": each.seen_s_ago,
+        "drained": each.drained,
+        "drains": [drain_plain(said) for said in each.drains],
+        "trouble": each.trouble,
+        "strangers": [asdict(stranger) for stranger in each.strangers],
+    }

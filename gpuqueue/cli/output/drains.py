@@ -1,0 +1,67 @@
+"""Drained and reserved devices in words and as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from gpuqueue.cli.output import render
+from gpuqueue.queue.drains import Drain
+from gpuqueue.queue.lease import SILENT_BEATS, DeviceStatus
+from gpuqueue.text.sanitize import plain
+
+
+def jobs_on(found: Iterable[DeviceStatus]) -> Iterator[int]:
+    """Yield the jobs that hold the devices *found*, and those for which they are kept."""
+    for each in found:
+        yield from each.jobs
+        if each.kept is not None:
+            yield each.kept.job_id
+
+
+def going_on(jobs: Sequence[int], called: Mapping[int, str]) -> str:
+    """Return the words about jobs that go on on a drained device, empty where there are none."""
+    names = ", ".join(called.get(each, str(each)) for each in jobs)
+    return (f"; jobs {names} go on" if len(jobs) > 1 else f"; job {names} goes on") if jobs else ""
+
+
+def device_name(each: DeviceStatus) -> str:
+    """Return how a line names a device."""
+    return f"device {each.device.index} of {each.host} ({plain(each.device.uuid)})"
+
+
+def drain_lines(found: Sequence[DeviceStatus]) -> Iterator[str]:
+    """Yield a line for each thing that was said against a device: since when, by whom and why."""
+    for each in found:
+        for said in each.drains:
+            since = f" since {render.when(said.at)}" if said.at else ""
+            by = f" by {plain(said.by)}" if said.by else ""
+            why = f": {plain(said.why)}" if said.why else ""
+            yield f"drained: {each.host} device {each.device.index}{since}{by}{why}"
+
+
+def kept_lines(found: Sequence[DeviceStatus], called: Mapping[int, str]) -> Iterator[str]:
+    """Yield a line for each device that is kept for a job: for which, and since when; *called* as in condition."""
+    for each in found:
+        if each.kept is not None:
+            since = f" since {render.when(each.kept.since)}" if each.kept.since else ""
+            where = f"{plain(each.host)} device {render.device_label(each.device)}"
+            name = called.get(each.kept.job_id, str(each.kept.job_id))
+            yield f"kept: {where}{since} for job {name}, see gpuqueue why {name}"
+
+
+def drain_plain(said: Drain) -> dict[str, str | None]:
+    """Return *said* as plain values."""
+    at = said.at.isoformat(timespec="milliseconds") if said.at else None
+    return {"origin": said.origin.value, "why": said.why, "by": said.by, "at": at}
+
+
+def condition(device: DeviceStatus, beat_s: float, called: Mapping[int, str] | None = None) -> str:
+    """Return in a few words whether a device takes jobs; *called* is what people call some of them."""
+    if device.drains:
+        return f"drained {plain(str(device.drains[0]))}"
+    if device.seen_s_ago > SILENT_BEATS * beat_s:
+        return f"silent for {device.seen_s_ago:.0f}s"
+    if device.trouble is not None:
+        return f"closed: {plain(device.trouble)}"
+    kept = device.kept
+    return "ready" if kept is None else f"kept for job {(called or {}).get(kept.job_id, str(kept.job_id))}"

@@ -1,0 +1,30 @@
+"""How an ended job becomes the exit code of the command that waited for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuqueue.console import INTERRUPTED
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.model.job import JobState
+
+if TYPE_CHECKING:
+    from gpuqueue.model.run import Record
+
+
+def code_of(record: Record) -> int:
+    """Return the exit code of an ended job; 1 where it ended without one of its own.
+
+    Raises:
+        BookUnreachable: it failed, and how is not in the history yet.
+
+    """
+    if record.job.state is JobState.CANCELLED:  # while it waited, also to run again, or while it ran
+        return INTERRUPTED
+    last = record.last_run
+    if last is not None and last.ending is not None:
+        return last.ending.shell_code
+    if record.job.state is JobState.FAILED:
+        behind = f"job {record.job.label} failed, and how is not in the history yet"
+        raise BookUnreachable(behind, "gpuqueue status says how far that is behind")
+    return 0 if record.job.state is JobState.SUCCEEDED else 1

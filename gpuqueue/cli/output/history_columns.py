@@ -1,0 +1,241 @@
+"""The columns of the history: what each shows in a table, and what it holds in a CSV file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any
+
+import click
+
+from gpuqueue.cli.output import render, terminal_width
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.run import Record, Run
+from gpuqueue.text.sanitize import brief, cells, plain, short
+from gpuqueue.text.units import format_bytes, format_duration
+
+#: What a name of a column may be said without.
+_UNITS = ("_bytes", "_at", "_s")
+#: The column that has a colour.
+STATE = "STATE"
+#: In which order columns are made narrower: first those that lose least by it.
+_MOMENT, _LONG, _NAME, _DEVICES, _ENDING, _SHORT = range(6)
+#: From this width on a text is long.
+LONG = 40
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column:
+    """One column. ``shown`` is for people, ``value`` for programs: None is not known. Figures stand at the right.
+
+    ``narrows`` and ``least`` are those of :class:`gpuqueue.cli.output.terminal_width.Column`, and ``tight`` is what it
+    shows in so
+    many characters, where it is more than cut.
+    """
+
+    head: str
+    value: Callable[[Record], Any]
+    shown: Callable[[Record], str]
+    figure: bool = False
+    narrows: int | None = None
+    least: int = 0
+    tight: Callable[[Record, int], str] | None = None
+    piped: Callable[[Record], str] | None = None
+
+
+def _of_run(value: Callable[[Run], Any]) -> Callable[[Record], Any]:
+    """Return what *value* is of the current or last run; None for a job that never ran."""
+    return lambda record: None if record.last_run is None else value(record.last_run)
+
+
+def _text(head: str, value: Callable[[Record], Any], width: int = 24, *, narrows: int | None = None) -> Column:
+    return Column(
+        head=head,
+        value=value,
+        shown=lambda record: _or_dash(value(record), width),
+        narrows=narrows if narrows is not None else _LONG if width >= LONG else _SHORT,
+        least=min(width, 11),
+        piped=lambda record: _or_dash(value(record), terminal_width.NO_LIMIT),
+    )
+
+
+def _or_dash(value: Any, width: int) -> str:
+    return "-" if value is None or value == "" else short(str(value), width)
+
+
+def _number(head: str, value: Callable[[Record], Any]) -> Column:
+    return Column(head=head, value=value, shown=lambda record: _or_dash(value(record), 24), figure=True)
+
+
+def _moment(head: str, value: Callable[[Record], datetime | None]) -> Column:
+    return Column(
+        head=head,
+        value=value,
+        shown=lambda record: render.when(value(record)),
+        narrows=_MOMENT,
+        least=len("11-21 09:00"),
+        tight=lambda record, _width: render.when(value(record))[len("2026-") : len("2026-11-21 09:00")],
+    )
+
+
+def _duration(head: str, value: Callable[[Record], float | None]) -> Column:
+    return Column(head=head, value=value, shown=lambda record: format_duration(value(record)), figure=True)
+
+
+def _size(head: str, value: Callable[[Record], int | None]) -> Column:
+    return Column(head=head, value=value, shown=lambda record: format_bytes(value(record)), figure=True)
+
+
+def _wait_s(record: Record) -> float | None:
+    """Return how long the job waited for its first run, if it had one, on the store's clock."""
+    first = next((run for run in record.runs if run.attempt == 1), None)
+    return None if first is None else max(0.0, (first.claimed_at - record.job.submitted_at).total_seconds())
+
+
+def _used(record: Record) -> float | None:
+    """Return which share of the promised memory the last run took at its peak."""
+    run = record.last_run
+    if run is None or run.peak_bytes is None:
+        return None
+    return run.peak_bytes / sum(device.lease_bytes for device in run.devices)
+
+
+def _devices_in(record: Record, width: int) -> str:
+    """Return where the last run was, in so many characters."""
+    return render.place(render.devices_of(record.last_run), width)
+
+
+#: Every column by its name. Those of ``--csv`` come first, in its order; new ones only ever at the end.
+COLUMNS: dict[str, Column] = {
+    "id": Column(head="ID", value=lambda record: record.job.id, shown=lambda record: record.job.label, figure=True),
+    "name": _text("NAME", lambda record: record.job.spec.name, narrows=_NAME),
+    "user": _text("USER", lambda record: record.job.spec.account.name, 12),
+    "state": Column(
+        head=STATE, value=lambda record: record.job.state.value, shown=lambda record: str(record.job.state)
+    ),
+    "ending": Column(
+        head="ENDING",
+        value=_of_run(lambda run: run.ending.kind.value if run.ending else None),
+        shown=lambda record: _ending(record.last_run) or plain(record.job.because or ""),
+        narrows=_ENDING,
+        least=len("out of memory"),
+    ),
+    "exit_code": _number("EXIT", _of_run(lambda run: run.ending.exit_code if run.ending else None)),
+    "signal": _number("SIGNAL", _of_run(lambda run: run.ending.signal if run.ending else None)),
+    "host": _text("HOST", lambda record: record.job.host),
+    "devices": Column(
+        head="DEVICE",
+        value=lambda record: " ".join(each.uuid for each in record.last_run.devices) if record.last_run else "",
+        shown=lambda record: render.devices_of(record.last_run),
+        narrows=_DEVICES,
+        least=16,
+        tight=_devices_in,
+    ),
+    "submitted_at": _moment("SUBMITTED", lambda record: record.job.submitted_at),
+    "started_at": _moment("STARTED", lambda record: record.job.started_at),
+    "ended_at": _moment("ENDED", lambda record: record.job.ended_at),
+    "duration_s": _duration("TOOK", _of_run(lambda run: run.duration_s)),
+    "mem_bytes": Column(
+        head="ASKED",
+        value=lambda record: record.job.spec.mem_bytes,
+        shown=lambda record: render.asked_of(record.job),
+        figure=True,
+    ),
+    "gpus": _number("GPUS", lambda record: record.job.spec.gpus),
+    "peak_bytes": _size("PEAK", _of_run(lambda run: run.peak_bytes)),
+    "peak_source": _text("SOURCE", lambda record: _sources(record.last_run)),
+    "attempt": _number("RUNS", lambda record: record.job.attempt),
+    "command": _text("COMMAND", lambda record: record.job.spec.command, 60),
+    "wait_s": _duration("WAITED", _wait_s),
+    "used": Column(head="USED", value=_used, shown=lambda record: render.percent(_used(record)), figure=True),
+    "model": _text("MODEL", _of_run(lambda run: _models(run) or None)),
+    "cwd": _text("DIRECTORY", lambda record: record.job.spec.cwd, 40),
+    "because": _text("BECAUSE", lambda record: record.job.because, 40),
+    "array_id": _number("ARRAY", lambda record: record.job.member.array_id if record.job.member else None),
+    "array_index": _number("INDEX", lambda record: record.job.member.index if record.job.member else None),
+    "time_limit_s": _duration("LIMIT", lambda record: record.job.spec.time_limit_s),
+    "level": _text("LEVEL", lambda record: str(record.job.spec.level)),
+    "tags": _text("TAGS", lambda record: " ".join(record.job.tags), 40),
+    "note": _text("NOTE", lambda record: record.job.note, 60),
+}
+#: What the table shows if nobody says. ``id`` is what all other commands take.
+USUAL = ("id", "name", "user", "state", "ending", "devices", "started_at", "duration_s", "mem_bytes", "peak_bytes")
+#: Of these, what a narrow terminal leaves out, in this order. The order of the ids tells which came first.
+LEFT_OUT = ("started_at", "devices", "user", "mem_bytes", "duration_s", "ending", "peak_bytes")
+
+
+def _ending(run: Run | None) -> str:
+    return str(run.ending).split(":", 1)[0] if run and run.ending else ""
+
+
+def _sources(run: Run | None) -> str:
+    return " ".join(sorted({device.peak.source.value for device in run.devices})) if run else ""
+
+
+def _models(run: Run) -> str:
+    """Return what the devices are called, each name once."""
+    return ", ".join(dict.fromkeys(device.name for device in run.devices if device.name))
+
+
+def chosen(text: str) -> tuple[str, ...]:
+    """Return the columns that a list such as ``id,user,peak`` names.
+
+    The unit at a name's end may be left out, and what stands above a column in the table names it too.
+
+    Raises:
+        BadRequest: a name means no column, or nothing is named.
+
+    """
+    known = {column.head.lower(): name for name, column in reversed(COLUMNS.items())}
+    known |= {_without_unit(name): name for name in reversed(COLUMNS)} | {name: name for name in COLUMNS}
+    found = []
+    for word in (part.strip().lower() for part in text.split(",")):
+        name = known.get(word)
+        if name is None:
+            from difflib import get_close_matches  # noqa: PLC0415 - only where a name is mistaken
+
+            meant = "".join(f"did you mean {each}? Or " for each in get_close_matches(word, known, n=1))
+            raise BadRequest(f"{brief(word)} is no column: {meant}choose from {', '.join(COLUMNS)}")
+        found.append(name)
+    return tuple(found)
+
+
+def _without_unit(name: str) -> str:
+    return next((name.removesuffix(unit) for unit in _UNITS if name.endswith(unit)), name)
+
+
+def rows(records: Sequence[Record], names: Sequence[str] | None = None, width: int | None = None) -> str:
+    """Return the records as a table for people, on a terminal so *wide*; None: for a pipe, which gets all of it.
+
+    Where nobody *names* columns, what has no room is left out. What somebody names is all there: cut, if need be.
+    """
+    columns = [_fitted(name, may_go=names is None, piped=width is None) for name in names or USUAL]
+    widths = {column.head: terminal_width.NO_LIMIT for column in columns}
+    if width is not None:
+        columns, widths = terminal_width.fit(columns, records, width)
+    cells = [[_in(column, record, widths[column.head]) for column in columns] for record in records]
+    head = [short(column.head, widths[column.head]) for column in columns]
+    return render.table(head, cells, right=[place for place, column in enumerate(columns) if column.right])
+
+
+def _fitted(name: str, *, may_go: bool, piped: bool) -> terminal_width.Column[Record]:
+    column = COLUMNS[name]
+
+    def cell(record: Record, width: int) -> str:
+        whole = column.piped(record) if piped and column.piped else column.shown(record)
+        return whole if cells(whole) <= width or column.tight is None else column.tight(record, width)
+
+    return terminal_width.Column(
+        head=column.head,
+        cell=cell,
+        right=column.figure,
+        narrows=column.narrows,
+        least=column.least,
+        keep=LEFT_OUT.index(name) if may_go and name in LEFT_OUT else None,
+    )
+
+
+def _in(column: terminal_width.Column[Record], record: Record, width: int) -> str:
+    cell = short(column.cell(record, width), width)
+    return click.style(cell, fg=render.COLOURS.get(record.job.state)) if column.head == STATE else cell

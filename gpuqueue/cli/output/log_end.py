@@ -1,0 +1,23 @@
+"""The end of a job's log, as a terminal would have left it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuqueue.model.progress import ESCAPES
+from gpuqueue.system.logs import last_bytes
+from gpuqueue.text.sanitize import plain, short
+
+#: How much of a log's end is read, in bytes: more than is shown.
+LOG_BYTES = 16384
+
+
+def log_lines(written: bytes) -> list[str]:
+    """Return the lines of a log's end: a bar that is written anew shows once, and nothing is obeyed by a terminal."""
+    text = ESCAPES.sub("", written.decode("utf-8", "replace")).replace("\r\n", "\n").rstrip("\r\n")
+    return [plain(line.rpartition("\r")[2]) for line in text.split("\n")] if text else []
+
+
+def log_end(path: Path, lines: int, width: int) -> list[str]:
+    """Return the last *lines* lines of the log at *path*, each cut to *width*; none where it cannot be read."""
+    return [short(line, width) for line in log_lines(last_bytes(path, LOG_BYTES))[-lines:]]

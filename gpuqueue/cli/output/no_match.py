@@ -1,0 +1,80 @@
+"""What is said where no job of the history matches: which of the filters finds nothing already by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.text.sanitize import brief
+
+if TYPE_CHECKING:
+    from gpuqueue.client import Client
+
+_GPUS = "gpuqueue gpus lists those that are there"
+_FIGURES = "gpuqueue history --sort {} shows those that come nearest"
+#: Each filter: what to say where it alone finds nothing, and what to do. Those in which one errs most come first.
+_FILTERS: Mapping[str, tuple[str, str]] = {
+    "device": ("none ran on a device {}", _GPUS),
+    "host": ("none ran on a host {}", _GPUS),
+    "model": ("none ran on a device with {} in its name", _GPUS),
+    "user": ("none is of a user {}", "gpuqueue stats lists those who ran something of late"),
+    "name": ("none is called {}", "A pattern finds more: --name 'train*'"),
+    "tags": ("none has the tag {}", "gpuqueue history --columns id,name,tags shows which there are"),
+    "array": ("none is a member of an array {}", "gpuqueue history --columns id,name,array shows which there are"),
+    "states": ("none is {}", "Leave out --state to see how they stand"),
+    "endings": ("none ended so: {}", "Leave out --ending to see how they ended"),
+    "exit_code": ("none ended with exit code {}", "gpuqueue history --columns id,ending,exit shows how they ended"),
+    "text": ("none has {} in its command or its note", "Look for less of it"),
+    "min_peak": ("none took {} or more, as far as it is known", _FIGURES.format("peak")),
+    "min_duration": ("none took {} or longer, as far as it is known", _FIGURES.format("duration")),
+    "max_duration": ("none took {} or less, as far as it is known", _FIGURES.format("duration --reverse")),
+    "since": ("none was submitted since {}", "gpuqueue history --limit 1 shows the last one"),
+    "until": ("none was submitted before {}", "gpuqueue history --reverse --limit 1 shows the first one"),
+    "before_id": ("none is older than job {}", "gpuqueue history --reverse --limit 1 shows the first one"),
+}
+#: What an option holds that nobody gave.
+_NOTHING: tuple[Any, ...] = (None, (), [])
+
+#: What a text has that a shell's quotes may stand within or around.
+_QUOTED = frozenset(" \t\n'\"\\")
+
+
+def why_nothing(client: Client, typed: Mapping[str, Any], meant: Mapping[str, Any]) -> str:
+    """Return which filter was mistaken, or what to try: *typed* is what a person said, *meant* what was asked for.
+
+    It begins with a colon or a full stop: it goes on after "no job in the history matches".
+    """
+    said = [name for name in _FILTERS if meant.get(name) not in _NOTHING]
+    for name in said:
+        words, then = _FILTERS[name]
+        # Of tags all must be there, so one of them may be what nobody has.
+        for each in [[tag] for tag in meant[name]] if name == "tags" else [meant[name]]:
+            alone: dict[str, Any] = {name: each}
+            if not client.history(**alone, limit=1):
+                value = meant[name] if name == "device" else each if name == "tags" else typed[name]
+                return f": {words.format(_quoted(value))}. {_next(name, value) or then}"
+    if meant["after_id"] is not None:
+        return f": none stands after job {meant['after_id']} in this order"
+    if not said:
+        return ". gpuqueue queue lists those that wait or run"
+    return ": each filter finds some, all of them together none. Leave one out" if len(said) > 1 else ""
+
+
+def _quoted(value: Any) -> str:
+    """Return what somebody typed as it may stand in a message."""
+    if isinstance(value, (list, tuple)):
+        return " or ".join(map(_quoted, value))
+    return str(value) if isinstance(value, int) else brief(value)
+
+
+def _next(name: str, value: Any) -> str | None:
+    """Return what to do where it hangs on the *value* of the filter."""
+    if name == "name" and "[" in value.replace("[[]", ""):
+        return (
+            f"There [ begins a set of letters; for the sign itself write [[]: --name {brief(value.replace('[', '[[]'))}"
+        )
+    if name == "name" and ("*" in value or "?" in value):
+        return "A pattern is for the whole name, by case: --name '*part*' finds it anywhere"
+    if name == "text" and not _QUOTED.isdisjoint(value):
+        return "The command stands there as gpuqueue show prints it, quoted for a shell: look for one word of it"
+    return None

@@ -1,0 +1,160 @@
+"""The table of ``gpuqueue queue``: as much of each job as the terminal is wide. Pure.
+
+A pipe gets every column, whole, always in the same order, and ``-`` where there is nothing, so that a column has one
+number for whoever cuts the table up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeAlias
+
+import click
+
+from gpuqueue.cli.output import render, terminal_width
+from gpuqueue.cli.output.arrays import labels
+from gpuqueue.cli.output.progress import fitted, in_words
+from gpuqueue.cli.output.terminal_width import NO_LIMIT, fit
+from gpuqueue.model.job import Job, JobState, Level
+from gpuqueue.model.job_page import Listing
+from gpuqueue.model.progress import Progress
+from gpuqueue.text.sanitize import cells, plain, short
+from gpuqueue.text.units import format_bytes, format_duration
+
+
+class Line(NamedTuple):
+    """One line: a job (of an array: what waits of it, or what is held), where it stands, and what is known of it."""
+
+    job: Job
+    label: str
+    stands: JobState
+    listing: Listing
+    progress: Progress | None
+
+
+#: One column of it.
+Column: TypeAlias = terminal_width.Column[Line]
+
+
+def queue_table(listing: Listing, progress: Mapping[int, Progress], width: int | None = None) -> str:
+    """Return the jobs as a table for a terminal so *wide*; None: for a pipe."""
+    lines = [
+        Line(job, label, stands, listing, progress.get(job.id)) for job in listing.jobs for label, stands in labels(job)
+    ]
+    return table_of(lines, width)
+
+
+def table_of(lines: Sequence[Line], width: int | None = None) -> str:
+    """Return *lines* as a table: as :func:`queue_table`."""
+    if width is None:
+        rows = [[_piped(column, line) for column in COLUMNS] for line in lines]
+        return render.table([column.head for column in COLUMNS], rows, right=_figures(COLUMNS))
+    columns, widths = fit(columns_for(lines), lines, width)
+    rows = [[_shown(column, line, widths[column.head]) for column in columns] for line in lines]
+    head = [short(column.head, widths[column.head]) for column in columns]
+    return render.table(head, rows, right=_figures(columns))
+
+
+def columns_for(lines: Sequence[Line]) -> tuple[Column, ...]:
+    """Return the columns to fit *lines* into: the name of an array may be cut, that of a single job never."""
+    names = [cells(line.label) for line in lines if not _is_of_many(line)]
+    return (replace(ID, least=max([LEAST_ID, *names])), *COLUMNS[1:])
+
+
+def _is_of_many(line: Line) -> bool:
+    return line.label.endswith("]")
+
+
+def _figures(columns: Sequence[Column]) -> list[int]:
+    return [place for place, column in enumerate(columns) if column.right]
+
+
+def _piped(column: Column, line: Line) -> str:
+    return (column.piped(line) if column.piped else column.cell(line, NO_LIMIT)) or "-"
+
+
+def _shown(column: Column, line: Line, width: int) -> str:
+    cell = short(column.cell(line, width), width)
+    return click.style(cell, fg=render.COLOURS.get(line.stands)) if column is STATE else cell
+
+
+def _id(line: Line, width: int) -> str:
+    """Return what the job is called; of an array the first indexes that have room, and how many at once."""
+    if cells(line.label) <= width or not _is_of_many(line):
+        return line.label
+    indexes, percent, most = line.label.rstrip("]").partition("%")
+    end = f"{percent}{most}]"
+    return f"{short(indexes, width - len(end))}{end}"
+
+
+def _memory(line: Line, _width: int) -> str:
+    """Return what the job was last seen to hold, and what it asked for: ``3.1G/6G``."""
+    asked = render.asked_of(line.job)
+    held = line.listing.held_bytes.get(line.job.id) if line.job.state.is_active else None
+    return asked if held is None else f"{format_bytes(held)}/{asked}"
+
+
+def elapsed_s(job: Job, listing: Listing) -> float | None:
+    """Return for how long a job has been running, by the store's clock; None while it waits."""
+    if job.started_at is None or not job.state.is_active:
+        return None
+    return max(0.0, (listing.at - job.started_at).total_seconds())  # a clock may have been set
+
+
+def _time(line: Line, _width: int) -> str:
+    """Return for how long it has been running, and how long it may; of one that waits, for how long it has."""
+    ran_s = (
+        elapsed_s(line.job, line.listing) if line.stands.is_active else None
+    )  # of an array it is the others that run
+    limit_s = line.job.spec.time_limit_s
+    if ran_s is None:
+        return format_duration(max(0.0, (line.listing.at - line.job.submitted_at).total_seconds()))
+    return f"{format_duration(ran_s)}/{format_duration(limit_s)}" if limit_s else format_duration(ran_s)
+
+
+def _device(line: Line, _width: int) -> str:
+    found = line.listing.devices.get(line.job.id)
+    if not found or line.job.host is None:
+        return ""
+    return plain(f"{line.job.host}:{','.join(map(render.device_label, found))}")
+
+
+def _note(line: Line, width: int) -> str:
+    """Return how far it is, or why it waits, and its level where that is not everybody's."""
+    if line.progress is not None:
+        return fitted(line.progress, width)
+    if line.stands.is_active:
+        return ""
+    level = line.job.lifted or line.job.spec.level
+    stands_so = line.stands is line.job.state  # else it is what is held of an array, whose others go on
+    why = render.waits_for(line.job, line.listing.at) if stands_so else str(line.stands)
+    words = (why, "" if line.job.spec.level is level is Level.NORMAL else render.level_of(line.job))
+    return ", ".join(word for word in words if word)
+
+
+#: Narrowest name of an array: ``17_[0-3…]``.
+LEAST_ID = 11
+#: An array of which every other member waits has a long one, and that pushed all other columns out.
+ID = Column(head="ID", cell=_id, least=LEAST_ID, right=True, narrows=0)
+NAME = Column(head="NAME", cell=lambda line, _: plain(line.job.spec.name), least=11, enough=24, narrows=2)
+STATE = Column(head="STATE", cell=lambda line, _: str(line.stands))
+NOTE = Column(
+    head="PROGRESS / REASON",
+    cell=_note,
+    least=17,
+    narrows=1,
+    piped=lambda line: in_words(line.progress) if line.progress else _note(line, NO_LIMIT),
+)
+#: From left to right. New ones only ever before the last, which may hold several words.
+COLUMNS = (
+    ID,
+    NAME,
+    Column(head="USER", cell=lambda line, _: short(line.job.spec.account.name, 12), keep=3),
+    STATE,
+    Column(head="MEMORY", cell=_memory, right=True, keep=5),
+    Column(head="TIME", cell=_time, right=True, keep=4),
+    Column(head="DEVICE", cell=_device, keep=2, is_extra=True),
+    Column(head="WANTS", cell=lambda line, _: render.wants_of(line.job.spec), keep=1, is_extra=True),
+    NOTE,
+)

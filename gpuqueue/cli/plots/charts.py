@@ -1,0 +1,334 @@
+"""Draws statistics and a job's memory. Colours are those of Okabe and Ito, which the colour-blind can tell apart.
+
+Only for who asks for ``--plot``: matplotlib is imported when something is drawn. It is used without pyplot, so there is
+no window system and no state between two pictures; and what a job is called is never taken for a formula.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.cli.output import render
+from gpuqueue.model.device import Timeline
+from gpuqueue.model.run import Record, Run, RunDevice
+from gpuqueue.model.statistics import Course, Figures, Group, Statistics
+from gpuqueue.text.sanitize import short
+from gpuqueue.text.units import GIB, MIB, format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+BLUE, SKY, ORANGE, RED, DARK = "#0072B2", "#9CCDE8", "#E69F00", "#D55E00", "#909090"
+#: For the devices of one run; a line's style tells more than eight apart.
+LINES = (BLUE, RED, "#009E73", ORANGE, "#56B4E9", "#CC79A7", "#000000", "#8A7A00")
+STYLE = {
+    "text.parse_math": False,
+    "font.size": 10,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 22,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#666666",
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "figure.dpi": 100,
+    "svg.hashsalt": "gpuqueue",
+}
+#: Most users with a bar, and most devices whose name is written.
+MOST_USERS, MOST_LABELS = 12, 32
+#: Rows for which a chart of users has room at least: one user's bar shall not fill it.
+LEAST_ROWS = 4
+#: Units of a time axis: shortest span for which it is used, seconds in it, name.
+_UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Let everything inside be drawn in our style, and quietly: a sign that no font has is drawn as a box."""
+    import warnings  # noqa: PLC0415 - only where something is drawn
+
+    import matplotlib as mpl  # noqa: PLC0415 - an extra, and slow to import
+
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    with mpl.rc_context(STYLE), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _figure(width: float, height: float) -> Figure:
+    from matplotlib.figure import Figure  # noqa: PLC0415 - as in style
+
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
+
+
+# ---- a period ----------------------------------------------------------------------------------------------------
+
+
+def overview(people: Statistics, course: Course, title: str) -> Figure:
+    """Return four charts of a period: usage and memory by user, waits and devices over time."""
+    with style():
+        rows = min(MOST_USERS, len(people.groups))
+        lower = max(3.2, 1.2 + 0.26 * min(MOST_LABELS, len(course.devices)))
+        upper = 1.6 + 0.32 * max(LEAST_ROWS, rows)
+        figure = _figure(13, upper + lower + 0.6)
+        engine: Any = figure.get_layout_engine()
+        engine.set(w_pad=0.1, h_pad=0.08)
+        figure.suptitle(title, fontsize=14, fontweight="bold", x=0.01, ha="left")
+        axes: Any = figure.subplots(2, 2, gridspec_kw={"height_ratios": (upper, lower)})
+        shown, others = people.groups[:MOST_USERS], people.groups[MOST_USERS:]
+        _usage(axes[0][0], shown, others)
+        _memory(axes[0][1], shown)
+        _waits(axes[1][0], course, people.since)
+        _devices(axes[1][1], figure, course, people.since)
+        return figure
+
+
+def _names(axes: Axes, labels: Sequence[str]) -> None:
+    axes.set_yticks(range(len(labels)), [short(label, 20) for label in labels])
+    axes.set_ylim(max(len(labels), LEAST_ROWS) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+
+
+def _legend(axes: Axes) -> None:
+    """Explain the colours between title and drawing, where nothing is drawn."""
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1), ncols=2, frameon=False, fontsize=9, borderaxespad=0.1)
+
+
+def _nothing(axes: Axes, words: str) -> None:
+    axes.grid(visible=False)
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", color="#666666")
+
+
+def _usage(axes: Axes, groups: Sequence[Group], others: Sequence[Group]) -> None:
+    """Draw a bar a user. The others stand below in words: together they would dwarf every bar."""
+    amounts = [group.figures.gpu_s / 3600 for group in groups]
+    axes.set_title("GPU time by user")
+    together = render.hours(sum(group.figures.gpu_s for group in others))
+    axes.set_xlabel("GPU-hours" + (f" ({len(others)} others together: {together})" if others else ""))
+    axes.grid(visible=True, axis="x")
+    bars = axes.barh(range(len(groups)), amounts, color=BLUE, height=0.7)
+    axes.bar_label(bars, [render.hours(group.figures.gpu_s) for group in groups], padding=4, fontsize=9)
+    axes.set_xlim(0, max([*amounts, 1e-9]) * 1.12)
+    _names(axes, [group.label for group in groups])
+    if not groups:
+        _nothing(axes, "nothing ran")
+
+
+def _memory(axes: Axes, groups: Sequence[Group]) -> None:
+    """Draw what was asked for as a light bar and the peak within it as a dark one."""
+    asked = [(group.figures.asked_bytes or 0) / GIB for group in groups]
+    peaks = [(group.figures.peak_bytes or 0) / GIB for group in groups]
+    axes.set_title("Memory on a device: asked for, and used at the peak")
+    axes.set_xlabel("GiB, mean over the time")
+    axes.grid(visible=True, axis="x")
+    wide = axes.barh(range(len(groups)), asked, color=SKY, height=0.7, label="asked for")
+    # Its edge lets a peak of a hundredth be seen: as a bar it is narrower than a line.
+    edges = [1.5 if peak else 0.0 for peak in peaks]
+    axes.barh(range(len(groups)), peaks, color=RED, edgecolor=RED, linewidth=edges, height=0.32, label="peak")
+    ends = [max(pair) for pair in zip(asked, peaks, strict=True)]
+    for place, (group, end) in enumerate(zip(groups, ends, strict=True)):
+        used = group.figures.used
+        words = "peak unknown" if used is None else f"{100 * used:.0f} %"
+        axes.annotate(words, (end, place), (4, 0), textcoords="offset points", va="center", fontsize=9)
+    axes.set_xlim(0, max([*ends, 1e-9]) * 1.18)
+    _names(axes, [group.label for group in groups])
+    if len(wide):
+        _legend(axes)
+    else:
+        _nothing(axes, "nothing ran")
+
+
+def _unit(longest_s: float) -> tuple[float, str]:
+    return next((size, name) for least, size, name in _UNITS if longest_s >= least)
+
+
+def _middles(course: Course) -> list[datetime]:
+    return [start + (end - start) / 2 for start, end in zip(course.bounds, course.bounds[1:], strict=False)]
+
+
+def _time_axis(axes: Axes, course: Course, since: datetime) -> None:
+    """Write the times below; where the course begins after *since*, the title's begin, that it does, and why."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num  # noqa: PLC0415 - as in style
+
+    here = course.bounds[-1].astimezone().tzinfo
+    locator = AutoDateLocator(tz=here, minticks=3, maxticks=8)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=here))
+    axes.set_xlim(date2num(course.bounds[0]), date2num(course.bounds[-1]))
+    if course.bounds[0] > since:
+        axes.set_xlabel(f"from the first run on, {render.when(course.bounds[0])[:16]}", fontsize=9)
+
+
+def _waits(axes: Axes, course: Course, since: datetime) -> None:
+    axes.set_title("How long jobs waited for their first start")
+    known = [step.wait_p95_s for step in course.steps if step.wait_p95_s is not None]
+    if not known:
+        _nothing(axes, "no job was started")
+        return
+    size, unit = _unit(max(known))
+    axes.set_ylabel(unit)
+    axes.grid(visible=True, axis="y")
+    middles: Any = _middles(course)
+    # Where few jobs wait both are the same: the first is seen below the second.
+    for name, colour, mark, words, broad in (
+        ("wait_p95_s", ORANGE, "s", "95 of 100 waited no longer", 1.8),
+        ("wait_median_s", BLUE, "o", "half waited no longer", 1.0),
+    ):
+        waits = [getattr(step, name) for step in course.steps]
+        line = [math.nan if wait is None else wait / size for wait in waits]
+        axes.plot(middles, line, color=colour, marker=mark, markersize=4 * broad, linewidth=1.5 * broad, label=words)
+    axes.set_ylim(bottom=0)
+    _time_axis(axes, course, since)
+    _legend(axes)
+
+
+def _devices(axes: Axes, figure: Figure, course: Course, since: datetime) -> None:
+    """Draw a row a device: how busy it was over time, white without a job, grey where nobody could see.
+
+    Where nobody could see of any (as of simulated ones), for how much of the time each was held.
+    """
+    from matplotlib.colors import LinearSegmentedColormap  # noqa: PLC0415 - as in style
+    from matplotlib.dates import date2num  # noqa: PLC0415 - as in style
+
+    is_seen = any(step.utilisation is not None for _, steps in course.devices for step in steps)
+    axes.set_title(
+        "How busy each device was with jobs" if is_seen else "How much of the time each device was held by jobs"
+    )
+    if not course.devices:
+        _nothing(axes, "no device was held")
+        return
+    edges: Any = [date2num(bound) for bound in course.bounds]
+    rows = list(range(len(course.devices) + 1))
+    lengths_s = [(end - start).total_seconds() for start, end in zip(course.bounds, course.bounds[1:], strict=False)]
+    busy = [[_busy(step, s) for step, s in zip(steps, lengths_s, strict=True)] for _, steps in course.devices]
+    unseen = [[_unseen(step, s) for step, s in zip(steps, lengths_s, strict=True)] for _, steps in course.devices]
+    greys = LinearSegmentedColormap.from_list("held", ["#F0F0F0", DARK])
+    if is_seen:
+        axes.pcolormesh(edges, rows, unseen, cmap=greys, vmin=0, vmax=100)
+    mesh = axes.pcolormesh(edges, rows, busy if is_seen else unseen, cmap="YlGnBu", vmin=0, vmax=100)
+    labels = [label for label, _ in course.devices]
+    every = math.ceil(len(labels) / MOST_LABELS)
+    axes.set_yticks([place + 0.5 for place in range(0, len(labels), every)], [short(x, 20) for x in labels[::every]])
+    axes.tick_params(axis="y", length=0)
+    axes.set_ylim(len(labels), 0)
+    for edge in rows[1:-1]:
+        axes.axhline(edge, color="white", linewidth=1)
+    _time_axis(axes, course, since)
+    bar = figure.colorbar(mesh, ax=axes, pad=0.01, fraction=0.05)
+    words = "% busy (white: no job, grey: not seen)" if is_seen else "% held (how busy is not known)"
+    bar.set_label(words, fontsize=9)
+
+
+def _busy(step: Figures, length_s: float) -> float:
+    """Return how busy jobs kept a device, in percent of all the time; two jobs at a time fill it no more than once."""
+    if not step.held_s or step.utilisation is None:
+        return math.nan
+    return 100 * step.utilisation * min(1.0, step.held_s / length_s)
+
+
+def _unseen(step: Figures, length_s: float) -> float:
+    """Return for how much of the time jobs held a device of which nobody could see how busy it was, in percent."""
+    if not step.held_s or step.utilisation is not None:
+        return math.nan
+    return 100 * min(1.0, step.held_s / length_s)
+
+
+# ---- a job -------------------------------------------------------------------------------------------------------
+
+
+def drawable(record: Record) -> Run | None:
+    """Return the newest run whose memory can be drawn, or None: it is too short, still runs, or nobody could see."""
+    return next((run for run in reversed(record.runs) if any(device.timeline for device in run.devices)), None)
+
+
+def memory(record: Record, run: Run) -> Figure:
+    """Return how the memory of *run* went on each of its devices, beside what the job had asked for."""
+    with style():
+        figure = _figure(10, 5)
+        axes: Any = figure.subplots()
+        spec = record.job.spec
+        lines = [device for device in run.devices if device.timeline is not None]
+        spans_s = [len(device.timeline.bytes) * device.timeline.step_s for device in lines if device.timeline]
+        size, unit = _unit(max(spans_s))
+        most = max([spec.mem_bytes, *(device.peak.bytes or 0 for device in lines)])
+        scale, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
+        asked = spec.mem_bytes / scale
+        for number, device in enumerate(lines):
+            _line(axes, device, (number, len(lines)), (size, scale), last_s=run.duration_s)
+        axes.axhline(
+            asked,
+            color="black",
+            linestyle=(0, (6, 4)),
+            linewidth=1.2,
+            label=f"asked for: {format_bytes(spec.mem_bytes)}",
+        )
+        axes.set_ylim(0, most / scale * 1.08)
+        axes.set_xlim(0, max([*spans_s, run.duration_s or 0]) / size)
+        axes.set_xlabel(f"{unit} since the start of the run")
+        axes.set_ylabel(f"{name} on each device" if len(run.devices) > 1 else name)
+        axes.grid(visible=True)
+        axes.set_title(_caption(record, run), fontsize=10, fontweight="normal", color="#444444", pad=8)
+        figure.suptitle(title_of(record), fontsize=14, fontweight="bold", x=0.01, ha="left")
+        figure.legend(loc="outside lower left", ncols=3, frameon=False)
+        return figure
+
+
+def title_of(record: Record) -> str:
+    """Return what the picture of a job's memory is called."""
+    return f"Memory of job {record.job.label}: {short(record.job.spec.name, 60)}"
+
+
+def _line(
+    axes: Axes, device: RunDevice, place: tuple[int, int], scales: tuple[float, float], *, last_s: float | None
+) -> None:
+    """Draw the largest sample of each step as a level over it; a gap where the device was not looked at for long."""
+    timeline = device.timeline
+    if timeline is None:
+        return
+    size, scale = scales
+    levels = [math.nan if each is None else each / scale for each in bridged(timeline, device.peak.interval_s)]
+    edges = [number * timeline.step_s / size for number in range(len(levels) + 1)]
+    if last_s is not None and last_s / size > edges[-2]:
+        edges[-1] = min(edges[-1], last_s / size)  # the last step is seldom a whole one
+    number, count = place
+    peak = "not known" if device.peak.bytes is None else format_bytes(device.peak.bytes)
+    index = "" if device.index is None else f"{device.index}: "
+    axes.stairs(
+        levels,
+        edges,
+        baseline=None,
+        color=LINES[number % len(LINES)],
+        linestyle="-" if number < len(LINES) else ":",
+        # Devices of one run often go the same way: the first is seen below the second.
+        linewidth=2 + 2 * (count - 1 - number) / max(1, count - 1),
+        label=f"{index}{short(device.name or device.uuid, 30)}, peak {peak}",
+    )
+
+
+def bridged(timeline: Timeline, interval_s: float | None) -> list[int | None]:
+    """Return the steps, each without a sample as the one before it, if that was no longer ago than two looks take."""
+    reach = max(1, math.ceil(2 * (interval_s or 0) / timeline.step_s))
+    steps: list[int | None] = []
+    since = reach
+    for each in timeline.bytes:
+        since = 0 if each is not None else since + 1
+        steps.append(each if each is not None else steps[-1] if steps and since <= reach else None)
+    return steps
+
+
+def _caption(record: Record, run: Run) -> str:
+    ended = str(run.ending).split(":", 1)[0] if run.ending else "still running"
+    return (
+        f"{short(record.job.spec.account.name)} on {short(run.host)}, run {run.attempt}, {ended}"
+        f" after {format_duration(run.duration_s)}"
+    )

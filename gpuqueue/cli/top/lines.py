@@ -1,0 +1,163 @@
+"""A snapshot as the cells of two tables, for a screen and for plain text alike. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from enum import Enum
+
+from gpuqueue.cli.output import device_table, queue_table, render
+from gpuqueue.cli.output.arrays import labels
+from gpuqueue.cli.output.device_table import Column, Row
+from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.cli.output.queue_table import Line
+from gpuqueue.cli.top.snapshot import Snapshot
+from gpuqueue.model.job import Job, Level
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.text.sanitize import plain, short
+from gpuqueue.text.units import format_bytes
+
+BAR_WIDTH = 20
+
+#: Kind of memory on a device -> its mark in a bar. They differ also where there is no colour.
+HELD, PROMISED, STRANGERS, HEADROOM, FREE = "█", "▒", "▚", "╌", "·"
+LEGEND = f"{HELD} held  {PROMISED} promised  {STRANGERS} strangers  {HEADROOM} kept free  {FREE} free"
+
+
+class Order(str, Enum):
+    """How the jobs are sorted; each key press takes the next one."""
+
+    ID = "id"
+    MEMORY = "memory"
+    TIME = "time"
+    USER = "user"
+
+    @property
+    def next(self) -> Order:
+        """Return the order after this one."""
+        every = list(Order)
+        return every[(every.index(self) + 1) % len(every)]
+
+
+def memory_parts(device: DeviceStatus) -> list[tuple[str, int]]:
+    """Return what a device's memory is used for, as (mark, bytes) from left to right; together its total."""
+    total = device.device.total_bytes
+    parts, left = [], total
+    held = sum(each.observed_bytes for each in device.holdings)
+    for mark, size_bytes in (
+        (HELD, held),
+        (PROMISED, device.promised_bytes - held),
+        (STRANGERS, total if device.foreign_bytes is None else device.foreign_bytes),
+        (HEADROOM, device.headroom_bytes),
+    ):
+        taken = max(0, min(size_bytes, left))  # a stranger may sit in what is promised
+        parts.append((mark, taken))
+        left -= taken
+    return [*parts, (FREE, left)]
+
+
+def bar(parts: Sequence[tuple[str, int]], width: int = BAR_WIDTH) -> str:
+    """Return a bar of *width* cells; what is there at all has a cell, as far as they go: largest remainders."""
+    whole = sum(size_bytes for _, size_bytes in parts)
+    if not whole:
+        return " " * width
+    exact = [(mark, size_bytes * width / whole) for mark, size_bytes in parts]
+    cells = [int(share) for _, share in exact]
+    by_rest = sorted(range(len(exact)), key=lambda i: (0 < exact[i][1] < 1, exact[i][1] - cells[i]), reverse=True)
+    for i in by_rest[: width - sum(cells)]:
+        cells[i] += 1
+    return "".join(mark * count for (mark, _), count in zip(exact, cells, strict=True))
+
+
+def device_rows(snapshot: Snapshot, beat_s: float) -> list[Row]:
+    """Return a row for each device; a job is called there as in its own line."""
+    called = {job.id: job.label for job in snapshot.jobs}
+    return [Row(each, beat_s, called) for each in snapshot.devices]
+
+
+#: Of the devices, from left to right.
+DEVICE_COLUMNS: tuple[Column, ...] = (
+    Column(
+        head="DEVICE",
+        cell=lambda row, width: render.place(
+            plain(f"{row.status.host}:{render.device_label(row.status.device)}"), width
+        ),
+        least=11,
+        narrows=2,
+    ),
+    replace(device_table.NAME, cell=lambda row, _: short(row.status.device.name, 18), keep=1),
+    Column(
+        head="MEMORY", cell=lambda row, width: bar(memory_parts(row.status), min(width, BAR_WIDTH)), least=8, narrows=0
+    ),
+    Column(
+        head="PROMISED",
+        cell=lambda row, _: f"{format_bytes(row.status.promised_bytes)}/{format_bytes(row.status.device.total_bytes)}",
+        right=True,
+        keep=3,
+    ),
+    replace(device_table.FREE, keep=2),
+    Column(head="JOBS", cell=lambda row, width: device_table.few(row.jobs, width, ","), least=8, narrows=3),
+    device_table.STATE,
+)
+
+
+def ordered(snapshot: Snapshot, order: Order) -> list[Job]:
+    """Return the jobs in *order*, those on a device before those that wait."""
+    keys: dict[Order, Callable[[Job], object]] = {
+        Order.ID: lambda job: job.id,
+        Order.MEMORY: lambda job: -snapshot.held_bytes.get(job.id, 0) or -job.spec.mem_bytes * job.spec.gpus,
+        Order.TIME: lambda job: -_since_s(job, snapshot.at),
+        Order.USER: lambda job: job.spec.account.name,
+    }
+    return sorted(snapshot.jobs, key=lambda job: (not job.state.is_active, keys[order](job), job.id))
+
+
+def job_lines(snapshot: Snapshot, order: Order) -> list[Line]:
+    """Return the jobs in *order*, each as a line of the queue's table; an array has one for each part."""
+    listing = snapshot.listing
+    return [
+        Line(job, label, stands, listing, snapshot.progress.get(job.id))
+        for job in ordered(snapshot, order)
+        for label, stands in labels(job)
+    ]
+
+
+def level_beside(job: Job, by: int) -> Level | None:
+    """Return the level that is *by* above that of *job*, None where there is none."""
+    wanted = job.spec.level + by
+    return Level(wanted) if min(Level) <= wanted <= max(Level) else None
+
+
+def head_line(snapshot: Snapshot, order: Order, user: str | None) -> str:
+    """Return the line above all: who runs, who waits, how much is promised."""
+    running = sum(job.state.is_active for job in snapshot.jobs)
+    waiting = f"{sum(map(_waiting, snapshot.jobs))}{'+' if snapshot.more else ''}"
+    promised = format_bytes(sum(each.promised_bytes for each in snapshot.devices))
+    total = format_bytes(sum(each.device.total_bytes for each in snapshot.devices))
+    whose = f" of {plain(user)}" if user else ""
+    return (
+        f"{running} running, {waiting} waiting{whose} · {promised} of {total} promised · by {order.value}"
+        f" · {snapshot.at.astimezone():%H:%M:%S}"
+    )
+
+
+def as_text(snapshot: Snapshot, beat_s: float, user: str | None, width: int | None = None) -> str:
+    """Return one picture as plain text, for a terminal so *wide*; None: for a pipe, which gets all of it."""
+    parts = [head_line(snapshot, Order.ID, user)]
+    if snapshot.devices:
+        parts += [table_of(DEVICE_COLUMNS, device_rows(snapshot, beat_s), width), LEGEND]
+    if snapshot.jobs:
+        parts += ["", queue_table.table_of(job_lines(snapshot, Order.ID), width)]
+    return "\n".join(parts)
+
+
+def _waiting(job: Job) -> int:
+    """Return how many jobs wait in *job*: of an array its members that no device has taken."""
+    if job.tally is not None:
+        return len(job.tally.left) + len(job.tally.held)
+    return 0 if job.state.is_active else 1
+
+
+def _since_s(job: Job, now: datetime) -> float:
+    return max(0.0, (now - (job.started_at or job.submitted_at)).total_seconds())

@@ -1,0 +1,102 @@
+"""What ``why --json`` shows; docs/reference/json.md explains it."""
+
+from __future__ import annotations
+
+from gpuqueue.cli.why.preempts import runs_below
+from gpuqueue.cli.why.reserved import kept_to_plain
+from gpuqueue.client.why import Why
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.codec import job_to_plain
+from gpuqueue.queue.explanation import Explanation, LimitReached, Verdict
+
+
+def why_to_plain(found: Why) -> dict[str, object]:
+    """Return what ``why --json`` shows."""
+    explanation = found.explanation
+    return {
+        "job": job_to_plain(found.job),
+        "order": None
+        if explanation is None
+        else {
+            "level": str(explanation.level),
+            "higher": explanation.higher,
+            "users_before": explanation.users_before,
+            "theirs": explanation.theirs,
+            "own_before": explanation.own_before,
+        },
+        "limit": None
+        if explanation is None or explanation.limit is None
+        else _limit_plain(explanation, explanation.limit),
+        "more_limits": []
+        if explanation is None
+        else [_limit_plain(explanation, each) for each in explanation.more_limits],
+        "making_place": None
+        if found.making_place is None
+        else {
+            "for": found.making_place.by,
+            "by": _iso(found.making_place.deadline_ms),
+            "times": found.making_place.times,
+        },
+        "may_preempt": [
+            {"job_id": job.id, "from": at.isoformat(timespec="milliseconds")} for job, at in runs_below(found)
+        ],
+        "kept_for_others": kept_to_plain(found),
+        "devices": [] if explanation is None else [_verdict_plain(found, each) for each in explanation.devices],
+        "start": None
+        if explanation is None or explanation.start is None
+        else {
+            "at": _iso(explanation.start.at_ms),
+            "first_room_at": _iso(explanation.start.room_ms),
+            "rivals": explanation.start.rivals,
+            "devices": list(explanation.start.devices),
+            "blockers": [
+                {
+                    "job_id": each,
+                    **_usual_plain(found, each),
+                    "outlived": found.outlived.get(each),
+                    "in_vain": each in explanation.start.in_vain,
+                }
+                for each in explanation.start.blockers
+            ],
+        },
+    }
+
+
+def _limit_plain(explanation: Explanation, limit: LimitReached) -> dict[str, object]:
+    return {
+        "whose": limit.whose,
+        "measure": str(limit.measure),
+        "used": limit.used,
+        "most": limit.most,
+        "asked": limit.asked,
+        "runs": list(limit.runs),
+        "kept_for": limit.kept_for,
+        "room_at": _iso(explanation.room.at_ms) if explanation.room else None,
+    }
+
+
+def _verdict_plain(found: Why, verdict: Verdict) -> dict[str, object]:
+    status = found.devices.get(verdict.device)
+    return {
+        "uuid": verdict.device,
+        "host": verdict.host,
+        "obstacle": str(verdict.obstacle),
+        "available_bytes": max(0, verdict.available_bytes),
+        "total_bytes": verdict.total_bytes,
+        "headroom_bytes": status.headroom_bytes if status else None,
+        "foreign_bytes": status.foreign_bytes if status else None,
+        "kept_for": verdict.kept_for,
+        "place_made": verdict.place_made,
+        "runs": [
+            {"job_id": run.job_id, "held_bytes": run.held_bytes, "ends_at": _iso(run.ends_ms)} for run in verdict.runs
+        ],
+    }
+
+
+def _usual_plain(found: Why, job_id: int) -> dict[str, object]:
+    usual = found.usual.get(job_id)
+    return {"median_s": usual.median_s if usual else None, "p90_s": usual.p90_s if usual else None}
+
+
+def _iso(at_ms: int | None) -> str | None:
+    return None if at_ms is None else from_epoch_ms(at_ms).isoformat(timespec="milliseconds")

@@ -1,0 +1,101 @@
+"""Of ``why``: whose place a job may take, where its site lets its level do so (``preempt.lua``). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+
+from gpuqueue.cli.output import render
+from gpuqueue.cli.why.table import named
+from gpuqueue.client.why import Why
+from gpuqueue.clock import SystemClock
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.placement import STRANGERS_SHARE
+from gpuqueue.model.preemption import MOST
+from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Occupant, Verdict
+from gpuqueue.text.units import format_duration
+
+#: Most runs that are named: the store chooses among them, by the work that would be lost.
+MOST_RUNS = 4
+#: Where no place is made for the job.
+_SHUT = NEVER_THERE | {Obstacle.DRAINED, Obstacle.SILENT}
+
+
+def place_lines(found: Why) -> Iterator[str]:
+    """Yield of whose runs the job may take the place, and from when on."""
+    runs = runs_below(found)
+    if not runs:
+        return
+    names = [named(found, job.id) + _from(at) for job, at in runs[:MOST_RUNS]]
+    more = f" or {len(runs) - MOST_RUNS} more" if len(runs) > MOST_RUNS else ""
+    left = format_duration(found.preempt_grace_s)
+    yield f"it may take the place of {' or '.join(names)}{more}; whoever must go has {left} for that"
+
+
+def _from(at: datetime) -> str:
+    return f" from {render.when(at)} on" if at > SystemClock().now() else ""
+
+
+def runs_below(found: Why) -> list[tuple[Job, datetime]]:
+    """Return the runs in the way that may be asked to go for this job, and from when on, the earliest first.
+
+    None where there is room, or it waits for something else, or there would be no room even if all of them went. Which
+    of them go the store decides, at its next tick.
+    """
+    explanation = found.explanation
+    if explanation is None or found.job.state is not JobState.QUEUED or explanation.limit is not None:
+        return []
+    if found.job.lifted is not None or (explanation.start is not None and not explanation.start.blockers):
+        return []
+    after = timedelta(seconds=found.preempt_after_s)
+    ids = {run.job_id for each in _could_have(found, explanation) for run in each.runs if _may_go(found, run)}
+    runs = [found.others[each] for each in sorted(ids)]
+    may = [(job, job.started_at + after) for job in runs if job.started_at is not None]
+    return sorted(may, key=lambda each: (each[1], each[0].id))
+
+
+def _could_have(found: Why, explanation: Explanation) -> list[Verdict]:
+    """Return the devices without room that the job could have with as many others of their host as it needs."""
+    possible = [
+        each
+        for each in explanation.devices
+        if each.device in found.devices
+        and _may_take(found, each)
+        and each.obstacle not in _SHUT
+        and _fits(found, each, _stay(found, each.runs))
+    ]
+    enough = found.with_enough(possible)
+    return [each for each in enough if not _fits(found, each, [run for run in each.runs if not run.going])]
+
+
+def _may_take(found: Why, device: Verdict) -> bool:
+    """Return whether a *device* is kept for nobody else, or for a job on a level whose place it may take."""
+    if device.kept_for in {None, found.job.id}:
+        return True
+    holder = found.others.get(device.kept_for)
+    if holder is None:
+        return False
+    return (holder.spec.level if holder.lifted is None else holder.lifted) in found.preempts
+
+
+def _stay(found: Why, runs: Sequence[Occupant]) -> list[Occupant]:
+    return [run for run in runs if not run.going and not _may_go(found, run)]
+
+
+def _fits(found: Why, device: Verdict, stay: Sequence[Occupant]) -> bool:
+    """Return whether the job has room on a *device* where no more runs than these *stay*, as ``preempt.lua`` judges."""
+    spec, status = found.job.spec, found.devices[device.device]
+    if spec.placement.exclusive and stay:
+        return False
+    if spec.placement.whole and (status.foreign_bytes or 0) * STRANGERS_SHARE > device.total_bytes:
+        return False  # strangers do not go
+    free_bytes = device.capacity_bytes - sum(run.held_bytes for run in stay)
+    return free_bytes >= spec.mem_bytes and len(stay) < status.slots
+
+
+def _may_go(found: Why, run: Occupant) -> bool:
+    job = found.others.get(run.job_id)
+    if job is None or job.state is not JobState.RUNNING or job.started_at is None or run.going:
+        return False
+    level = job.spec.level if run.level is None else run.level
+    return job.spec.requeue and level in found.preempts and run.made_place < MOST

@@ -1,0 +1,140 @@
+"""Of ``why``: when the job may start, and what that moment is made of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpuqueue.cli.why.drained import resume_words
+from gpuqueue.cli.why.table import called, clock, count, label, named
+from gpuqueue.client.why import Why
+from gpuqueue.queue.explanation import NEVER_THERE, Explanation, Obstacle, Start, Verdict
+from gpuqueue.text.units import format_duration
+
+#: What is in the way on a device that has room, but for what is kept of it.
+_WITH_ROOM = {Obstacle.KEPT, Obstacle.ALONE, Obstacle.LIMIT, Obstacle.NOT_YET, Obstacle.FITS}
+
+
+def start_lines(found: Why, explanation: Explanation) -> Iterator[str]:
+    """Yield when the job may start at the latest, or why nobody can say; then what is known of the runs in its way."""
+    start, limit = explanation.start, explanation.limit
+    if limit is not None and limit.asked > limit.most and (start is None or start.limited):
+        yield "never under this limit: it alone asks for more. Edit the job, or have the limit raised"
+        return  # it came after the job, or was lowered
+    if start is None:
+        yield _no_start(found, explanation)
+        return
+    where = _where(found, start)
+    if not start.blockers and not start.limited:
+        yield f"there is room on {where}: it starts {_once_there_is_room(found, start)}"
+        return
+    if start.at_ms is not None:
+        yield f"by {clock(start.at_ms)} on {where}, when {_until_then(found, explanation)}, unless others go before it"
+        return
+    yield f"cannot say: {_unknown(found, explanation, start)}"
+    if start.in_vain:
+        lasting = " and ".join(called(found, each) for each in start.in_vain)
+        yield f"nothing is kept for it there before: the end of {lasting} was waited for in vain; others start there"
+    for each in explanation.runs_in_the_way:
+        yield from _usual(found, each)
+
+
+def limits_of(explanation: Explanation) -> str:
+    """Return what people call the limits in a job's way."""
+    return "its limits" if explanation.more_limits else "the limit"
+
+
+def have(number: int) -> str:
+    """Return the verb behind a list of so many."""
+    return "has" if number == 1 else "have"
+
+
+def _where(found: Why, start: Start) -> str:
+    return ", ".join(label(found, device) for device in start.devices)
+
+
+def _listed(found: Why, runs: Sequence[int]) -> str:
+    return ", ".join(called(found, each) for each in runs)
+
+
+def _until_then(found: Why, explanation: Explanation) -> str:
+    """Return what a known moment is made of."""
+    start = explanation.start
+    behind = start.behind if start is not None else None
+    parts = [f"{_listed(found, runs)} must have ended" for runs in [explanation.runs_in_the_way] if runs]
+    if behind is not None:
+        parts.append(f"{called(found, behind)}, for which that is kept, has started")
+    if start is not None and start.limited:
+        parts.append(f"there is room under {limits_of(explanation)}")
+    return " and ".join(parts)
+
+
+def _unknown(found: Why, explanation: Explanation, start: Start) -> str:
+    """Return why nobody can say when there is room, or who goes before the job to what there is."""
+    room = explanation.room
+    if start.limited and room is not None and room.kept_for is not None:
+        holder = named(found, room.kept_for)
+        return f"first {holder}, for which the room under {limits_of(explanation)} is kept, must have started or gone"
+    where, rivals = _where(found, start), start.rivals
+    first = f"{count(rivals, 'job')} that may take the room {'goes' if rivals == 1 else 'go'} before it"
+    if start.room_ms is not None and start.behind is not None and not start.limited:
+        return f"{first}; {called(found, start.behind)}, for which {where} is kept, has room by {clock(start.room_ms)}"
+    if start.room_ms is not None:
+        by = f"by {clock(start.room_ms)} on {where}, when {_until_then(found, explanation)}"
+        return f"{first}; there is room for the first of them {by}"
+    return _endless(found, explanation, start) + (f"; {first}" if rivals else "")
+
+
+def _endless(found: Why, explanation: Explanation, start: Start) -> str:
+    """Return which runs without a time limit are in the way, where the ends of those make the room."""
+    where, room = _where(found, start), explanation.room
+    if start.free_ms is None and start.behind is not None:
+        return f"{where} is kept for {called(found, start.behind)}, and nobody can say when that one has room"
+    waited_for = [(f"{where} has room", start.blockers)] if start.free_ms is None else []
+    if start.limited and room is not None and room.at_ms is None:
+        waited_for.append((f"there is room under {limits_of(explanation)}", room.runs))
+    parts = [f"{what} once {_listed(found, runs)} {have(len(runs))} ended" for what, runs in waited_for]
+    one = len({each for _, runs in waited_for for each in runs}) == 1
+    return f"{' and '.join(parts)}, and {'it has no' if one else 'not all of these have a'} time limit"
+
+
+def _usual(found: Why, job_id: int) -> Iterator[str]:
+    """Yield how long runs of the name of one in the way take, as far as that is known."""
+    usual, before = found.usual.get(job_id), found.outlived.get(job_id)
+    if before is not None:
+        runs = "the last run" if before == 1 else f"each of the last {before} runs"
+        yield f"{called(found, job_id)}: it has lasted longer than {runs} of its name: nobody can say when it ends"
+    if usual is not None:
+        yield (
+            f"{called(found, job_id)}: runs of its name took {format_duration(usual.median_s)} (half of them), "
+            f"{format_duration(usual.p90_s)} (nine of ten), by {count(usual.runs, 'run')} that lasted as long"
+        )
+
+
+def _once_there_is_room(found: Why, start: Start) -> str:
+    """Return what else than room the job waits for."""
+    silent = [label(found, device) for device in start.devices if found.silent_s(device) is not None]
+    if silent:
+        return f"once the worker of {', '.join(silent)} is heard again, and it is its turn"
+    return "when it is its turn"
+
+
+def _no_start(found: Why, explanation: Explanation) -> str:
+    """Return why nobody can say when the job starts, of the devices that could ever be the job's."""
+    possible = [each for each in explanation.devices if each.obstacle not in NEVER_THERE]
+    kept_for = _kept_from(found, possible)
+    if kept_for:
+        first = ", ".join(named(found, each) for each in sorted(kept_for))
+        return f"cannot say: there is room once {first}, for which devices are kept, has started or gone"
+    silent = [label(found, each.device) for each in possible if each.obstacle is Obstacle.SILENT]
+    if silent and not any(each.obstacle is Obstacle.DRAINED for each in possible):
+        return f"not before the worker of {' or '.join(silent)} is heard again: see gpuqueue status there"
+    return (
+        resume_words(found, possible)
+        or "cannot say: as things stand, no device that serves now will ever have the room"
+    )
+
+
+def _kept_from(found: Why, possible: Sequence[Verdict]) -> set[int]:
+    """Return for which jobs devices are kept without which this one would have room now."""
+    enough = found.with_enough(each for each in possible if each.obstacle in _WITH_ROOM)
+    return {each.kept_for for each in enough if each.obstacle is Obstacle.KEPT and each.kept_for is not None}

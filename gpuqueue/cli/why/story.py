@@ -1,0 +1,175 @@
+"""The answer of ``why``: why a job waits, in lines, and in brief."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from gpuqueue.cli.output import render
+from gpuqueue.cli.output.terminal_width import hanging
+from gpuqueue.cli.why.preempts import place_lines
+from gpuqueue.cli.why.reserved import kept_lines
+from gpuqueue.cli.why.start import have, limits_of, start_lines
+from gpuqueue.cli.why.table import clock, count, label, named, table
+from gpuqueue.client.why import Why
+from gpuqueue.clock import SystemClock, from_epoch_ms
+from gpuqueue.model.dependencies import Condition
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.limits import Measure
+from gpuqueue.model.preemption import MOST
+from gpuqueue.queue.explanation import Explanation, LimitReached, Start
+from gpuqueue.text.sanitize import plain
+
+#: What is counted, as people say it.
+_NOUNS = {Measure.RUNNING_JOBS: "jobs running", Measure.RUNNING_GPUS: "GPUs in use", Measure.RUNNING_MEM: "in use"}
+
+
+def story(found: Why, width: int | None = None) -> str:
+    """Return in words why a job waits, for a terminal so *wide*; None: for a pipe, which gets every line whole."""
+    job, explanation = found.job, found.explanation
+    if explanation is None:
+        return _fitted([_asked(job), _no_wait(job), *_place(found)], width)
+    starts = list(_not_yet(found)) or [*start_lines(found, explanation), *place_lines(found)]
+    parts = (
+        _fitted([_asked(job), *_stands(found, explanation)], width),
+        table(found, explanation, width),
+        _fitted([f"start  {words}" for words in starts], width),
+    )
+    return "\n\n".join(parts)
+
+
+def _fitted(lines: Sequence[str], width: int | None) -> str:
+    return "\n".join(each for line in lines for each in hanging(line, width))
+
+
+def _asked(job: Job) -> str:
+    spec = job.spec
+    where = f"{'each of ' if spec.gpus > 1 else ''}{render.places_of(spec)}{render.put_of(spec.placement)}"
+    return f"job {job.label}  {plain(spec.name)} ({plain(spec.account.name)}), {render.size_of(spec)} on {where}"
+
+
+def _stands(found: Why, explanation: Explanation) -> Iterator[str]:
+    """Yield what keeps the job wherever it might run, and who goes before it."""
+    job = found.job
+    if job.state is JobState.HELD:
+        yield _held(job)
+    if job.reason is WaitReason.ARRAY_LIMIT:
+        yield "array limit: as many of its members are at it as were asked to be at once; the next begins when one ends"
+    for limit in explanation.limits:
+        yield f"limit  {_limit(found, limit)}"
+    yield from kept_lines(found)
+    yield f"order  {_order(explanation, job.spec.account.name, front=job.front is not None)}"
+
+
+def in_brief(found: Why) -> str:
+    """Return in a few words when there is room for a job and who goes before it; empty for one that does not wait."""
+    explanation = found.explanation
+    if explanation is None:
+        return ""
+    before = explanation.higher + explanation.theirs + explanation.own_before
+    order = f"{count(before, 'job')} before it" if before else "nobody before it"
+    start = explanation.start
+    if start is None:
+        return order
+    return f"{_room_in_brief(found, explanation, start)}; {order}"
+
+
+def _room_in_brief(found: Why, explanation: Explanation, start: Start) -> str:
+    where = ", ".join(label(found, device) for device in start.devices)
+    if not start.blockers and not start.limited:
+        return f"room on {where}"
+    if start.at_ms is not None:
+        return f"by {_soon(start.at_ms)} on {where}"
+    if start.limited and explanation.room is not None and explanation.room.kept_for is not None:
+        return f"the room under {limits_of(explanation)} is kept for job {explanation.room.kept_for}"
+    if start.room_ms is not None:
+        return f"room by {_soon(start.room_ms)} on {where} for the first"
+    if start.free_ms is None and start.behind is not None:
+        return f"{where} is kept for job {start.behind}"
+    runs = explanation.runs_in_the_way
+    ended = f"{', '.join(f'job {each}' for each in runs)} {have(len(runs))} ended"
+    return f"as soon as {ended} on {where}" + (f" and under {limits_of(explanation)}" if start.limited else "")
+
+
+def _soon(at_ms: int) -> str:
+    """Return a moment of today without its day: a line that is waited at has little room."""
+    at = from_epoch_ms(at_ms).astimezone()
+    return f"{at:%H:%M}" if at.date() == datetime.now().astimezone().date() else f"{at:%Y-%m-%d %H:%M}"
+
+
+def _held(job: Job) -> str:
+    return f"{str(job.reason or 'held').replace('_', ' ')}: it waits for a person: gpuqueue release {job.label}"
+
+
+def _no_wait(job: Job) -> str:
+    """Return how a job stands of which the store explains no wait: of an array that has begun its members wait."""
+    if job.state.is_end:
+        return f"it has ended: {job.state}. How: gpuqueue show {job.label}"
+    if job.state is JobState.HELD:
+        return _held(job)
+    if job.state is JobState.QUEUED and job.tally is not None:
+        return f"its members wait to be run again: gpuqueue why {job.label}_N tells of each"
+    since = f" since {render.when(job.started_at)}" if job.started_at else ""
+    return f"it does not wait: {job.state}{since}"
+
+
+def _place(found: Why) -> Iterator[str]:
+    """Yield for whom a run makes place and by when, and whether it may be asked to again."""
+    place = found.making_place
+    if place is None or not found.job.state.is_active:
+        return
+    if place.by is not None and place.deadline_ms is not None:
+        yield f"place  it makes place for job {place.by} by {clock(place.deadline_ms)}"
+    if place.times >= MOST:
+        yield f"place  it has made place {count(place.times, 'time')}: it is not asked to again"
+
+
+def _limit(found: Why, limit: LimitReached) -> str:
+    used, most, asked = map(limit.measure.shown, (limit.used, limit.most, limit.asked))
+    runs = ", ".join(named(found, each) for each in limit.runs)
+    noun = _NOUNS.get(limit.measure, "")
+    words = f"{plain(limit.whose)} has {used} of {most} {noun} ({limit.measure}), and this job asks for {asked}"
+    if limit.kept_for is not None:
+        first = named(found, limit.kept_for)
+        words = f"the room under it is kept for {first}, which has waited too long: {words}"
+    return words + (f": {runs}" if runs else "")
+
+
+def _order(found: Explanation, user: str, *, front: bool) -> str:
+    before = [
+        (found.higher, f"{count(found.higher, 'job')} of higher levels"),
+        (found.theirs, f"{found.theirs} of {count(found.users_before, 'user')} with less usage"),
+        (found.own_before, f"{found.own_before} of {plain(user)}'s own"),
+    ]
+    words = ", ".join(text for count, text in before if count)
+    moved = f"moved to the front of {plain(user)}'s own; " if front else ""
+    return f"level {found.level}; {moved}" + (f"before it: {words}" if words else "nobody is before it")
+
+
+def _not_yet(found: Why) -> Iterator[str]:
+    """Yield for what else than a device the job waits; nothing where it may start."""
+    job = found.job
+    if job.state is JobState.HELD:
+        yield f"not before somebody releases it: gpuqueue release {job.label}"
+    if job.reason is WaitReason.ARRAY_LIMIT:
+        yield "not before a member of it has ended"
+    if job.reason is WaitReason.PAUSE:
+        yield "not before the pause after a rebuild of the store is over: gpuqueue doctor says when that is"
+    for each in job.awaits:
+        other = found.others.get(each.job_id)
+        stands = f"it is {other.state}" if other is not None else "it has ended, which the queue is about to tell"
+        ended = {Condition.OK: "has succeeded", Condition.ANY: "has ended", Condition.FAIL: "has failed"}
+        yield f"not before job {each.job_id} {ended[each.condition]}: {stands}"
+    if job.begins_at is not None and (job.state is JobState.QUEUED or job.begins_at > SystemClock().now()):
+        # One that is held may have seen its time go by; and its reason tells of that no more.
+        yield f"not before {render.when(job.begins_at)}{_by_its_last_run(job)}"
+
+
+def _by_its_last_run(job: Job) -> str:
+    """Return why a job has a time before which it does not start, where a run of it gave it that."""
+    if job.reason is WaitReason.RETRY:
+        return " (a retry)"
+    if job.reason is WaitReason.REQUEUE:
+        return " (its last run asked to be run again, with exit code 75)"
+    has_run_again = job.retries > 0 or job.requeues > 0
+    return " (before it is run again)" if job.state is JobState.HELD and has_run_again else ""

@@ -1,0 +1,152 @@
+"""The table of ``why``: each device, what it can give, and why the job does not run there. Pure.
+
+What a narrow terminal has no room for goes on below, in its own column. A pipe gets every line whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuqueue.cli.output import render
+from gpuqueue.cli.output.terminal_width import GAP, NO_LIMIT
+from gpuqueue.client.why import Why
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.model.job import JobState
+from gpuqueue.queue.explanation import Explanation, Obstacle, Verdict
+from gpuqueue.text.sanitize import cells, plain, short, wrapped
+from gpuqueue.text.units import format_apart, format_bytes
+
+HEAD = ("DEVICE", "CAN GIVE", "OF", "WHY NOT THERE")
+#: In columns of a terminal: what is left of a device's name, and of the reason, before the other one gives way.
+LEAST_NAME, LEAST_REASON = 11, 40
+
+
+def table(found: Why, explanation: Explanation, width: int | None = None) -> str:
+    """Return the devices as a table for a terminal so *wide*; None: for a pipe."""
+    if not explanation.devices:
+        return "no device is served: start the workers with gpuqueue up"
+    rows = [
+        (
+            label(found, verdict.device),
+            format_bytes(max(0, verdict.available_bytes)),
+            format_bytes(verdict.total_bytes),
+            _why_not(found, verdict),
+        )
+        for verdict in sorted(explanation.devices, key=lambda each: _place(found, each))
+    ]
+    return render.table(HEAD, list(_lines(rows, width)), right=(1, 2))
+
+
+def _lines(rows: list[tuple[str, str, str, str]], width: int | None) -> Iterator[tuple[str, str, str, str]]:
+    """Yield *rows*, each as as many lines as its reason takes."""
+    name, reason = _widths(rows, width)
+    for device, promises, total, why_not in rows:
+        first, *more = wrapped(why_not, reason)
+        yield render.place(device, name), promises, total, first
+        yield from (("", "", "", each) for each in more)
+
+
+def _widths(rows: list[tuple[str, str, str, str]], width: int | None) -> tuple[int, int]:
+    """Return how wide the devices' names and the reasons may be."""
+    if width is None:
+        return NO_LIMIT, NO_LIMIT
+    names, promises, totals = (max(cells(row[i]) for row in (HEAD, *rows)) for i in range(3))
+    room = width - promises - totals - 3 * GAP
+    name = min(names, max(LEAST_NAME, room - LEAST_REASON))
+    return name, max(cells(HEAD[3]), room - name)
+
+
+def label(found: Why, uuid: str) -> str:
+    """Return what people call a device: ``HOST:INDEX``, its UUID where no worker has announced it."""
+    status = found.devices.get(uuid)
+    return plain(uuid) if status is None else plain(f"{status.host}:{render.device_label(status.device)}")
+
+
+def called(found: Why, job_id: int) -> str:
+    """Return what people call a job: of a member of an array its label."""
+    other = found.others.get(job_id)
+    return f"job {other.label if other else job_id}"
+
+
+def named(found: Why, job_id: int) -> str:
+    """Return what people call a job, with whose it is where that is known."""
+    other = found.others.get(job_id)
+    return called(found, job_id) + (f" ({short(other.spec.account.name, 12)})" if other else "")
+
+
+def count(number: int, noun: str) -> str:
+    """Return how many of a *noun*."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def clock(at_ms: int) -> str:
+    """Return a moment of the store's clock for people."""
+    return render.when(from_epoch_ms(at_ms))
+
+
+def _place(found: Why, verdict: Verdict) -> tuple[str, int]:
+    status = found.devices.get(verdict.device)
+    return verdict.host, status.device.index if status is not None else 0
+
+
+def _why_not(found: Why, verdict: Verdict) -> str:
+    spec = found.job.spec
+    if verdict.obstacle is Obstacle.MEMORY:
+        lacking = format_bytes(spec.mem_bytes - max(0, verdict.available_bytes))
+        return f"{lacking} too little: {'; '.join(_takers(found, verdict))}"
+    if verdict.obstacle is Obstacle.TOO_SMALL:
+        asked, most = format_apart(spec.mem_bytes, verdict.total_bytes)
+        return f"too small: {asked} asked for, and it has {most} less its headroom"
+    if verdict.obstacle is Obstacle.EXCLUSIVE:
+        return f"{'; '.join(_takers(found, verdict, strangers=False))}: it has the device for itself"
+    if verdict.obstacle is Obstacle.OCCUPIED:
+        return f"the job wants it for itself: {'; '.join(_takers(found, verdict, strangers=not verdict.runs))}"
+    status = found.devices.get(verdict.device)
+    drained = status.drained if status is not None else None
+    silent_s = found.silent_s(verdict.device)
+    silence = f" for {silent_s:.0f}s" if silent_s is not None else ""
+    words = {
+        Obstacle.POOL: f"not in pool {spec.pool}",
+        Obstacle.KIND: f"not a {spec.device or 'gpu'}",
+        Obstacle.NAMED: f"the job names {'another device' if len(spec.placement.devices) == 1 else 'other devices'}",
+        Obstacle.MODEL: f"not of type {' or '.join(spec.placement.models)}",
+        Obstacle.PART: "a MIG instance: a program can use only one",
+        Obstacle.TOO_LARGE: "too large: all of it is more than max_mem lets the job have, see gpuqueue limits",
+        Obstacle.DRAINED: f"drained: {drained or 'see gpuqueue gpus'}",
+        Obstacle.SILENT: f"its worker is silent{silence}: see gpuqueue status there",
+        Obstacle.SLOTS: f"it runs as many jobs as it may: {len(verdict.runs)}",
+        Obstacle.KEPT: _kept(verdict),
+        Obstacle.ALONE: f"it has room, but too few others of its host have: {spec.gpus} are needed",
+        Obstacle.NOT_YET: "it has room, but the job may not start yet",
+        Obstacle.LIMIT: "it has room, and a limit leaves none: see above",
+        Obstacle.FITS: f"it fits, but its worker is silent{silence}: see gpuqueue status there"
+        if silence
+        else "it fits: it starts there when it is its turn",
+    }
+    may_start = verdict.obstacle is not Obstacle.FITS or found.job.state is not JobState.HELD
+    return plain(words[verdict.obstacle if may_start else Obstacle.NOT_YET])  # a member is held, its array is not
+
+
+def _kept(verdict: Verdict) -> str:
+    why = "for which others made place" if verdict.place_made else "which has waited too long"
+    return f"kept for job {verdict.kept_for}, {why}"
+
+
+def _takers(found: Why, verdict: Verdict, *, strangers: bool = True) -> Iterator[str]:
+    """Yield who has the memory of a device, the largest first; without *strangers* our jobs only."""
+    status = found.devices.get(verdict.device)
+    if status is not None and status.trouble is not None:
+        yield plain(status.trouble)
+        return
+    for run in sorted(verdict.runs, key=lambda each: -each.held_bytes):
+        until = f" until {clock(run.ends_ms)}" if run.ends_ms is not None else ""
+        yield f"{named(found, run.job_id)} {format_bytes(run.held_bytes)}{until}"
+    if status is None or not strangers:
+        return
+    if status.foreign_bytes is None:
+        yield "it gives no reading of its memory"
+    elif status.foreign_bytes > 0:
+        who = ", ".join(f"{short(each.user or '?', 12)} {short(each.command or '?')}" for each in status.strangers)
+        yield f"strangers {format_bytes(status.foreign_bytes)}" + (f" ({who})" if who else "")
+    if status.headroom_bytes > 0:
+        yield f"headroom {format_bytes(status.headroom_bytes)}"

@@ -1,0 +1,173 @@
+"""What stands in the columns of each table: steps and values as rows. Pure; the way back is ``records.py``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.codec import member_note
+from gpuqueue.model.device import Activity, Peak
+from gpuqueue.model.event import Act
+from gpuqueue.model.run import StartKind
+
+if TYPE_CHECKING:
+    from gpuqueue.model.array import Member
+    from gpuqueue.model.device import Timeline
+    from gpuqueue.model.event import Event
+    from gpuqueue.model.job import JobSpec
+    from gpuqueue.model.run import Ended, Ending, RunDevice
+
+Row = dict[str, Any]
+
+#: Columns of a job that tell of its current or last run.
+OF_LAST_RUN = ("ending", "exit_code", "duration_s", "peak_bytes")
+
+
+def event_row(event: Event, *, epoch: str, detail: str | None) -> Row:
+    """Return the row of *event* in the story of its job."""
+    return {
+        "epoch": epoch,
+        "event_id": event.id,
+        "job_id": event.job_id,
+        "attempt": event.attempt,
+        "losses": event.losses,
+        "act": event.act.value,
+        "state": event.state.value,
+        "at": event.at,
+        "reason": event.reason.value if event.reason else None,
+        "detail": detail,
+    }
+
+
+def job_row(event: Event, spec: JobSpec, member: Member | None) -> Row:
+    """Return the row of a job that *event* brings, beside what every event tells."""
+    payload = event.fields["spec"]
+    return {
+        "id": event.job_id,
+        **spec_columns(spec, payload),
+        "retries": 0,
+        "requeues": 0,
+        "begins_at": None,
+        "because": None,
+        "submitted_at": event.at,
+        **dict.fromkeys(("claimed_at", "started_at", "host", *OF_LAST_RUN)),
+        "spec": member_note(member) if member and event.act is Act.CLAIM else payload,
+        "front": None,
+        "note": None,
+        "array_id": member.array_id if member else None,
+        "array_index": member.index if member else None,
+        "array_left": None if spec.array is None else "" if spec.waits.hold else str(spec.array.indexes),
+        "array_held": None if spec.array is None else str(spec.array.indexes) if spec.waits.hold else "",
+    }
+
+
+def spec_columns(spec: JobSpec, payload: str) -> Row:
+    """Return what a job's row says of its request, which an edit writes anew; *payload* is its text."""
+    return {
+        "name": spec.name,
+        "user_name": spec.account.name,
+        "user_uid": spec.account.uid,
+        "submit_host": spec.account.host,
+        "level": int(spec.level),
+        "command": spec.command,
+        "script": spec.script,
+        "interpreter": spec.interpreter,
+        "cwd": spec.cwd,
+        "mem_bytes": spec.mem_bytes,
+        "gpus": spec.gpus,
+        "time_limit_s": spec.time_limit_s,
+        "pool": spec.pool,
+        "spec": payload,
+    }
+
+
+def last_run_columns(ended: Ended) -> Row:
+    """Return what a job's row says of its last run, for lists; a peak only where that of each device is known."""
+    peaks = [device.peak.bytes for device in ended.devices]
+    known = [peak for peak in peaks if peak is not None]
+    return {
+        "ending": ended.ending.kind.value,
+        "exit_code": ended.ending.exit_code,
+        "duration_s": ended.duration_s,
+        "peak_bytes": sum(known) if known and len(known) == len(peaks) else None,
+    }
+
+
+def run_row(event: Event) -> Row:
+    """Return the row of the run that the claim *event* begins."""
+    return {
+        "job_id": event.job_id,
+        "attempt": event.attempt,
+        "token": event.fields["token"],
+        "host": event.fields["host"],
+        "worker": event.fields["worker"],
+        "claimed_at": event.at,
+        **dict.fromkeys(
+            ("started_at", "ended_at", "duration_s", "ending", "exit_code", "signal", "detail", "log_path")
+        ),
+        "peak_at_once_bytes": None,
+        "start_kind": StartKind.known(event.fields.get("start")),
+    }
+
+
+def ending_columns(ending: Ending) -> Row:
+    """Return what a run's row says of its ending."""
+    return {
+        "ending": ending.kind.value,
+        "exit_code": ending.exit_code,
+        "signal": ending.signal,
+        "detail": ending.detail,
+    }
+
+
+def device_row(event: Event, position: int, uuid: str, lease_bytes: int) -> Row:
+    """Return the row of one device of the run that the claim *event* begins; nothing was seen on it yet."""
+    return {
+        "job_id": event.job_id,
+        "attempt": event.attempt,
+        "device_uuid": uuid,
+        "device_index": position,
+        **dict.fromkeys(("host_index", "name", "kind", "total_bytes")),
+        "lease_bytes": lease_bytes,
+        **_NOTHING_SEEN,
+    }
+
+
+def device_columns(device: RunDevice) -> Row:
+    """Return what the row of a run's device says of the device itself."""
+    return {
+        "host_index": device.index,
+        "name": device.name,
+        "kind": device.kind.value if device.kind else None,
+        "total_bytes": device.total_bytes,
+    }
+
+
+def seen_columns(peak: Peak, activity: Activity) -> Row:
+    """Return what the row of a run's device says of what was seen there."""
+    return {
+        "peak_bytes": peak.bytes,
+        "peak_source": peak.source.value,
+        "samples": peak.samples,
+        "na_samples": peak.na_samples,
+        "interval_s": peak.interval_s,
+        "shared": peak.shared,
+        "first_memory_s": activity.first_memory_s,
+        "utilisation_mean": activity.utilisation_mean,
+        "utilisation_max": activity.utilisation_max,
+        "temperature_max_c": activity.temperature_max_c,
+    }
+
+
+_NOTHING_SEEN = seen_columns(Peak.unknown(), Activity())
+
+
+def timeline_row(event: Event, uuid: str, timeline: Timeline) -> Row:
+    """Return the row of what the run that *event* ends held on one device, as the time went by."""
+    return {
+        "job_id": event.job_id,
+        "attempt": event.attempt,
+        "device_uuid": uuid,
+        "step_s": timeline.step_s,
+        "bytes": json.dumps(timeline.bytes, separators=(",", ":")),
+    }

@@ -1,0 +1,245 @@
+"""Opens a database, SQLite or PostgreSQL, so that what is committed stays and what fails says so in one line."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import event, exc
+
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.history import pg_timeout
+from gpuqueue.history.error_text import is_of_the_row, silent, unreachable
+from gpuqueue.history.revision import REVISION
+from gpuqueue.text.redact import without_password
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: How long to wait for another process's transaction in SQLite, and for PostgreSQL to answer, in seconds.
+WAIT_S = 10
+#: Execution option of a connection that writes.
+WRITES = "gpuqueue_writes"
+#: What PostgreSQL shall do in a transaction that writes. The outbox is trimmed once we have committed, so a server that
+#: is told not to wait for its disk waits for us; and a recorder that was stopped midway must not stop all others. All
+#: rows are found by a key: the server keeps a plan, and one that reads whole tables, made while they are small, is slow
+#: soon after.
+_SAFELY = sa.text(
+    "SELECT set_config('idle_in_transaction_session_timeout', :idle, true),"
+    " set_config('synchronous_commit', replace(current_setting('synchronous_commit'), 'off', 'local'), true),"
+    " set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),"
+    " set_config('enable_mergejoin', 'off', true)"
+)
+#: Where a connection to SQLite keeps which file it has open.
+_FILE = "gpuqueue_file"
+
+
+def open_engine(url: str, *, foreign_keys: bool = True, make: bool = False) -> sa.Engine:
+    """Return an engine for the database at *url*; nothing is asked of the database yet.
+
+    Only where *make* says so, a file of SQLite that is not there is made: whoever reads with a typing error in the
+    address shall leave nothing there.
+
+    Migrations of SQLite switch *foreign_keys* off: to alter a table there is to copy it and drop the old one,
+    which would take the rows that refer to it along.
+
+    No error of it tells the parameters of a statement: environments are among them.
+
+    Raises:
+        BookUnreachable: *url* is no URL of SQLite or PostgreSQL, or the driver for it is not installed.
+
+    """
+    try:
+        url.encode("utf-8")
+        parsed = sa.make_url(url)
+    except (exc.ArgumentError, ValueError):  # the second is a port that is no number, and may be a password's end
+        raise BookUnreachable("the database URL cannot be read: write sqlite:///PATH or postgresql://…") from None
+    if parsed.drivername in {"postgresql", "postgres"}:
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    if parsed.drivername.partition("+")[0] not in {"sqlite", "postgresql"}:
+        raise BookUnreachable(f"the book at {shown(parsed)} cannot be used: only SQLite and PostgreSQL can")
+    try:
+        if parsed.get_backend_name() == "sqlite":
+            engine = _sqlite(parsed, foreign_keys=foreign_keys, make=make)
+        else:
+            wait = {} if "connect_timeout" in parsed.query else {"connect_timeout": WAIT_S}
+            engine = pg_timeout.asking(sa.create_engine(parsed, connect_args=wait, hide_parameters=True))
+        engine.dialect.create_connect_args(parsed)  # judges the rest of the address: later it would be too late
+    except (ImportError, exc.NoSuchModuleError) as error:
+        raise BookUnreachable(
+            f"no driver for the book at {shown(parsed)}: pip install 'gpuqueue-server[postgres]'"
+        ) from error
+    except (exc.ArgumentError, ValueError) as error:
+        why = next(iter(str(error).splitlines()), "")
+        raise BookUnreachable(f"the book's address {shown(parsed)} cannot be used: {why}") from error
+    return engine
+
+
+@contextmanager
+def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """Give a connection to read with.
+
+    Raises:
+        BookUnreachable: the database does not answer or has no tables.
+
+    """
+    with _explained(engine), engine.connect() as connection, _bounded(connection, pg_timeout.ANSWER_S):
+        yield connection
+
+
+@contextmanager
+def writing(engine: sa.Engine, *, patient: bool = False) -> Iterator[sa.Connection]:
+    """Give a connection in a transaction that is committed at the end; it may take long if *patient*.
+
+    Raises:
+        BookUnreachable: the database does not answer or has no tables; nothing was changed.
+
+    """
+    limit_s = None if patient else pg_timeout.ANSWER_S
+    with (
+        _explained(engine),
+        engine.connect().execution_options(**{WRITES: True}) as connection,
+        _bounded(connection, limit_s),
+    ):
+        with connection.begin():
+            if limit_s is not None and connection.dialect.name == "postgresql":
+                connection.execute(_SAFELY, {"idle": str(round(limit_s * 1000))})
+            yield connection
+        if connection.dialect.name == "sqlite" and connection.info[_FILE] != _identity(engine.url):
+            raise BookUnreachable(f"the book at {shown(engine.url)} was replaced while it was written to")
+
+
+def _bounded(connection: sa.Connection, limit_s: float | None) -> AbstractContextManager[None]:
+    """Bound what is done with *connection*. SQLite has its own limit, and no one at the other end."""
+    if limit_s is None or connection.dialect.name != "postgresql":
+        return nullcontext()
+    return pg_timeout.bounded(connection.connection.driver_connection, limit_s)
+
+
+def check_revision(connection: sa.Connection) -> None:
+    """Refuse tables of another version.
+
+    Raises:
+        BookUnreachable: they are older, newer, or not there.
+
+    """
+    revision = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+    where = f"the book at {shown(connection.engine.url)}"
+    if revision is None:
+        raise BookUnreachable(f"{where} has no tables yet", "run gpuqueue up, or gpuqueue db upgrade")
+    if revision < REVISION:
+        raise BookUnreachable(f"{where} is older ({revision}) than this gpuqueue", "run gpuqueue db upgrade")
+    if revision > REVISION:
+        raise BookUnreachable(f"{where} is newer ({revision}) than this gpuqueue", "upgrade gpuqueue")
+
+
+def file_of(url: sa.URL) -> Path | None:
+    """Return the file that SQLite has its database in; None for one in memory, and for PostgreSQL."""
+    if url.get_backend_name() != "sqlite" or url.database in {None, "", ":memory:"}:
+        return None
+    return None if str(url.database).startswith("file:") else Path(str(url.database))
+
+
+def absent(url: sa.URL) -> BookUnreachable:
+    """Return what to raise where there is no such file."""
+    return BookUnreachable(
+        f"the book at {shown(url)} is not there yet",
+        "run gpuqueue up, or gpuqueue db upgrade; or set GPUQUEUE_STATE_DIR or GPUQUEUE_DATABASE_URL right",
+    )
+
+
+def shown(url: sa.URL) -> str:
+    """Return *url* as one may print it."""
+    return without_password(url.render_as_string(hide_password=True))
+
+
+@contextmanager
+def _explained(engine: sa.Engine) -> Iterator[None]:
+    try:
+        yield
+    except pg_timeout.Late as error:
+        raise silent(shown(engine.url), str(error)) from error
+    except exc.DBAPIError as error:
+        if is_of_the_row(error):
+            raise
+        raise unreachable(shown(engine.url), error.orig) from error
+    except (exc.TimeoutError, exc.DisconnectionError) as error:
+        raise silent(shown(engine.url), str(error)) from error
+
+
+def _sqlite(url: sa.URL, *, foreign_keys: bool, make: bool) -> sa.Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": WAIT_S}, hide_parameters=True)
+
+    @event.listens_for(engine, "do_connect")
+    def _create_private(_dialect: Any, _record: Any, cargs: Sequence[Any], _cparams: Any) -> None:
+        """Make a file that only we can read: it will hold environments, and in those are secrets."""
+        if file_of(url) is None:
+            return
+        path = Path(str(cargs[0]))
+        try:
+            if make:
+                _make(path)
+            elif not path.exists():
+                raise absent(url)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise BookUnreachable(f"the book at {shown(url)} cannot be made: {why}") from error
+
+    @event.listens_for(engine, "connect")
+    def _set_up(connection: Any, _record: Any) -> None:
+        # The driver would begin a transaction only before the first change; _begin does it instead.
+        connection.isolation_level = None
+        connection.execute(f"PRAGMA busy_timeout = {WAIT_S * 1000:.0f}")
+        if connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+            connection.execute("PRAGMA journal_mode = WAL")
+        # Not NORMAL: the outbox is trimmed once we have committed, and a power cut must not take both.
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA foreign_keys = {'ON' if foreign_keys else 'OFF'}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        # A reader that turns writer midway fails at once if somebody else wrote: a writer says so at the start.
+        writes = connection.get_execution_options().get(WRITES)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    _keep_to_the_path(engine)
+    return engine
+
+
+def _make(path: Path) -> None:
+    """Make the file of a database where there is none.
+
+    Raises:
+        OSError: it cannot be made.
+
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        # Never open one that is there: closing it again would drop the locks that SQLite holds for us.
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+
+
+def _keep_to_the_path(engine: sa.Engine) -> None:
+    """Open anew where somebody has moved the file away, or a backup into its place: nobody reads what is gone."""
+
+    @event.listens_for(engine, "connect")
+    def _remember(_connection: Any, record: Any) -> None:
+        record.info[_FILE] = _identity(engine.url)
+
+    @event.listens_for(engine, "checkout")
+    def _compare(_connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info[_FILE] != _identity(engine.url):
+            raise exc.DisconnectionError("another file is in its place")
+
+
+def _identity(url: sa.URL) -> tuple[int, int] | None:
+    """Return what tells the file behind *url* from another one in its place, None if there is none."""
+    try:
+        found = Path(str(url.database)).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino

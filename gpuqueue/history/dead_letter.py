@@ -1,0 +1,61 @@
+"""What is written of an event whose content the database refuses: the whole of it aside, and its outline. Pure.
+
+Such an event must not stop all those behind it, and it must not get lost.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from gpuqueue.history.batch import Batch, move_job, run_key, sum_up
+from gpuqueue.history.columns import Row, ending_columns, event_row
+from gpuqueue.model.event import Act, Event
+from gpuqueue.model.run import Ended, Ending
+
+#: Largest number that a column of every database takes.
+_MOST = 2**31 - 1
+
+
+def outline(event: Event, why: str, *, epoch: str) -> Batch:
+    """Return what sets *event* aside, and where its job and its run stand after it."""
+    batch = kept_whole(event, why, epoch=epoch)
+    within = _within(event)
+    move_job(batch, within)
+    if event.act in {Act.FINISH, Act.LOSE} and "token" in event.fields:
+        ending = Ending.lost(f"the book could not take the report of its end: {why}")
+        batch.run(run_key(within)).update(ended_at=event.at, **ending_columns(ending))
+        sum_up(batch, within, Ended(ending=ending, duration_s=None, devices=()))
+    return batch
+
+
+def kept_whole(event: Event, why: str, *, epoch: str) -> Batch:
+    """Return what sets *event* aside and says in its job's story that it was."""
+    batch = Batch()
+    batch.events.append(event_row(_within(event), epoch=epoch, detail=None))
+    batch.unwritten.append(_unwritten(event, why, epoch=epoch))
+    return batch
+
+
+def _unwritten(event: Event, why: str, *, epoch: str) -> Row:
+    # In ASCII, with a NUL and half a character as escapes: every database takes that.
+    whole = {"job": event.job_id, "attempt": event.attempt, "losses": event.losses, **event.fields}
+    return {
+        "epoch": epoch,
+        "event_id": event.id,
+        "job_id": _fitting(event.job_id),
+        "act": event.act.value,
+        "at": event.at,
+        "why": why,
+        "fields": json.dumps(whole),
+    }
+
+
+def _within(event: Event) -> Event:
+    """Return *event* with numbers that every column takes."""
+    job_id, attempt, losses = (_fitting(number) for number in (event.job_id, event.attempt, event.losses))
+    return replace(event, job_id=job_id, attempt=attempt, losses=losses)
+
+
+def _fitting(number: int) -> int:
+    return max(0, min(number, _MOST))

@@ -1,0 +1,186 @@
+"""What can be seen of the book, by whoever wants to know whether all is well with it. Looking changes nothing."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import exc
+
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.history import notifications, queries, text_index
+from gpuqueue.history.connect import absent, file_of, open_engine, reading, shown, writing
+from gpuqueue.history.revision import REVISION
+from gpuqueue.history.tables import jobs, unwritten_events
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.job import JobState, WaitReason
+
+if TYPE_CHECKING:
+    from gpuqueue.model.event import Cursor
+
+#: Most jobs that are named one by one.
+MOST_NAMED = 10
+#: SQLite asks so often, in steps of its machine, whether to go on.
+_STEPS = 10_000
+#: A writer that keeps SQLite locked for longer is in the recorder's way as well, in seconds.
+_LOCKED_S = 2.0
+#: A message that was not sent so long after its job's end is late; one that was given up is told for so long.
+LATE, WEEK = timedelta(minutes=2), timedelta(days=7)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BookFacts:
+    """The database as it is. None is what it will not tell."""
+
+    #: Its kind and version, as people know it.
+    product: str
+    #: Its address, without password.
+    where: str
+    #: The file, if it is SQLite.
+    path: Path | None
+    revision: str | None
+    wanted: str
+    size_bytes: int | None
+    #: Why nothing can be written to it, None if something can.
+    refusal: str | None
+    #: What is broken in an SQLite file, empty if nothing is; None if it was not looked at to the end.
+    damage: str | None
+    cursor: Cursor | None
+    #: The first jobs that were lost too often and wait for a person.
+    lost_too_often: tuple[int, ...]
+    #: How many events no table could take, and the job and the reason of the first.
+    unwritten: int
+    unwritten_job: int | None
+    unwritten_why: str | None
+    #: How many messages about jobs that ended a while ago are still to go, the first such job, and its trouble.
+    untold: tuple[int, int | None, str | None]
+    #: How many messages were given up in the last week, the last such job, and its trouble.
+    given_up: tuple[int, int | None, str | None]
+    #: Whether an index finds a part of a command, and whether this Python's SQLite would have one.
+    finds_texts: bool | None
+    could_find_texts: bool
+
+
+def book_facts(url: str, *, integrity_s: float) -> BookFacts:
+    """Return what can be seen of the book at *url*; its integrity is looked at for at most *integrity_s*.
+
+    Raises:
+        BookUnreachable: it does not answer, or there is no such file.
+
+    """
+    engine = open_engine(url)
+    path = file_of(engine.url)
+    if path is not None and not path.exists():
+        engine.dispose()
+        raise absent(engine.url)
+    try:
+        with reading(engine) as connection:
+            if path is not None:  # for the pool's one connection, so it holds for the writing below
+                connection.exec_driver_sql(f"PRAGMA busy_timeout = {_LOCKED_S * 1000:.0f}")
+            revision = _revision(connection)
+            size_bytes, product = _size_bytes(connection, path), _product(connection)
+            damage = None if path is None else _damage(connection, integrity_s)
+            readable = revision == REVISION and not damage
+            cursor = queries.cursor(connection) if readable else None
+            lost = _lost_too_often(connection) if readable else ()
+            unwritten, job_id, why = _unwritten(connection) if readable else (0, None, None)
+            now = datetime.now(timezone.utc)
+            untold = notifications.untold(connection, before=now - LATE) if readable else (0, None, None)
+            given_up = notifications.given_up(connection, since=now - WEEK) if readable else (0, None, None)
+            finds_texts = text_index.is_there(connection) if readable else None
+        return BookFacts(
+            product=product,
+            where=shown(engine.url),
+            path=path,
+            revision=revision,
+            wanted=REVISION,
+            size_bytes=size_bytes,
+            refusal=_refusal(engine, path),
+            damage=damage,
+            cursor=cursor,
+            lost_too_often=lost,
+            unwritten=unwritten,
+            unwritten_job=job_id,
+            unwritten_why=why,
+            untold=untold,
+            given_up=given_up,
+            finds_texts=finds_texts,
+            could_find_texts=path is None or text_index.known_to_sqlite(),
+        )
+    finally:
+        engine.dispose()
+
+
+def _product(connection: sa.Connection) -> str:
+    version = ".".join(str(number) for number in connection.dialect.server_version_info or ())
+    return f"{'SQLite' if connection.dialect.name == 'sqlite' else 'PostgreSQL'} {version}"
+
+
+def _revision(connection: sa.Connection) -> str | None:
+    """Return the revision of the tables, None where there are none."""
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+    return found
+
+
+def _size_bytes(connection: sa.Connection, path: Path | None) -> int | None:
+    if path is not None:
+        return path.stat().st_size
+    if connection.dialect.name == "sqlite":
+        return None
+    return int(connection.scalar(sa.text("SELECT pg_database_size(current_database())")) or 0)
+
+
+def _lost_too_often(connection: sa.Connection) -> tuple[int, ...]:
+    held = (jobs.c.state == JobState.HELD.value) & (jobs.c.reason == WaitReason.LOST_TOO_OFTEN.value)
+    found = connection.execute(sa.select(jobs.c.id).where(held).order_by(jobs.c.id).limit(MOST_NAMED))
+    return tuple(int(row.id) for row in found)
+
+
+def _unwritten(connection: sa.Connection) -> tuple[int, int | None, str | None]:
+    number = int(connection.scalar(sa.select(sa.func.count()).select_from(unwritten_events)) or 0)
+    columns = unwritten_events.c.job_id, unwritten_events.c.why
+    first = connection.execute(sa.select(*columns).order_by(unwritten_events.c.at).limit(1)).first()
+    return (number, *first) if first is not None else (0, None, None)
+
+
+def _damage(connection: sa.Connection, limit_s: float) -> str | None:
+    """Return what SQLite's quick check finds, empty if nothing, None if it takes longer than *limit_s*.
+
+    A large file takes as long as it takes to read it, and readers never keep the recorder from writing.
+    """
+    file: Any = connection.connection.driver_connection
+    deadline_s = time.monotonic() + limit_s
+    file.set_progress_handler(lambda: int(time.monotonic() > deadline_s), _STEPS)
+    try:
+        word = str(connection.scalar(sa.text("PRAGMA quick_check(1)")))
+    except exc.DBAPIError as error:
+        if "interrupted" in str(error.orig):
+            return None
+        return str(error.orig)
+    finally:
+        file.set_progress_handler(None, 0)
+    return "" if word == "ok" else word
+
+
+def _refusal(engine: sa.Engine, path: Path | None) -> str | None:
+    """Return why nothing can be written, None if something can. A transaction is begun, and nothing is written."""
+    if path is not None and not os.access(path.parent, os.W_OK):
+        return f"{path.parent} may not be written, and SQLite keeps files beside its own"
+    try:
+        with writing(engine) as connection:
+            if engine.dialect.name != "postgresql":
+                return None
+            if connection.scalar(sa.text("SHOW transaction_read_only")) == "on":
+                return "it is read-only, as a standby is"
+            if not sa.inspect(connection).has_table("jobs"):
+                return None
+            asked = sa.text("SELECT has_table_privilege('jobs', 'INSERT') AND has_table_privilege('jobs', 'UPDATE')")
+            return None if connection.scalar(asked) else "this account may not write into its tables"
+    except BookUnreachable as error:
+        return error.what.partition(f"the book at {shown(engine.url)} ")[2] or error.what

@@ -1,0 +1,40 @@
+"""What makes questions to the book quick: the indexes of its tables.
+
+They stand apart from the tables because only migrations want to know them: where one says what it holds of PostgreSQL,
+SQLAlchemy's whole part for that database is loaded, which would be a tenth of each ``gpuqueue history``.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from gpuqueue.history.tables import job_events, job_tags, jobs, metadata, notices, run_devices, runs
+
+
+def _where(condition: str, *columns: sa.Column[object]) -> sa.Index:
+    """Return an index of those rows alone for which *condition* is true."""
+    only = sa.text(condition)
+    return sa.Index(None, *columns, sqlite_where=only, postgresql_where=only)
+
+
+#: The tables with their indexes.
+METADATA = metadata
+INDEXES = (
+    sa.Index(None, jobs.c.user_name, jobs.c.id),
+    sa.Index(None, jobs.c.state, jobs.c.id),
+    sa.Index(None, jobs.c.submitted_at, jobs.c.id),
+    sa.Index(None, jobs.c.ended_at),
+    sa.Index(None, jobs.c.name, jobs.c.id),
+    sa.Index(None, jobs.c.host, jobs.c.id),
+    sa.Index(None, jobs.c.duration_s, jobs.c.id),
+    sa.Index(None, jobs.c.peak_bytes, jobs.c.id),
+    # Nearly all end well: only the others are worth an index.
+    _where("ending <> 'exited'", jobs.c.ending, jobs.c.id),
+    _where("exit_code <> 0", jobs.c.exit_code, jobs.c.id),
+    _where("array_id IS NOT NULL", jobs.c.array_id, jobs.c.array_index),
+    sa.Index(None, job_tags.c.tag, job_tags.c.job_id),
+    sa.Index(None, runs.c.ended_at),
+    sa.Index(None, run_devices.c.device_uuid, run_devices.c.job_id),
+    _where("outcome IS NULL", notices.c.job_id),
+    sa.Index(None, job_events.c.job_id),
+)

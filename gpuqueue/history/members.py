@@ -1,0 +1,112 @@
+"""Members of arrays, whose request the book has once for all of them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from gpuqueue.clock import to_epoch_ms
+from gpuqueue.codec import decode_spec, of_member
+from gpuqueue.errors import Unreadable
+from gpuqueue.history.array_progress import waiting
+from gpuqueue.history.connect import reading
+from gpuqueue.history.tables import jobs
+from gpuqueue.model.array import Indexes, Member
+from gpuqueue.model.event import Act, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+log = logging.getLogger(__name__)
+
+#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
+_MOST_IN = 1000
+
+
+def with_requests(engine: sa.Engine, events: Sequence[Event]) -> Sequence[Event]:
+    """Return *events*, each claim that made a member a job of its own with the request that its array's is for it.
+
+    Raises:
+        BookUnreachable: the database does not answer.
+
+    """
+    first_claims = [event for event in events if event.act is Act.CLAIM and "of" in event.fields]
+    if not first_claims:
+        return events
+    known = {
+        event.job_id: (event.fields["spec"], to_epoch_ms(event.at))
+        for event in events
+        if event.act is Act.SUBMIT and "spec" in event.fields
+    }
+    wanted = {int(event.fields["of"]) for event in first_claims} - set(known)
+    if wanted:
+        with reading(engine) as connection:
+            columns = jobs.c.id, jobs.c.spec, jobs.c.submitted_at
+            for row in _of(connection, wanted, *columns):
+                known[row.id] = (row.spec, to_epoch_ms(row.submitted_at))
+    return [_with_request(event, known) for event in events]
+
+
+def _with_request(event: Event, known: Mapping[int, tuple[str, int]]) -> Event:
+    if event.act is not Act.CLAIM or "of" not in event.fields:
+        return event
+    member = Member(int(event.fields["of"]), int(event.fields["index"]))
+    if member.array_id not in known:
+        log.error("job %s cannot be written down: the book does not have its array", member)
+        return event
+    payload, submitted_ms = known[member.array_id]
+    added = {"spec": of_member(payload, member), "submitted": str(submitted_ms)}
+    return replace(event, fields={**event.fields, **added})
+
+
+def requests(connection: sa.Connection, array_ids: Iterable[int]) -> dict[int, str]:
+    """Return the payload of each of these arrays that the book knows."""
+    return {row.id: row.spec for row in _of(connection, set(array_ids), jobs.c.id, jobs.c.spec)}
+
+
+def never_began(connection: sa.Connection, array_id: int) -> Indexes:
+    """Return which members of an array were cancelled before any device took them; none where there is no such array.
+
+    Nothing but the array itself tells of them.
+
+    Raises:
+        Unreadable: its request cannot be read.
+
+    """
+    columns = jobs.c.spec, jobs.c.state, jobs.c.array_left, jobs.c.array_held
+    row = connection.execute(sa.select(*columns).where(jobs.c.id == array_id)).first()
+    array = decode_spec(row.spec).array if row is not None and row.array_left is not None else None
+    if row is None or array is None:
+        return Indexes()
+    began = connection.execute(sa.select(jobs.c.array_index).where(jobs.c.array_id == array_id)).scalars()
+    waits = (index for some in waiting(row.state, row.array_left, row.array_held) for index in some)
+    return Indexes.of(set(array.indexes).difference(began, waits))
+
+
+def last_id_of(connection: sa.Connection, job_id: int) -> int:
+    """Return the highest id that belongs to the job *job_id*, or to the array whose member it is."""
+    columns = jobs.c.array_id, jobs.c.array_left, jobs.c.spec
+    row = connection.execute(sa.select(*columns).where(jobs.c.id == job_id)).first()
+    if row is None or (row.array_id is None and row.array_left is None):
+        return job_id
+    array_id = job_id if row.array_id is None else int(row.array_id)
+    try:
+        array = decode_spec(requests(connection, [array_id]).get(array_id)).array
+    except Unreadable:
+        return job_id
+    return max(job_id, Member(array_id, array.indexes.ranges[-1][-1]).id) if array else job_id
+
+
+def among(connection: sa.Connection, job_ids: Iterable[int]) -> list[Member]:
+    """Return those of *job_ids* that are members of arrays, as far as the book knows them."""
+    rows = _of(connection, job_ids, jobs.c.array_id, jobs.c.array_index)
+    return [Member(row.array_id, row.array_index) for row in rows if row.array_id is not None]
+
+
+def _of(connection: sa.Connection, ids: Iterable[int], *columns: sa.Column[Any]) -> Iterator[sa.Row[Any]]:
+    wanted = sorted(set(ids))
+    for start in range(0, len(wanted), _MOST_IN):
+        yield from connection.execute(sa.select(*columns).where(jobs.c.id.in_(wanted[start : start + _MOST_IN])))

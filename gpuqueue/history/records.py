@@ -1,0 +1,222 @@
+"""Puts jobs together from the rows that the book has of them, whichever door they were read by. Pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from gpuqueue.codec import UNREADABLE, decode_spec, stand_in, whole_payload
+from gpuqueue.errors import Unreadable
+from gpuqueue.history.array_progress import tally
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.array import Member
+from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
+from gpuqueue.model.job import Job, JobSpec, JobState, Level, WaitReason
+from gpuqueue.model.notification import Outcome, Told
+from gpuqueue.model.run import Ending, EndingKind, Note, Record, Run, RunDevice, StartKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gpuqueue.history.rows import Row, Rows
+    from gpuqueue.model import event as steps
+    from gpuqueue.model.array import Tally
+    from gpuqueue.model.event import Event
+else:
+    steps = later("gpuqueue.model.event")
+
+#: The steps at which something is said that the job's owner should know, as :class:`gpuqueue.model.event.Act` has them.
+_NOTES = frozenset({"note", "lift"})
+
+
+def record_of(source: Rows, job_id: int) -> Record | None:
+    """Return the job with all its runs, their timelines and notes, or None if the book does not know it.
+
+    What became of its notices is there as well.
+    """
+    found = records_of(source, source.of("jobs", "id", [job_id], "id"), timelines=True, arrays_too=True)
+    if not found:
+        return None
+    return Record(job=found[0].job, runs=found[0].runs, notes=_notes(source, job_id), told=_told(source, job_id))
+
+
+def records_of(source: Rows, rows: Sequence[Row], *, timelines: bool = False, arrays_too: bool = False) -> list[Record]:
+    """Return *rows* as jobs with their runs; what takes long only if asked for: timelines, how far arrays have come."""
+    come = tally(source, rows) if arrays_too else {}
+    array_ids = {row["array_id"] for row in rows} - {None}
+    arrays = {row["id"]: row["spec"] for row in source.of("jobs", "id", array_ids, "id")}
+    ids = [row["id"] for row in rows]
+    lines: dict[tuple[int, int, str], Timeline] = {}
+    if timelines:
+        for row in source.of("run_timelines", "job_id", ids, "attempt"):
+            held = tuple(json.loads(row["bytes"]))
+            lines[row["job_id"], row["attempt"], row["device_uuid"]] = Timeline(step_s=row["step_s"], bytes=held)
+    devices: dict[tuple[int, int], list[RunDevice]] = defaultdict(list)
+    for row in source.of("run_devices", "job_id", ids, "device_index"):
+        line = lines.get((row["job_id"], row["attempt"], row["device_uuid"]))
+        devices[row["job_id"], row["attempt"]].append(_run_device(row, line))
+    runs: dict[int, list[Run]] = defaultdict(list)
+    for row in source.of("runs", "job_id", ids, "attempt"):
+        runs[row["job_id"]].append(_run(row, devices[row["job_id"], row["attempt"]]))
+    tags: dict[int, list[str]] = defaultdict(list)
+    for row in source.of("job_tags", "job_id", ids, "tag"):
+        tags[row["job_id"]].append(row["tag"])
+    return [
+        Record(
+            job=_job(row, runs[row["id"]], arrays.get(row["array_id"]), come.get(row["id"]), tags[row["id"]]),
+            runs=tuple(runs[row["id"]]),
+        )
+        for row in rows
+    ]
+
+
+def _notes(source: Rows, job_id: int) -> tuple[Note, ...]:
+    said = [event_of(row) for row in source.of("job_events", "job_id", [job_id], "event_id") if row["act"] in _NOTES]
+    said.sort(key=lambda each: steps.place(each.id))
+    return tuple(Note(at=each.at, attempt=each.attempt, text=_text(each)) for each in said)
+
+
+def _text(event: Event) -> str:
+    level = event.fields.get("level", "")
+    if event.act is not steps.Act.LIFT or level not in {str(each.value) for each in Level}:
+        return event.fields.get("detail", "")
+    return f"waited long: lifted to level {Level(int(level))}"
+
+
+def _told(source: Rows, job_id: int) -> tuple[Told, ...]:
+    """Return how far each message about the end of the job has come."""
+    return tuple(
+        Told(
+            number=row["number"],
+            tries=row["tries"],
+            outcome=Outcome(row["outcome"]) if row["outcome"] else None,
+            at=row["at"],
+            trouble=row["trouble"],
+        )
+        for row in source.of("notices", "job_id", [job_id], "number")
+    )
+
+
+def _job(row: Row, its_runs: Sequence[Run], array: str | None, come: Tally | None, tags: Sequence[str]) -> Job:
+    return Job(
+        id=row["id"],
+        spec=_spec(row, array),
+        state=JobState(row["state"]),
+        submitted_at=row["submitted_at"],
+        attempt=row["attempt"],
+        losses=row["losses"],
+        retries=row["retries"],
+        requeues=row["requeues"],
+        begins_at=row["begins_at"],
+        because=row["because"],
+        reason=WaitReason(row["reason"]) if row["reason"] else None,
+        claimed_at=row["claimed_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        host=row["host"],
+        devices=tuple(device.uuid for device in its_runs[-1].devices) if its_runs else (),
+        front=row["front"],
+        note=row["note"],
+        member=None if row["array_id"] is None else Member(row["array_id"], row["array_index"]),
+        tally=come,
+        tags=tuple(tags),
+    )
+
+
+def _spec(row: Row, array: str | None) -> JobSpec:
+    """Return the request; where a damaged payload or a newer version's cannot be read, what the columns tell of it."""
+    try:
+        return decode_spec(whole_payload(row["spec"], array))
+    except Unreadable:
+        known = {name: row[name] for name in ("name", "gpus", "time_limit_s", "pool", "cwd", "script", "interpreter")}
+        return stand_in(
+            user=row["user_name"],
+            uid=row["user_uid"],
+            host=row["submit_host"],
+            mem_bytes=row["mem_bytes"],
+            level=Level(row["level"]),
+            argv=_words(row["command"]),
+            **known,
+        )
+
+
+def _words(command: str) -> tuple[str, ...]:
+    """Return the words that were joined to *command*."""
+    try:
+        return tuple(shlex.split(command)) or (UNREADABLE,)
+    except ValueError:
+        return (UNREADABLE,)
+
+
+def _run(row: Row, devices: Sequence[RunDevice]) -> Run:
+    return Run(
+        job_id=row["job_id"],
+        attempt=row["attempt"],
+        token=row["token"],
+        host=row["host"],
+        worker=row["worker"],
+        devices=tuple(devices),
+        claimed_at=row["claimed_at"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        duration_s=row["duration_s"],
+        ending=_ending(row),
+        log_path=row["log_path"],
+        peak_at_once_bytes=row["peak_at_once_bytes"],
+        start_kind=StartKind.known(row["start_kind"]),
+    )
+
+
+def _ending(row: Row) -> Ending | None:
+    if row["ending"] is None:
+        return None
+    return Ending(
+        kind=EndingKind(row["ending"]),
+        exit_code=row["exit_code"],
+        signal=row["signal"],
+        detail=row["detail"] or "",
+    )
+
+
+def _run_device(row: Row, timeline: Timeline | None) -> RunDevice:
+    return RunDevice(
+        uuid=row["device_uuid"],
+        index=row["host_index"],
+        name=row["name"],
+        kind=DeviceKind(row["kind"]) if row["kind"] else None,
+        total_bytes=row["total_bytes"],
+        lease_bytes=row["lease_bytes"],
+        peak=Peak(
+            bytes=row["peak_bytes"],
+            source=PeakSource(row["peak_source"]),
+            samples=row["samples"],
+            na_samples=row["na_samples"],
+            interval_s=row["interval_s"],
+            shared=row["shared"],
+        ),
+        activity=Activity(
+            first_memory_s=row["first_memory_s"],
+            utilisation_mean=row["utilisation_mean"],
+            utilisation_max=row["utilisation_max"],
+            temperature_max_c=row["temperature_max_c"],
+        ),
+        timeline=timeline,
+    )
+
+
+def event_of(row: Row) -> Event:
+    """Return one step of a job; payloads that are in its record are left out of ``fields``."""
+    fields: Mapping[str, str] = json.loads(row["detail"]) if row["detail"] else {}
+    return steps.Event(
+        id=row["event_id"],
+        act=steps.Act(row["act"]),
+        job_id=row["job_id"],
+        state=JobState(row["state"]),
+        at=row["at"],
+        attempt=row["attempt"],
+        losses=row["losses"],
+        reason=WaitReason(row["reason"]) if row["reason"] else None,
+        fields=fields,
+    )

@@ -1,0 +1,154 @@
+"""Writes down again what the store still knows, in a book that lost its history or came back from a copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from gpuqueue.clock import to_epoch_ms
+from gpuqueue.codec import encode_started
+from gpuqueue.history.batch import Batch, fold
+from gpuqueue.history.connect import writing
+from gpuqueue.history.tables import jobs, runs
+from gpuqueue.history.writer import move_cursor, write
+from gpuqueue.model.event import Act, Cursor, Event, place
+from gpuqueue.model.job import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+
+    from gpuqueue.model.run import Run, Survivor
+
+#: How the runs and jobs ended whose end went down with the book.
+GONE = "how it ended went down with the book"
+
+
+def rebase(
+    engine: sa.Engine,
+    pages: Iterable[list[Survivor]],
+    *,
+    expected: Cursor | None,
+    to: Cursor,
+    last_given: int,
+    at: datetime,
+) -> int | None:
+    """Write the survivors down as they stand at *at* and move the cursor from *expected* to *to*, in one transaction.
+
+    What the outbox still holds behind *to* is recorded after and overwrites what is written here. Jobs and runs that
+    an older copy of the book holds for live, and the store does not know, have ended: nobody can tell how.
+    *last_given* is the last id given out: the book must know of it, whatever became of that job.
+
+    Returns:
+        How many survivors there were; None, and nothing is changed, if the cursor does not stand at *expected*.
+
+    Raises:
+        BookUnreachable: the database does not answer; nothing was changed.
+
+    """
+    ids: set[int] = set()
+    tokens: set[str] = set()
+    with writing(engine) as connection:
+        if not move_cursor(connection, expected, to):
+            return None
+        for page in pages:
+            events = [event for survivor in page for event in _story(survivor, to, at)]
+            write(connection, _as_one_step(fold(events, epoch=to.epoch)))
+            ids.update(survivor.record.job.id for survivor in page)
+            tokens.update(run.token for survivor in page for run in survivor.record.runs)
+        if last_given and last_given not in ids:
+            known = _event(last_given, to, at, Act.RESTORE, JobState.LOST, detail="the last id that was given out")
+            write(connection, _as_events(fold([known], epoch=to.epoch)))
+        _close_the_gone(connection, ids, tokens, to, at)
+    return len(ids)
+
+
+def _story(survivor: Survivor, to: Cursor, at: datetime) -> Iterator[Event]:
+    """Tell a survivor's story in the fewest steps that lead to where it stands.
+
+    One that has ended is told as it was before: how it ended is still in the outbox and comes after.
+    """
+    job = survivor.record.job
+    yield _event(job.id, to, job.submitted_at, Act.SUBMIT, JobState.QUEUED, spec=survivor.payload)
+    for run in survivor.record.runs:
+        yield from _run_story(run, to)
+    before_end = JobState.RUNNING if survivor.record.runs else JobState.QUEUED
+    state = before_end if job.state.is_end else job.state
+    here = job.tally
+    fields = {
+        **({"meant": "gpu"} if survivor.meant_for_gpu else {}),
+        **({"begin": str(to_epoch_ms(job.begins_at))} if job.begins_at else {}),
+        **({"tags": ",".join(job.tags)} if job.tags or job.spec.tags else {}),
+        **({"note": job.note} if job.note else {}),
+        **({"front": str(job.front)} if job.front is not None else {}),
+        **({"because": job.because} if job.because else {}),
+        **({"left": str(here.left), "held": str(here.held)} if here is not None else {}),
+        "retries": str(job.retries),
+        "requeues": str(job.requeues),
+    }
+    counts = {"attempt": job.attempt, "losses": job.losses}
+    yield _event(job.id, to, at, Act.RESTORE, state, reason=job.reason, **counts, **fields)
+
+
+def _run_story(run: Run, to: Cursor) -> Iterator[Event]:
+    claimed = {
+        "token": run.token,
+        "host": run.host,
+        "worker": run.worker,
+        "devices": ",".join(device.uuid for device in run.devices),
+        "lease": str(run.devices[0].lease_bytes),
+        **({"start": str(run.start_kind)} if run.start_kind else {}),
+    }
+    yield _event(run.job_id, to, run.claimed_at, Act.CLAIM, JobState.STARTING, attempt=run.attempt, **claimed)
+    if run.started_at is not None:
+        started = encode_started(log_path=run.log_path or "", devices=run.devices)
+        said = {"token": run.token, "started": started}
+        yield _event(run.job_id, to, run.started_at, Act.STARTED, JobState.RUNNING, attempt=run.attempt, **said)
+
+
+def _event(job_id: int, to: Cursor, at: datetime, act: Act, state: JobState, **given: Any) -> Event:
+    """Return a step between what was recorded before *to* and what comes after; no step of the outbox has its id."""
+    ms, _ = place(to.last_id)
+    columns = {name: given.pop(name) for name in ("attempt", "losses", "reason") if name in given}
+    return Event(
+        id=f"{ms}-{10**9 + job_id}",
+        act=act,
+        job_id=job_id,
+        state=state,
+        at=at,
+        fields=given,
+        **{"attempt": 0, **columns},
+    )
+
+
+def _as_one_step(batch: Batch) -> Batch:
+    """Keep of each story only that the job was restored: the steps were made up to get it there."""
+    batch.events[:] = [row for row in batch.events if row["act"] == Act.RESTORE.value]
+    return batch
+
+
+def _as_events(batch: Batch) -> Batch:
+    """Keep only the events, of a job that has no row."""
+    return Batch(events=batch.events)
+
+
+def _close_the_gone(connection: sa.Connection, ids: set[int], tokens: set[str], to: Cursor, at: datetime) -> None:
+    alive = [state.value for state in JobState if not state.is_end]
+    unended = sa.select(runs.c.job_id, runs.c.attempt, runs.c.token).where(runs.c.ended_at.is_(None))
+    open_runs = connection.execute(unended).all()
+    open_jobs = connection.execute(
+        sa.select(jobs.c.id, jobs.c.attempt, jobs.c.losses).where(jobs.c.state.in_(alive))
+    ).all()
+    events = []
+    for job_id, attempt, token in open_runs:
+        if token not in tokens:
+            gone = sa.update(runs).where(runs.c.job_id == job_id, runs.c.token == token)
+            connection.execute(gone.values(ended_at=at, ending="lost", detail=GONE))
+            its_job = sa.update(jobs).where(jobs.c.id == job_id, jobs.c.attempt == attempt)
+            connection.execute(its_job.values(ending="lost"))
+    for job_id, attempt, losses in open_jobs:
+        if job_id not in ids:
+            given = {"attempt": attempt, "losses": losses, "detail": GONE}
+            events.append(_event(job_id, to, at, Act.RESTORE, JobState.LOST, **given))
+    write(connection, fold(events, epoch=to.epoch))

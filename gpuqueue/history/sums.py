@@ -1,0 +1,265 @@
+"""Adds up runs in SQL, group by group and all together: what was held, how it ended, how long it waited.
+
+The period comes as a small table of steps (one, or one for each day), and each run meets the steps that it reaches
+into. So one statement answers for a period, for each of its days, and for each device step by step.
+
+The runs are gone through twice: once for all that can be summed up, and once for the waits, whose percentiles need
+them in order. Both times the groups and all of it together come of the same rows.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+from gpuqueue.history.tables import UtcDateTime, jobs, run_devices, runs
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.run import EndingKind
+from gpuqueue.model.statistics import Figures
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+#: Which values of a group's columns it has.
+Key = tuple[Any, ...]
+Steps = list[tuple[datetime, datetime]]
+#: Makes columns of figures of rows, given what a row counts as: 1 or 0.
+Sums = Callable[[sa.CTE, sa.ColumnElement[int]], list[sa.ColumnElement[Any]]]
+
+#: What a run that did what it should is told as, beside the kinds of endings.
+_WELL = "succeeded"
+#: The endings that are counted apart.
+_KINDS = (EndingKind.CANCELLED, EndingKind.OUT_OF_MEMORY, EndingKind.TIMED_OUT, EndingKind.LOST)
+#: The shares of waits that are told: the median, and what one in twenty exceeds.
+_MEDIAN, _MOST = 0.5, 0.95
+#: Waits that are fetched at a time.
+_AT_A_TIME = 10_000
+
+
+class _seconds(FunctionElement[float]):  # noqa: N801 - in SQL it is a function
+    """A moment in seconds since 1970; SQLite's calendar is good to a tenth of a millisecond."""
+
+    type = sa.Double()
+    inherit_cache = True
+
+
+@compiles(_seconds, "sqlite")
+def _in_sqlite(element: Any, compiler: Any, **given: Any) -> str:
+    return f"((julianday({compiler.process(element.clauses, **given)}) - 2440587.5) * 86400.0)"
+
+
+@compiles(_seconds, "postgresql")
+def _in_postgresql(element: Any, compiler: Any, **given: Any) -> str:
+    return f"CAST(EXTRACT(EPOCH FROM {compiler.process(element.clauses, **given)}) AS DOUBLE PRECISION)"
+
+
+def grouped(
+    connection: sa.Connection, steps: Steps, names: Sequence[str], user: str | None, *, total: bool = False
+) -> dict[Key, Figures]:
+    """Return the figures of each group; *names* say what tells groups apart: user, host, device, step.
+
+    Under the empty key stands all of it, if *total* or where there are no names.
+    """
+    found: dict[Key, dict[str, Any]] = defaultdict(dict)
+    groupings = [names, ()] if total and names else [names]
+    for key, row in _summed(connection, _held(steps, names, user), groupings, _sums):
+        found[key].update(row)
+    for key, row in _waits(connection, _waited(steps, names, user), groupings):
+        found[key].update(row)
+    known = Figures.__dataclass_fields__
+    return {
+        key: replace(Figures(), **{name: value for name, value in row.items() if name in known and value is not None})
+        for key, row in found.items()
+        if row.get("runs")
+    }
+
+
+def _summed(
+    connection: sa.Connection, rows: sa.CTE, groupings: Sequence[Sequence[str]], sums: Sums
+) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+    """Yield the sums of each group of *rows*, in each grouping, by one statement.
+
+    A run on two devices is two rows. It counts on each of them, and once in any other group.
+    """
+    arms = []
+    for number, names in enumerate(groupings):
+        key = [rows.c[f"key_{name}"] for name in names]
+        padding = [sa.null().label(f"key_{name}") for name in groupings[0][len(names) :]]
+        counts, there = rows.c.once, []
+        if "device" in names:
+            counts, there = sa.literal_column("1"), [rows.c.key_device.is_not(None)]
+        columns = sa.literal_column(str(number)).label("grouping_number"), *key, *padding, *sums(rows, counts)
+        arms.append(sa.select(*columns).where(*there).group_by(*key))
+    for row in connection.execute(sa.union_all(*arms) if len(arms) > 1 else arms[0]).mappings():
+        yield tuple(row[f"key_{name}"] for name in groupings[row["grouping_number"]]), dict(row)
+
+
+def _reach(
+    steps: Steps, names: Sequence[str], user: str | None, *, of_job: bool
+) -> tuple[sa.FromClause, Any, list[sa.ColumnElement[bool]]]:
+    """Return each run with each step that it reaches into: from what, the step, and on which conditions.
+
+    Its job comes along where something of it is asked for: its row is large.
+    """
+    moments = [
+        sa.select(
+            sa.literal(number).label("step"),
+            sa.literal(start, UtcDateTime).label("step_start"),
+            sa.literal(end, UtcDateTime).label("step_end"),
+        )
+        for number, (start, end) in enumerate(steps)
+    ]
+    step = sa.union_all(*moments).cte("steps") if len(moments) > 1 else moments[0].cte("steps")
+    since, until = steps[0][0], steps[-1][1]
+    in_step = sa.or_(runs.c.ended_at > step.c.step_start, runs.c.claimed_at >= step.c.step_start)
+    source: sa.FromClause = runs.join(
+        step, (runs.c.claimed_at < step.c.step_end) & sa.or_(runs.c.ended_at.is_(None), in_step)
+    )
+    conditions = [sa.or_(runs.c.ended_at >= since, runs.c.ended_at.is_(None)), runs.c.claimed_at < until]
+    if of_job or "user" in names or user is not None:
+        source = source.join(jobs, jobs.c.id == runs.c.job_id)
+    if user is not None:
+        conditions.append(jobs.c.user_name == user)
+    return source, step.c, conditions
+
+
+def _with_devices(source: sa.FromClause) -> sa.FromClause:
+    """Return *source* with the devices of each run; one that has none is there as well."""
+    same = (run_devices.c.job_id == runs.c.job_id) & (run_devices.c.attempt == runs.c.attempt)
+    return source.outerjoin(run_devices, same)
+
+
+def _key(step: Any, names: Sequence[str]) -> list[sa.ColumnElement[Any]]:
+    columns = {
+        "user": jobs.c.user_name,
+        "host": runs.c.host,
+        "device": run_devices.c.device_uuid,
+        "step": step.step,
+    }
+    return [columns[name].label(f"key_{name}") for name in names]
+
+
+def _once() -> sa.ColumnElement[int]:
+    """Return 1 for one row of each run, and 0 for those of its other devices."""
+    return sa.case((sa.func.coalesce(run_devices.c.device_index, 0) == 0, 1), else_=0)
+
+
+def _held(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
+    """Return for each run and device how long it was held there, how it ended if it did there, and what it took."""
+    source, step, conditions = _reach(steps, names, user, of_job=False)
+    start = sa.case((runs.c.claimed_at < step.step_start, step.step_start), else_=runs.c.claimed_at)
+    over = sa.or_(runs.c.ended_at.is_(None), runs.c.ended_at > step.step_end)
+    end = sa.case((over, step.step_end), else_=runs.c.ended_at)
+    # A store's clock may have been set back: nothing took less than no time.
+    took = _seconds(end) - _seconds(start)
+    here = (runs.c.ended_at >= step.step_start) & (runs.c.ended_at < step.step_end)
+    well = (runs.c.ending == EndingKind.EXITED.value) & (runs.c.exit_code == 0)
+    return (
+        sa.select(
+            *_key(step, names),
+            _once().label("once"),
+            runs.c.job_id,
+            sa.case((here & well, _WELL), (here, runs.c.ending)).label("ended_as"),
+            sa.case((run_devices.c.device_uuid.is_not(None) & (took > 0), took), else_=0.0).label("held_s"),
+            # A device that nobody told the kind of counts as a GPU: its run was lost before it started.
+            sa.case((run_devices.c.kind == DeviceKind.CPU.value, 1), else_=0).label("on_cpu"),
+            run_devices.c.lease_bytes,
+            run_devices.c.peak_bytes,
+            run_devices.c.utilisation_mean,
+        )
+        .select_from(_with_devices(source))
+        .where(*conditions)
+        .cte("held")
+    )
+
+
+def _sums(rows: sa.CTE, counts: sa.ColumnElement[int]) -> list[sa.ColumnElement[Any]]:
+    """Count the runs, and how those ended that ended here; sum up the time on devices, and what is weighted by it."""
+    held, lease, peak, busy = rows.c.held_s, rows.c.lease_bytes, rows.c.peak_bytes, rows.c.utilisation_mean
+    ways = (_WELL, *(kind.value for kind in _KINDS))
+
+    def time(condition: sa.ColumnElement[bool], weighed: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        return sa.func.sum(sa.case((condition, weighed), else_=0.0))
+
+    return [
+        sa.func.count(rows.c.job_id.distinct()).label("jobs"),
+        sa.func.sum(counts).label("runs"),
+        sa.func.sum(sa.case((rows.c.ended_as.is_not(None), counts), else_=0)).label("ended"),
+        *(sa.func.sum(sa.case((rows.c.ended_as == way, counts), else_=0)).label(way) for way in ways),
+        time(rows.c.on_cpu == 0, held).label("gpu_s"),
+        time(rows.c.on_cpu == 1, held).label("cpu_s"),
+        sa.func.sum(held * lease).label("asked_byte_s"),
+        time(peak.is_not(None), held * lease).label("measured_byte_s"),
+        time(peak.is_not(None), held * peak).label("peak_byte_s"),
+        time(peak.is_not(None), held).label("measured_s"),
+        (time(busy.is_not(None), held * busy) / sa.func.nullif(time(busy.is_not(None), held), 0.0)).label(
+            "utilisation"
+        ),
+    ]
+
+
+def _waited(steps: Steps, names: Sequence[str], user: str | None) -> sa.CTE:
+    """Return the waits of jobs that were first claimed here."""
+    source, step, conditions = _reach(steps, names, user, of_job=True)
+    took = _seconds(runs.c.claimed_at) - _seconds(jobs.c.submitted_at)
+    on_devices = "device" in names
+    return (
+        sa.select(
+            *_key(step, names),
+            (_once() if on_devices else sa.literal_column("1")).label("once"),
+            sa.case((took > 0, took), else_=0.0).label("wait_s"),
+        )
+        .select_from(_with_devices(source) if on_devices else source)
+        .where(*conditions, runs.c.attempt == 1, runs.c.claimed_at >= step.step_start)
+        .cte("waited")
+    )
+
+
+def _waits(
+    connection: sa.Connection, rows: sa.CTE, groupings: Sequence[Sequence[str]]
+) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+    """Rank the waits. Percentiles are nearest ranks: waits that there were."""
+    if connection.dialect.name == "postgresql":
+        yield from _summed(connection, rows, groupings, _percentiles)
+        return
+    # SQLite has no percentile, and its windows would put them in order three times over.
+    waits: dict[Key, array[float]] = defaultdict(lambda: array("d"))
+    for *key, once, wait_s in connection.execute(sa.select(*rows.c), execution_options={"yield_per": _AT_A_TIME}):
+        if key and None not in key:
+            waits[tuple(key)].append(wait_s)
+        if once and () in groupings:
+            waits[()].append(wait_s)
+    yield from ((key, _ranked(each)) for key, each in waits.items())
+
+
+def _percentiles(rows: sa.CTE, counts: sa.ColumnElement[int]) -> list[sa.ColumnElement[Any]]:
+    wait = sa.case((counts == 1, rows.c.wait_s))  # a percentile leaves out what is NULL
+    return [
+        sa.func.count(wait).label("waits"),
+        sa.func.percentile_disc(_MEDIAN).within_group(wait).label("wait_median_s"),
+        sa.func.percentile_disc(_MOST).within_group(wait).label("wait_p95_s"),
+        sa.func.max(wait).label("wait_max_s"),
+    ]
+
+
+def _ranked(waits: Iterable[float]) -> dict[str, Any]:
+    ordered = sorted(waits)
+
+    def at(share: float) -> float:
+        return ordered[max(1, math.ceil(share * len(ordered))) - 1]
+
+    return {
+        "waits": len(ordered),
+        "wait_median_s": at(_MEDIAN),
+        "wait_p95_s": at(_MOST),
+        "wait_max_s": ordered[-1],
+    }

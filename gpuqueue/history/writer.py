@@ -1,0 +1,192 @@
+"""Writes a batch of events down: all of it or nothing, and once, however many recorders try."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from gpuqueue.errors import Unreachable
+from gpuqueue.history import bulk, text_index
+from gpuqueue.history.batch import Batch, DeviceKey, fold
+from gpuqueue.history.columns import Row
+from gpuqueue.history.connect import check_revision, writing
+from gpuqueue.history.dead_letter import kept_whole, outline
+from gpuqueue.history.error_text import reason
+from gpuqueue.history.members import with_requests
+from gpuqueue.history.tables import (
+    job_events,
+    job_tags,
+    jobs,
+    notices,
+    outbox_cursor,
+    run_devices,
+    run_timelines,
+    runs,
+    unwritten_events,
+)
+from gpuqueue.model.event import Cursor, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+log = logging.getLogger(__name__)
+
+#: Errors that are nothing that an event could do about: it is tried again as it is.
+NOT_OF_THE_ROW = (Unreachable, MemoryError, OSError)
+#: Most parameters of one IN (…); PostgreSQL takes 65535, SQLite 32766.
+_MOST_IN = 1000
+
+
+def apply(engine: sa.Engine, events: Sequence[Event], *, expected: Cursor | None, epoch: str) -> bool:
+    """Write *events* down and move the cursor from *expected* to the last of them, in one transaction.
+
+    Returns:
+        False, and nothing is changed, if the cursor does not stand at *expected*: another recorder was faster.
+
+    Raises:
+        BookUnreachable: the database does not answer, or has other tables; nothing was changed.
+
+    """
+    if not events:
+        return True
+    batch = fold(with_requests(engine, events), epoch=epoch)
+    return _apply(engine, batch, expected, Cursor(epoch=epoch, last_id=events[-1].id))
+
+
+def set_aside(engine: sa.Engine, event: Event, why: str, *, expected: Cursor | None, epoch: str) -> bool:
+    """Keep *event* whole in a table that takes anything, with *why* the others do not take it.
+
+    Where its job stands after it is written down as well, if at all possible: no job may be running for ever in the
+    book because of it.
+
+    Returns:
+        False, and nothing is changed, if the cursor does not stand at *expected*: another recorder was faster.
+
+    Raises:
+        BookUnreachable: the database does not answer, or has other tables; nothing was changed.
+
+    """
+    to = Cursor(epoch=epoch, last_id=event.id)
+    try:
+        return _apply(engine, outline(event, why, epoch=epoch), expected, to)
+    except NOT_OF_THE_ROW:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a driver has against a row
+        log.warning("not even where job %s stands after it can be written: %s", event.job_id, reason(error))
+        return _apply(engine, kept_whole(event, why, epoch=epoch), expected, to)
+
+
+def _apply(engine: sa.Engine, batch: Batch, expected: Cursor | None, to: Cursor) -> bool:
+    with writing(engine) as connection:
+        check_revision(connection)  # somebody may have upgraded it under a recorder of an older version
+        if not move_cursor(connection, expected, to):
+            return False
+        write(connection, batch)
+    return True
+
+
+def turn_to(engine: sa.Engine, epoch: str, *, expected: Cursor | None) -> bool:
+    """Move the cursor from *expected* to the start of the outbox of *epoch*; return False if it does not stand there.
+
+    Raises:
+        BookUnreachable: the database does not answer; nothing was changed.
+
+    """
+    with writing(engine) as connection:
+        return move_cursor(connection, expected, Cursor(epoch=epoch))
+
+
+def move_cursor(connection: sa.Connection, expected: Cursor | None, to: Cursor) -> bool:
+    """Compare and swap. A second recorder waits here for the first one's transaction, and then sees its cursor."""
+    row = {"id": 1, "epoch": to.epoch, "last_id": to.last_id}
+    statement: sa.Insert | sa.Update
+    if expected is None:
+        statement = _insert(connection, outbox_cursor).values(row)
+    else:
+        stands = (outbox_cursor.c.epoch == expected.epoch, outbox_cursor.c.last_id == expected.last_id)
+        statement = sa.update(outbox_cursor).where(outbox_cursor.c.id == 1, *stands).values(row)
+    # An INSERT may come with a RETURNING of SQLAlchemy's own, and its count of rows would be lost.
+    return connection.execute(statement, execution_options={"preserve_rowcount": True}).rowcount == 1
+
+
+def write(connection: sa.Connection, batch: Batch) -> None:
+    """Write the rows of *batch*. Of jobs and runs what the outbox tells is newer than what was restored: it is put."""
+    if connection.dialect.name == "sqlite" and not text_index.known_to_sqlite():
+        text_index.leave(connection)  # its triggers would let no job be written; gpuqueue db upgrade makes it anew
+    bulk.put(connection, jobs, [row for _, row in sorted(batch.new_jobs.items())])
+    if batch.given_back:
+        gone = sa.delete(runs).where(
+            runs.c.job_id == sa.bindparam("gone_id"), runs.c.token == sa.bindparam("gone_token")
+        )
+        connection.execute(gone, [{"gone_id": job_id, "gone_token": token} for job_id, token in batch.given_back])
+    known = _known(connection, {key[0] for key in batch.new_runs} - {key[0] for key in batch.new_jobs})
+    known.update(key[0] for key in batch.new_jobs)
+    _write_tags(connection, batch)
+    bulk.put(connection, runs, [row for key, row in batch.new_runs.items() if key[0] in known])
+    bulk.put(connection, run_devices, [row for key, row in batch.new_devices.items() if key[0] in known])
+    _update_all(connection, jobs, ("id",), batch.moved_jobs)
+    _update_all(connection, runs, ("job_id", "attempt", "token"), batch.moved_runs)
+    _update_all(connection, run_devices, ("job_id", "attempt", "device_uuid"), batch.moved_devices)
+    there = _known_devices(connection, {key[0] for key in batch.timelines})
+    bulk.insert(connection, run_timelines, [row for key, row in batch.timelines.items() if key in there])
+    bulk.insert(connection, notices, batch.notices.values())
+    known = _known(connection, {job_id for job_id, _ in batch.told})
+    bulk.put(connection, notices, [row for key, row in batch.told.items() if key[0] in known])
+    bulk.insert(connection, job_events, batch.events)
+    bulk.insert(connection, unwritten_events, batch.unwritten)
+
+
+def _write_tags(connection: sa.Connection, batch: Batch) -> None:
+    """Write down which words are tags of which jobs now; told twice, it is the same."""
+    if batch.retagged:
+        anew = sa.delete(job_tags).where(job_tags.c.job_id == sa.bindparam("anew_id"))
+        connection.execute(anew, [{"anew_id": job_id} for job_id in batch.retagged])
+    gone = [{"gone_id": job_id, "gone_tag": tag} for (job_id, tag), is_one in batch.tags.items() if not is_one]
+    if gone:
+        here = job_tags.c.job_id == sa.bindparam("gone_id"), job_tags.c.tag == sa.bindparam("gone_tag")
+        connection.execute(sa.delete(job_tags).where(*here), gone)
+    added = [(job_id, tag) for (job_id, tag), is_one in batch.tags.items() if is_one]
+    there = _known(connection, {job_id for job_id, _ in added})
+    bulk.insert(connection, job_tags, [{"job_id": job_id, "tag": tag} for job_id, tag in added if job_id in there])
+
+
+def _known(connection: sa.Connection, job_ids: Iterable[int]) -> set[int]:
+    """Return those of *job_ids* that the book has: a run cannot refer to a job that is not there."""
+    known: set[int] = set()
+    left = iter(job_ids)
+    while some := list(islice(left, _MOST_IN)):
+        known.update(connection.scalars(sa.select(jobs.c.id).where(jobs.c.id.in_(some))))
+    return known
+
+
+def _known_devices(connection: sa.Connection, job_ids: Iterable[int]) -> set[DeviceKey]:
+    """Return the devices of all runs of *job_ids* that the book has, by job, attempt and UUID."""
+    columns = run_devices.c.job_id, run_devices.c.attempt, run_devices.c.device_uuid
+    known: set[DeviceKey] = set()
+    left = iter(job_ids)
+    while some := list(islice(left, _MOST_IN)):
+        found = connection.execute(sa.select(*columns).where(run_devices.c.job_id.in_(some)))
+        known.update((job_id, attempt, uuid) for job_id, attempt, uuid in found)
+    return known
+
+
+def _insert(connection: sa.Connection, table: sa.Table) -> sa.Insert:
+    """Return an INSERT that leaves a row alone which is there already."""
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()
+
+
+def _update_all(
+    connection: sa.Connection, table: sa.Table, keys: tuple[str, ...], moved: Mapping[tuple[Any, ...], Row]
+) -> None:
+    """Update *moved* with one statement for each set of columns, of which there are few."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for key, row in moved.items():
+        groups.setdefault(tuple(sorted(row)), []).append({**dict(zip(keys, key, strict=True)), **row})
+    for rows in groups.values():
+        bulk.update(connection, table, keys, rows)

@@ -1,0 +1,338 @@
+"""One request for many like jobs: which members it has, and what each of them is. Pure.
+
+An **array** is one job in the queue. Its **members** are told apart by an **index**; each becomes a job of its own only
+when a device takes it. A **sweep** is an array whose members go through all combinations of some values.
+Member *k* of array *A* has the id ``A + 1 + k``: the queue gives out all those ids with the array's own. People write
+it ``A_k``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import pattern
+from gpuqueue.text.sanitize import brief
+
+#: An index is below this, and so an array has at most so many members.
+MOST_MEMBERS = 1_000_000
+#: Longest text of indexes, in characters; it travels with each claim.
+MOST_TEXT = 4000
+
+_RANGE = pattern(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([0-9]{1,7}))?)?")
+_NAME = pattern(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_SPAN = pattern(r"(-?[0-9]{1,15})\.\.(-?[0-9]{1,15})")
+#: What somebody meant for one: between the dots and around them are numbers of any kind.
+_NUMBERS = pattern(r"[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?\.\.+[-+]?[0-9.]*[0-9](?:e[-+]?[0-9]+)?", re.IGNORECASE)
+#: ``{name}``, and ``{{name}}`` for who wants the braces themselves.
+_PLACE = pattern(r"\{\{([A-Za-z0-9_]+)\}\}|\{([A-Za-z0-9_]+)\}")
+
+#: ``{name}`` as somebody writes it who means a name of the array.
+_MEANT = re.compile(r"(?<![{$])\{([A-Za-z_][A-Za-z0-9_]*)\}(?!\})")
+
+
+@dataclass(frozen=True, slots=True)
+class Indexes:
+    """Some indexes, as the ranges that they were written as: ``0-99``, ``0-20:2,50``."""
+
+    ranges: tuple[range, ...] = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Indexes:
+        """Return the indexes that *text* names; an empty text names none.
+
+        Raises:
+            BadRequest: it names them in no way that we know, or one is too large.
+
+        """
+        return cls(tuple(map(_range, text.split(",")))) if text else cls()
+
+    @classmethod
+    def of(cls, indexes: Iterable[int]) -> Indexes:
+        """Return these *indexes*, in their order, as few ranges without steps."""
+        ranges: list[range] = []
+        for index in sorted(set(indexes)):
+            if ranges and ranges[-1].stop == index:
+                ranges[-1] = range(ranges[-1].start, index + 1)
+            else:
+                ranges.append(range(index, index + 1))
+        return cls(tuple(ranges))
+
+    def __str__(self) -> str:
+        return ",".join(map(_text, self.ranges))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ranges))
+
+    def __contains__(self, index: object) -> bool:
+        return any(index in each for each in self.ranges)
+
+    def __iter__(self) -> Iterator[int]:
+        return (index for each in self.ranges for index in each)
+
+    def before(self, index: int) -> int:
+        """Return how many of them come before *index*; none where it is none of them."""
+        passed = 0
+        for some in self.ranges:
+            if index in some:
+                return passed + some.index(index)
+            passed += len(some)
+        return 0
+
+    @property
+    def in_order(self) -> bool:
+        """Return whether each range begins above the end of the one before it, so that no index is named twice."""
+        return all(one[-1] < other[0] for one, other in zip(self.ranges, self.ranges[1:], strict=False))
+
+
+def _range(text: str) -> range:
+    found = _RANGE.fullmatch(text.strip())
+    if found is None:
+        raise BadRequest(f"{brief(text)} names no indexes: write them like 0-99, 0-20:2 or 1,5,7-9")
+    first, step = int(found[1]), int(found[3] or 1)
+    last = int(found[2] or first)
+    if last < first or step < 1:
+        raise BadRequest(f"{brief(text)} names no index: write the smaller number first, and no step of 0")
+    if last >= MOST_MEMBERS:
+        raise BadRequest(f"{brief(text)}: an index is at most {MOST_MEMBERS - 1}")
+    return range(first, last + 1, step)
+
+
+def _text(indexes: range) -> str:
+    if len(indexes) == 1:
+        return str(indexes[0])
+    return f"{indexes[0]}-{indexes[-1]}" + (f":{indexes.step}" if indexes.step > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What a sweep goes through: a name, and its values as they were written, such as ``1e-3,1e-4`` or ``0..4``."""
+
+    name: str
+    text: str
+
+    def __post_init__(self) -> None:
+        """Refuse what names nothing.
+
+        Raises:
+            BadRequest: the name is none, or a value is empty.
+
+        """
+        if not _NAME.fullmatch(self.name) or self.name.lower() == "index":
+            raise BadRequest(
+                f"{brief(self.name)} cannot be swept: a name has letters, digits and _, and index is every array's own"
+            )
+        for piece in self.text.split(","):
+            span = _SPAN.fullmatch(piece)
+            if span is None and _NUMBERS.fullmatch(piece):
+                raise BadRequest(
+                    f"{self.name}={brief(piece)}: a range goes from one whole number to another, such as 0..4; name "
+                    "other values one by one, such as 0.1,0.2,0.3"
+                )
+            if not piece or "\0" in piece or (span and int(span[2]) < int(span[1])):
+                what = "an empty value" if self.text.replace(",", "") and not piece else "no values"
+                raise BadRequest(
+                    f"{self.name}={brief(self.text)} has {what}: write them like lr=1e-3,1e-4 or seed=0..4"
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> Axis:
+        """Return the axis that ``name=values`` means.
+
+        Raises:
+            BadRequest: it means none.
+
+        """
+        name, equals, values = text.partition("=")
+        if not equals:
+            raise BadRequest(f"{brief(text)} is no sweep: write it like lr=1e-3,1e-4 or seed=0..4")
+        return cls(name.strip(), values.strip())
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.text}"
+
+    def __len__(self) -> int:
+        return sum(map(len, self._pieces()))
+
+    def value(self, place: int) -> str:
+        """Return the value at *place*, counted from 0; there must be so many."""
+        for piece in self._pieces():
+            if place < len(piece):
+                return str(piece[place])
+            place -= len(piece)
+        raise IndexError(place)
+
+    def _pieces(self) -> Iterator[range | tuple[str]]:
+        for piece in self.text.split(","):
+            span = _SPAN.fullmatch(piece)
+            yield range(int(span[1]), int(span[2]) + 1) if span else (piece,)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Array:
+    """What an array asks for: its indexes, how many of its members may be at it at once, and what they sweep.
+
+    The last axis varies fastest.
+    """
+
+    indexes: Indexes
+    at_once: int | None = None
+    axes: tuple[Axis, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be counted.
+
+        Raises:
+            BadRequest: there is no member, there are too many, one is named twice, or two axes are called alike.
+
+        """
+        if not self.indexes.ranges:
+            raise BadRequest("an array needs at least one index: write it like 0-99")
+        if not self.indexes.in_order:
+            raise BadRequest(f"the indexes {brief(str(self.indexes))} do not ascend: name each once, in their order")
+        if len(str(self.indexes)) > MOST_TEXT:
+            raise BadRequest(f"the indexes take more than {MOST_TEXT} characters: write them as ranges")
+        if self.at_once is not None and not 1 <= self.at_once <= MOST_MEMBERS:
+            raise BadRequest(f"at once there can be 1 to {MOST_MEMBERS} members, not {brief(self.at_once)}")
+        names = [axis.name.lower() for axis in self.axes]
+        if len(set(names)) < len(names):
+            raise BadRequest("two sweeps have the same name: give each its own (capitals make no difference)")
+
+    @classmethod
+    def parse(cls, text: str) -> Array:
+        """Return the array that a text such as ``0-99`` or ``0-99%8`` (at most 8 at once) means.
+
+        Raises:
+            BadRequest: it means none.
+
+        """
+        indexes, percent, most = text.partition("%")
+        if percent and not re.fullmatch(r"[0-9]{1,7}", most):
+            raise BadRequest(f"{brief(text)}: what stands behind % is how many may run at once, such as 0-99%8")
+        return cls(indexes=Indexes.parse(indexes), at_once=int(most) if percent else None)
+
+    @classmethod
+    def asked(cls, indexes: str | None, axes: Iterable[str], at_once: int | None) -> Array | None:
+        """Return the array that a person asks for in words; None where there are none.
+
+        Raises:
+            BadRequest: the words contradict each other, or mean no array.
+
+        """
+        swept = tuple(map(Axis.parse, axes))
+        if indexes is not None and swept:
+            raise BadRequest(
+                "an array and a sweep exclude each other: write the index as one more sweep, such as k=0..9"
+            )
+        if swept:
+            return cls.sweep(swept, at_once)
+        if indexes is None:
+            if at_once is not None:
+                raise BadRequest("how many at once is said of an array or a sweep: add one, such as --array 0-99")
+            return None
+        found = cls.parse(indexes)
+        if at_once is None:
+            return found
+        if found.at_once is not None:
+            raise BadRequest(f"how many at once is said twice, with %{found.at_once} and with {at_once}: leave out one")
+        return replace(found, at_once=at_once)
+
+    @classmethod
+    def sweep(cls, axes: Iterable[Axis], at_once: int | None = None) -> Array:
+        """Return the array of all combinations of the *axes*' values.
+
+        Raises:
+            BadRequest: there are too many.
+
+        """
+        count = 1
+        found = tuple(axes)
+        for axis in found:
+            count *= len(axis)
+        if count > MOST_MEMBERS:
+            raise BadRequest(f"the sweeps have {count} combinations: at most {MOST_MEMBERS} go into one array")
+        return cls(indexes=Indexes((range(count),)), at_once=at_once, axes=found)
+
+    def __len__(self) -> int:
+        return len(self.indexes)
+
+    def values(self, index: int) -> dict[str, str]:
+        """Return what each name stands for in the member *index*: ``index``, and each axis."""
+        found: dict[str, str] = {}
+        rest = index
+        for axis in reversed(self.axes):
+            rest, place = divmod(rest, len(axis))
+            found[axis.name] = axis.value(place)
+        return {"index": str(index), **dict(reversed(found.items()))}
+
+    def fill(self, text: str, index: int) -> str:
+        """Return *text* with each ``{name}`` that is a name of ours replaced by its value in the member *index*.
+
+        All other braces are left as they are, so that JSON survives; ``{{lr}}`` becomes ``{lr}``.
+        """
+        if "{" not in text:
+            return text
+        values = self.values(index)
+
+        def one(found: re.Match[str]) -> str:
+            name = found[1] or found[2]
+            if name not in values:
+                return found[0]
+            return f"{{{name}}}" if found[1] else values[name]
+
+        return _PLACE.sub(one, text)
+
+    def unknown(self, texts: Iterable[str]) -> list[str]:
+        """Return what stands in braces in *texts* as a name would, and is none of ours: somebody may have meant one.
+
+        JSON is no such thing, nor is a variable of a shell, ``${name}``, nor what has its braces doubled.
+        """
+        names = {"index", *(axis.name for axis in self.axes)}
+        found = (each[1] for text in texts for each in _MEANT.finditer(text))
+        return [name for name in dict.fromkeys(found) if name not in names]
+
+    def environment(self, index: int, array_id: int) -> dict[str, str]:
+        """Return the variables by which the member *index* of the array *array_id* knows which one it is."""
+        values = self.values(index)
+        return {
+            "GPUQUEUE_ARRAY_JOB_ID": str(array_id),
+            "GPUQUEUE_ARRAY_INDEX": str(index),
+            "GPUQUEUE_ARRAY_COUNT": str(len(self)),
+            **{f"GPUQUEUE_SWEEP_{axis.name.upper()}": values[axis.name] for axis in self.axes},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Whose member a job is, and which."""
+
+    array_id: int
+    index: int
+
+    @classmethod
+    def of(cls, job_id: int, array_id: int) -> Member:
+        """Return which member of an array the job *job_id* is."""
+        return cls(array_id, job_id - array_id - 1)
+
+    @property
+    def id(self) -> int:
+        """Return the id of its job."""
+        return self.array_id + 1 + self.index
+
+    def __str__(self) -> str:
+        return f"{self.array_id}_{self.index}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tally:
+    """How far an array has come: which members no device took yet, and how many ended how, by the state's name.
+
+    ``left`` wait to be taken, ``held`` wait for a person. Of the others those that did not end are jobs of their own.
+    """
+
+    left: Indexes
+    held: Indexes
+    ended: Mapping[str, int]

@@ -1,0 +1,128 @@
+"""What a job may wait for beside a device: other jobs, a time, a person. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import Enum
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import pattern
+from gpuqueue.text.sanitize import brief
+
+#: Most jobs that one job may wait for.
+MOST_DEPENDENCIES = 1000
+#: Largest id of a job to wait for.
+_MAX_ID = 10**15 - 1
+_KEY = pattern(r"[A-Za-z0-9_.@+:-]{1,128}")
+_MEMBER = pattern(r"[1-9][0-9]{0,14}_[0-9]")
+_DEPENDENCY = pattern(r"([1-9][0-9]{0,14})(?::([a-z]+))?")
+
+
+class Condition(str, Enum):
+    """How a job that is waited for must have ended."""
+
+    #: It succeeded.
+    OK = "ok"
+    #: It ended, in whatever way.
+    ANY = "any"
+    #: It ended otherwise: it failed, was lost or was cancelled.
+    FAIL = "fail"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """Another job, and how it must have ended."""
+
+    job_id: int
+    condition: Condition = Condition.OK
+
+    def __post_init__(self) -> None:
+        """Refuse what can be no job.
+
+        Raises:
+            BadRequest: it is none.
+
+        """
+        if type(self.job_id) is not int or not 0 < self.job_id <= _MAX_ID:
+            raise BadRequest(f"a job to wait for is named by its id, not {brief(self.job_id)}")
+        if not isinstance(self.condition, Condition):
+            raise BadRequest(f"a job must have ended {', '.join(Condition)}, not {brief(self.condition)}")
+
+    def __str__(self) -> str:
+        return f"{self.job_id}:{self.condition}"
+
+    @classmethod
+    def parse(cls, text: str) -> tuple[Dependency, ...]:
+        """Return what *text* such as ``12`` or ``12:any,13:fail`` means; ``ok`` where nothing is said.
+
+        Raises:
+            BadRequest: it means nothing.
+
+        """
+        found = []
+        for word in text.split(","):
+            match = _DEPENDENCY.fullmatch(word.strip())
+            if _MEMBER.match(word.strip()):
+                raise BadRequest(
+                    f"{brief(word)}: of an array only all of it can be waited for: say {word.split('_')[0]}"
+                )
+            if match is None or match[2] not in {None, *(each.value for each in Condition)}:
+                examples = "write --after 12, or 12:ok, 12:any, 12:fail; several with commas"
+                raise BadRequest(f"{brief(word)} is no job to wait for: {examples}")
+            found.append(cls(int(match[1]), Condition(match[2] or Condition.OK)))
+        return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Waits:
+    """What a job waits for before it waits for a device.
+
+    ``begin_at`` is the earliest start; ``hold`` lets it be born held; of the jobs of one user with one ``dedupe`` key
+    only one waits or runs at a time.
+    """
+
+    after: tuple[Dependency, ...] = ()
+    begin_at: datetime | None = None
+    hold: bool = False
+    dedupe: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what nothing could keep.
+
+        Raises:
+            BadRequest: a field makes no sense.
+
+        """
+        self._check_types()
+        if len(self.after) > MOST_DEPENDENCIES:
+            raise BadRequest(f"a job can wait for at most {MOST_DEPENDENCIES} others, not {len(self.after)}")
+        if len({each.job_id for each in self.after}) < len(self.after):
+            raise BadRequest("a job can wait for each other job only once: name it once")
+        if self.dedupe is not None and not _KEY.fullmatch(self.dedupe):
+            raise BadRequest(f"{brief(self.dedupe)} is no dedupe key: 1 to 128 letters, digits and _ . @ + : - only")
+        if self.begin_at is not None and self.begin_at.tzinfo is None:
+            raise BadRequest(f"begin must be a datetime with a time zone, not {brief(self.begin_at)}")
+
+    def _check_types(self) -> None:
+        """Refuse what a program, unlike the command line, could hand in."""
+        words: tuple[tuple[str, object, tuple[type, ...], str], ...] = (
+            ("after", self.after, (tuple,), "a tuple of Dependency"),
+            ("begin", self.begin_at, (datetime, type(None)), "a datetime with a time zone"),
+            ("hold", self.hold, (bool,), "true or false"),
+            ("the dedupe key", self.dedupe, (str, type(None)), "text"),
+        )
+        each_after = [("after", each, (Dependency,), "a tuple of Dependency") for each in _each(self.after)]
+        for what, value, kinds, wanted in (*words, *each_after):
+            if not isinstance(value, kinds):
+                raise BadRequest(f"{what} must be {wanted}, not {brief(value)}")
+
+
+def _each(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else ()
+
+
+NO_WAITS = Waits()

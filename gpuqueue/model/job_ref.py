@@ -1,0 +1,88 @@
+"""What people call jobs: the one place where such names are read. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import pattern
+from gpuqueue.model.array import Indexes, Member
+from gpuqueue.text.sanitize import brief
+
+_SPAN = pattern(r"([1-9][0-9]{0,15})-([1-9][0-9]{0,15})")
+#: Of an array, so many ranges are named at once: the scripts take 4096 characters.
+_MOST_RANGES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """What people call a job: ``17``, a member ``17_2``, or a part of an array ``17_5-9``."""
+
+    id: int
+    part: Indexes | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> JobName:
+        """Return what *text* names.
+
+        Raises:
+            BadRequest: it is no name of a job.
+
+        """
+        found = re.fullmatch(r"([1-9][0-9]{0,15})(?:_([0-9,-]+))?", text)
+        if found is None or int(found[1]) > 2**53:
+            raise BadRequest(f"{brief(text)} is no job: write 17, or of an array a member 17_2 or a part 17_5-9")
+        return cls(int(found[1]), Indexes.parse(found[2]) if found[2] else None)
+
+    @property
+    def member(self) -> Member | None:
+        """Return the one member that is meant, None where it is another job or several."""
+        if self.part is None or len(self.part) != 1:
+            return None
+        return Member(self.id, next(iter(self.part)))
+
+    def each(self) -> Iterator[str]:
+        """Yield the names of the jobs that are meant, one by one: the members of a part, else the name itself."""
+        if self.part is None:
+            yield str(self)
+        else:
+            yield from (f"{self.id}_{index}" for index in self.part)
+
+    def __str__(self) -> str:
+        return str(self.id) if self.part is None else f"{self.id}_{self.part}"
+
+    @classmethod
+    def of_parts(cls, array_id: int, indexes: Indexes) -> Iterator[JobName]:
+        """Yield names that together mean these members of an array, none of them with a step: so scripts take them."""
+        ranges = [r for each in indexes.ranges for r in ([each] if each.step == 1 else (range(k, k + 1) for k in each))]
+        for start in range(0, len(ranges), _MOST_RANGES):
+            yield cls(array_id, Indexes(tuple(ranges[start : start + _MOST_RANGES])))
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpan:
+    """What people call several jobs by their ids: ``12-19``, from the one to the other, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+
+def meant(text: str) -> JobName | JobSpan:
+    """Return what *text* names: a job, an array, a member or a part of one, or all jobs from one id to another.
+
+    Raises:
+        BadRequest: it names no job.
+
+    """
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        return JobName.parse(text)
+    first, last = int(found[1]), int(found[2])
+    if last < first or last > 2**53:
+        raise BadRequest(f"{brief(text)} is no range of jobs: write the lower id first, such as 12-19")
+    return JobSpan(first, last)

@@ -1,0 +1,353 @@
+"""What users, groups and pools may have at a time, and what the runs and the queue hold of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from enum import Enum
+from typing import Any
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import pattern
+from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import MAX_BYTES, format_bytes, parse_bytes, parse_duration
+
+#: A limit that names nobody: of every user, or pool, that no other names.
+EVERYBODY = "*"
+_NAME = pattern(r"\*|@?[A-Za-z0-9_.+-][A-Za-z0-9_.@+-]{0,63}")
+_COUNT = pattern(r"\d{1,9}", re.ASCII)
+
+
+class Measure(str, Enum):
+    """What is limited for users and groups."""
+
+    #: Runs at a time.
+    RUNNING_JOBS = "running_jobs"
+    #: Devices of these runs, but for CPUs.
+    RUNNING_GPUS = "running_gpus"
+    #: What these runs were promised on all their devices together, in bytes.
+    RUNNING_MEM = "running_mem"
+    #: Jobs that wait, for whatever reason; each member of an array is one.
+    QUEUED_JOBS = "queued_jobs"
+
+    def __str__(self) -> str:
+        return self.value
+
+    def shown(self, amount: int) -> str:
+        """Return an amount of it as people read it."""
+        return format_bytes(amount) if self is Measure.RUNNING_MEM and amount else str(amount)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The most of something, and whether what is beyond is refused at submit: else it waits."""
+
+    most: int
+    refuses: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolLimits:
+    """What a job of a pool gets if it does not say, and the most that it may ask for; None: nothing is said."""
+
+    default_mem_bytes: int | None = None
+    max_mem_bytes: int | None = None
+    default_time_s: float | None = None
+    max_time_s: float | None = None
+    max_gpus: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """What a user, or a group, has running and waiting now."""
+
+    running_jobs: int = 0
+    running_gpus: int = 0
+    running_mem: int = 0
+    queued_jobs: int = 0
+
+    def of(self, measure: Measure) -> int:
+        """Return the amount of one measure."""
+        amount: int = getattr(self, measure.value)
+        return amount
+
+    def __add__(self, other: Use) -> Use:
+        return Use(**{each.value: self.of(each) + other.of(each) for each in Measure})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bound:
+    """One limit, with what is used of it. *whose* is a user, ``@`` and a group, or EVERYBODY: then *used* is None."""
+
+    whose: str
+    measure: Measure
+    limit: Limit
+    used: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LimitsInUse:
+    """Every limit of users and groups with what is used of it, and what the pools allow."""
+
+    bounds: tuple[Bound, ...] = ()
+    pools: Mapping[str, PoolLimits] = field(default_factory=dict)
+
+
+Figures = Mapping[Measure, Limit]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """All limits of a site. A user's own figures stand for those of EVERYBODY, one by one."""
+
+    users: Mapping[str, Figures] = field(default_factory=dict)
+    groups: Mapping[str, Figures] = field(default_factory=dict)
+    members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    pools: Mapping[str, PoolLimits] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, limits: str, pool_limits: str, members: Mapping[str, tuple[str, ...]]) -> Limits:
+        """Return what ``*: running_gpus=4; @vision: running_mem=200G`` and ``big: max_time=2d`` mean.
+
+        Raises:
+            BadRequest: something there is no limit, or a group has one and no members.
+
+        """
+        written = {name: dict(_pairs(words, name)) for name, words in _entries(limits)}
+        everybody = _figures(written.get(EVERYBODY, {}))
+        groups = {name[1:]: _figures(words) for name, words in written.items() if name.startswith("@")}
+        unknown = groups.keys() - members.keys()
+        if unknown:
+            raise BadRequest(f"the group {min(unknown)} has a limit and no members: name them in groups")
+        users = {
+            name: {**{each: limit for each, limit in everybody.items() if each.value not in words}, **_figures(words)}
+            for name, words in written.items()
+            if not name.startswith("@")
+        }
+        return cls(
+            users=users,
+            groups=groups,
+            members={name: names for name, names in members.items() if name in groups},
+            pools={name: _pool(name, dict(_pairs(words, name))) for name, words in _entries(pool_limits)},
+        )
+
+    def to_fields(self) -> dict[str, str]:
+        """Return the limits as the store keeps them; what it holds is described in ``queue/lua/limits.lua``."""
+        fields = {f"user:{name}": _text(figures) for name, figures in self.users.items()}
+        for group, figures in self.groups.items():
+            fields[f"group:{group}"] = _text(figures)
+            fields[f"members:{group}"] = ",".join(self.members[group])
+            fields |= {f"member:{name}": group for name in self.members[group]}
+        return fields | {f"pool:{name}": _pool_text(pool) for name, pool in self.pools.items()}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, str]) -> Limits:
+        """Return the limits that :meth:`to_fields` wrote. What makes no sense there is left out."""
+        found: dict[str, dict[str, str]] = {}
+        for name, text in fields.items():
+            what, _, whose = name.partition(":")
+            found.setdefault(what, {})[whose] = text
+        groups = found.get("group", {})
+        return cls(
+            users={name: _from_text(text) for name, text in found.get("user", {}).items()},
+            groups={name: _from_text(text) for name, text in groups.items()},
+            members={name: tuple(found.get("members", {}).get(name, "").split(",")) for name in groups},
+            pools={name: _pool_from_text(text) for name, text in found.get("pool", {}).items()},
+        )
+
+    def of_runs(self) -> Limits:
+        """Return what is limited of runs, all of which makes jobs wait: nothing is refused, and no pool says a word."""
+        users, groups = (
+            {name: _of_runs(figures) for name, figures in whose.items()} for whose in (self.users, self.groups)
+        )
+        return Limits(users=users, groups=groups, members=self.members)
+
+    def of_pool(self, pool: str) -> PoolLimits:
+        """Return the limits of the jobs that name *pool*, or none where that is empty."""
+        return self.pools.get(pool) or self.pools.get(EVERYBODY) or PoolLimits()
+
+    def over(
+        self, user: str, asked: Use, uses: Mapping[str, Use], kept: Mapping[str, Use] | None = None
+    ) -> Bound | None:
+        """Return the first limit that leaves *user* no room for a run that needs *asked*; None if none does.
+
+        *kept* is what is kept for others, by whose limit it is.
+        """
+        for bound in self._of_user(user, uses):
+            more, others = asked.of(bound.measure), (kept or {}).get(bound.whose, Use()).of(bound.measure)
+            used = (bound.used or 0) + others
+            if bound.measure is not Measure.QUEUED_JOBS and more and used + more > bound.limit.most:
+                return bound
+        return None
+
+    def bounds(self, uses: Mapping[str, Use]) -> Iterator[Bound]:
+        """Yield every limit with what is used of it: of users, then of groups, then of whoever is not named."""
+        named = [name for name in self.users if name != EVERYBODY]
+        others = [name for name in uses if name not in named] if EVERYBODY in self.users else []
+        for user in sorted((*named, *others)):
+            yield from self._own(user, uses)
+        for group in sorted(self.groups):
+            yield from self._group(group, uses)
+        everybody = self.users.get(EVERYBODY, {})
+        for measure in Measure:
+            if measure in everybody:
+                yield Bound(whose=EVERYBODY, measure=measure, limit=everybody[measure], used=None)
+
+    def _of_user(self, user: str, uses: Mapping[str, Use]) -> Iterator[Bound]:
+        yield from self._own(user, uses)
+        for group, names in self.members.items():
+            if user in names:
+                yield from self._group(group, uses)
+
+    def _own(self, user: str, uses: Mapping[str, Use]) -> Iterator[Bound]:
+        figures = self.users.get(user, self.users.get(EVERYBODY, {}))
+        yield from _bounds(user, figures, uses.get(user, Use()))
+
+    def _group(self, group: str, uses: Mapping[str, Use]) -> Iterator[Bound]:
+        used = sum((uses.get(name, Use()) for name in self.members[group]), Use())
+        yield from _bounds(f"@{group}", self.groups[group], used)
+
+
+def _of_runs(figures: Figures) -> Figures:
+    return {each: Limit(limit.most) for each, limit in figures.items() if each is not Measure.QUEUED_JOBS}
+
+
+def _bounds(whose: str, figures: Figures, used: Use) -> Iterator[Bound]:
+    for measure in Measure:
+        if measure in figures:
+            yield Bound(whose=whose, measure=measure, limit=figures[measure], used=used.of(measure))
+
+
+# ---- as people write them --------------------------------------------------------------------------------------------
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for each in filter(None, map(str.strip, re.split(r"[;\n]", text))):
+        name, colon, words = each.partition(":")
+        name = name.strip()
+        if not colon or not _NAME.fullmatch(name) or not words.strip():
+            raise BadRequest(f"{brief(each)} is no limit: write ann: running_gpus=4, or big: max_time=2d for a pool")
+        if name in seen:
+            raise BadRequest(f"{name} is named twice: put all its limits behind one name")
+        seen.add(name)
+        yield name, words
+
+
+def _pairs(words: str, name: str) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for each in words.split():
+        key, equals, value = each.partition("=")
+        if not equals or not value:
+            raise BadRequest(f"{brief(each)} is no limit of {name}: write it like running_gpus=4")
+        if key in seen:
+            raise BadRequest(f"{key} is limited twice for {name}")
+        seen.add(key)
+        yield key, value
+
+
+def _figures(words: Mapping[str, str]) -> dict[Measure, Limit]:
+    found = {}
+    for key, value in words.items():
+        if key not in {each.value for each in Measure}:
+            raise BadRequest(f"{brief(key)} is nothing that is limited: choose from {', '.join(Measure)}")
+        measure = Measure(key)
+        limit = _limit(measure, value)
+        if limit is not None:
+            found[measure] = limit
+    return found
+
+
+def _limit(measure: Measure, value: str) -> Limit | None:
+    amount, slash, beyond = value.partition("/")
+    if slash and beyond not in {"wait", "refuse"}:
+        raise BadRequest(f"{measure}={brief(value)}: what is beyond can wait or refuse, write {amount}/refuse")
+    if measure is Measure.QUEUED_JOBS and beyond == "wait":
+        raise BadRequest("queued_jobs cannot wait: what may not wait here is refused")
+    if amount == "none":
+        return None
+    refuses = beyond == "refuse" or measure is Measure.QUEUED_JOBS
+    try:
+        return Limit(_size(amount) if measure is Measure.RUNNING_MEM else _count(amount), refuses)
+    except BadRequest as error:
+        raise BadRequest(f"{measure}: {error}, or none for no limit") from None
+
+
+def _count(text: str) -> int:
+    if not _COUNT.fullmatch(text):
+        raise BadRequest(f"{brief(text)} is no number of them: write one from 0 to 999999999")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    return 0 if text == "0" else parse_bytes(text)
+
+
+def _devices(text: str) -> int:
+    most = _count(text)
+    if not most:
+        raise BadRequest("max_gpus must be at least 1: a job has one device or more")
+    return most
+
+
+#: Each reader gives what its field holds.
+_OF_POOL: Mapping[str, tuple[str, Callable[[str], Any]]] = {
+    "default_mem": ("default_mem_bytes", parse_bytes),
+    "max_mem": ("max_mem_bytes", parse_bytes),
+    "default_time": ("default_time_s", parse_duration),
+    "max_time": ("max_time_s", parse_duration),
+    "max_gpus": ("max_gpus", _devices),
+}
+
+
+def _pool(name: str, words: Mapping[str, str]) -> PoolLimits:
+    """Return a pool's limits. Where only the longest time is said, a job that does not say gets it."""
+    unknown = words.keys() - _OF_POOL.keys()
+    if unknown:
+        raise BadRequest(f"{brief(min(unknown))} is no limit of a pool: choose from {', '.join(_OF_POOL)}")
+    values = {_OF_POOL[key][0]: _OF_POOL[key][1](value) for key, value in words.items()}
+    if "max_time_s" in values:
+        values.setdefault("default_time_s", values["max_time_s"])
+    for what in ("mem_bytes", "time_s"):
+        if values.get(f"default_{what}", 0) > values.get(f"max_{what}", float("inf")):
+            key = what.partition("_")[0]
+            raise BadRequest(f"pool {name}: default_{key} is above max_{key}")
+    return PoolLimits(**values)
+
+
+# ---- as the store keeps them -----------------------------------------------------------------------------------------
+
+
+def _text(figures: Figures) -> str:
+    return " ".join(f"{each}={limit.most}{'!' if limit.refuses else ''}" for each, limit in figures.items())
+
+
+def _from_text(text: str) -> dict[Measure, Limit]:
+    known = {each.value for each in Measure}
+    found = re.findall(r"([a-z_]+)=(\d+)(!?)", text, re.ASCII)
+    return {Measure(name): Limit(int(most), bool(refuses)) for name, most, refuses in found if name in known}
+
+
+def _pool_text(pool: PoolLimits) -> str:
+    ms = {"default_time": pool.default_time_s, "max_time": pool.max_time_s}
+    numbers = {
+        "default_mem": pool.default_mem_bytes,
+        "max_mem": pool.max_mem_bytes,
+        **{name: None if value is None else round(value * 1000) for name, value in ms.items()},
+        "max_gpus": pool.max_gpus,
+    }
+    return " ".join(f"{name}={number}" for name, number in numbers.items() if number is not None)
+
+
+def _pool_from_text(text: str) -> PoolLimits:
+    found = {name: int(number) for name, number in re.findall(r"([a-z_]+)=(\d{1,18})", text, re.ASCII)}
+    default_ms, max_ms = found.get("default_time"), found.get("max_time")
+    return PoolLimits(
+        default_mem_bytes=min(found["default_mem"], MAX_BYTES) if "default_mem" in found else None,
+        max_mem_bytes=found.get("max_mem"),
+        default_time_s=None if default_ms is None else default_ms / 1000,
+        max_time_s=None if max_ms is None else max_ms / 1000,
+        max_gpus=found.get("max_gpus"),
+    )

@@ -1,0 +1,124 @@
+"""Which devices a job may be put on, and how, beside their kind, their pool and their memory. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import pattern
+from gpuqueue.text.sanitize import brief
+
+#: Most models and most devices that a job can name: they stand in its shape, which every claim reads.
+MOST_MODELS = 8
+MOST_DEVICES = 64
+#: Longest text that stands for a model, in characters.
+MOST_MODEL = 64
+#: Of a device that is wanted whole strangers may hold one part in so many. The scripts have the same figure
+#: (``queue/lua/device_filter.lua``), and a test holds the two together.
+STRANGERS_SHARE = 16
+
+_WORD = pattern(r"[a-z0-9.]+")
+#: No comma, no colon: they part the UUIDs, and the words of a shape.
+_UUID = pattern(r"[A-Za-z0-9_.@+/-]{1,128}")
+
+
+class Preference(str, Enum):
+    """Which of the devices that fit a job on one device takes."""
+
+    #: The one with the most free memory.
+    SPREAD = "spread"
+    #: The one with the least that is still enough.
+    PACK = "pack"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @classmethod
+    def parse(cls, text: object) -> Preference:
+        """Return the preference that *text* names.
+
+        Raises:
+            BadRequest: it names none.
+
+        """
+        if not isinstance(text, str) or text not in list(cls):
+            raise BadRequest(f"{brief(text)} is no placement: say {' or '.join(cls)}")
+        return cls(text)
+
+
+def words_of(model: str) -> tuple[str, ...]:
+    """Return the words of a model's name, in lower case: ``NVIDIA A100-SXM4-80GB`` has four."""
+    return tuple(_WORD.findall(model.lower()))
+
+
+def fits_model(pattern: str, name: str) -> bool:
+    """Return whether each word of *pattern* is a word of the model's *name*, as ``a100-80gb`` of the one above.
+
+    The scripts have the same rule (``of_model`` in ``queue/lua/device_filter.lua``), and a test holds the two together.
+    """
+    return set(words_of(pattern)) <= set(words_of(name))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Placement:
+    """What a job says of where it is to be put; by default nothing.
+
+    ``exclusive``: alone on each of its devices. ``whole``: and it named no size, so each must be as good as empty of
+    strangers too. ``models``: on one of these, by the words of the name. ``devices``: on these, or among these, by
+    UUID. ``preference``: None leaves it to the site.
+    """
+
+    exclusive: bool = False
+    whole: bool = False
+    models: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+    preference: Preference | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what no device could be matched with.
+
+        Raises:
+            BadRequest: it is of the wrong type, or there is too much of it.
+
+        """
+        flags: tuple[object, ...] = (self.exclusive, self.whole)
+        if not all(isinstance(flag, bool) for flag in flags):
+            raise BadRequest("exclusive must be true or false")
+        if self.preference is not None and not isinstance(self.preference, Preference):
+            raise BadRequest(f"the placement must be {' or '.join(Preference)}, not {brief(self.preference)}")
+        _check_names("device type", self.models, MOST_MODELS)
+        _check_names("device", self.devices, MOST_DEVICES)
+        for model in self.models:
+            if not words_of(model) or len(model) > MOST_MODEL:
+                raise BadRequest(f"{brief(model)} is no device type: say a part of a model's name, such as A100")
+        for device in self.devices:
+            if not _UUID.fullmatch(device):
+                raise BadRequest(f"{brief(device)} is no device's UUID")
+        if self.whole and not self.exclusive:
+            raise BadRequest("say how much device memory the job needs, or that it wants the card for itself")
+
+    def __bool__(self) -> bool:
+        """Return whether it says anything."""
+        return self != ANYWHERE
+
+    def __str__(self) -> str:
+        """Return the text in a shape: ``flags:models:devices``, without the colons at its end.
+
+        It says the same in the same letters, in whatever order it was said: jobs of one shape are interchangeable.
+        """
+        flags = ("x" if self.exclusive else "") + ("w" if self.whole else "")
+        flags += self.preference.value[0] if self.preference else ""
+        models = "+".join(sorted({"-".join(sorted(set(words_of(model)))) for model in self.models}))
+        return f"{flags}:{models}:{','.join(sorted(set(self.devices)))}".rstrip(":")
+
+
+def _check_names(what: str, names: object, most: int) -> None:
+    if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+        raise BadRequest(f"each {what} must be text")
+    if len(names) > most:
+        raise BadRequest(f"{len(names)} names of a {what}: at most {most} are taken")
+
+
+#: What a job says that says nothing.
+ANYWHERE = Placement()

@@ -1,0 +1,95 @@
+"""How far a job is, as it says itself: the last progress bar in its log. Pure.
+
+What is read is what people see on their terminals: the line of tqdm (PyTorch Lightning, Hugging Face), Keras' bar, or
+a plain count such as ``epoch 3/10``. Nothing of a job has to be changed for it.
+
+A bar is drawn anew for as long as its work goes on. So one that is full is over as soon as the job writes something
+else, and one that is not was given up once much else stands below it: what the job does now, it does not tell.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import pattern
+
+#: As much of a log's end is enough: a bar is written anew many times a minute.
+TAIL_BYTES = 8192
+
+#: With more lines than this below it a bar is over that was never full: a loop that was left.
+MOST_BELOW = 20
+
+#: What a terminal obeys: colours, moves of the cursor.
+ESCAPES = pattern(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+#: `` 45%|####      | 45/100 [00:12<00:15,  3.6it/s]``: the share is taken from the counts, which are finer.
+_TQDM = pattern(r"(?P<percent>\d{1,3})%\|.*?\|\s*(?P<rest>\S.*)?$")
+#: ``12/100 ━━━━━─────  3s 35ms/step`` and ``12/100 [===>......] - ETA: 3s``
+_KERAS = pattern(r"(?<![\d/.])(?P<done>\d+)/(?P<all>\d+)\s*(?:\[[=>.\s]+\]|[━─╸╺]+)\s*(?P<rest>.*)$")
+_COUNTS = pattern(r"(?<![\d/.])(?P<done>\d+(?:\.\d+)?)(?P<unit>[kMGTP]?)B?/(?P<all>\d+(?:\.\d+)?)(?P<units>[kMGTP]?)B?")
+#: Only beside a word that says what is counted: a date is no progress.
+_WORDED = pattern(
+    r"\b(?:epoch|step|iter(?:ation)?|batch|round|fold|trial|it)s?\b[\s:=#\[(]*(?P<done>\d+)\s*(?:/|of)\s*(?P<all>\d+)",
+    re.IGNORECASE,
+)
+#: ``[00:12<00:15``: what tqdm thinks is left; ``ETA: 3s`` is Keras'.
+_LEFT = pattern(r"\[[\d:]+<(?P<tqdm>[\d:]+)|ETA:\s*(?P<keras>[\d:]+s?)")
+_SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """``share`` of the work that is done, 0 to 1; ``words`` beside the bar: the counts, and the time left if told."""
+
+    share: float
+    words: str
+
+
+def progress_in(tail: bytes) -> Progress | None:
+    """Return the last progress that the end of a log tells and that still holds, None if it tells none."""
+    text = ESCAPES.sub("", tail.decode("utf-8", "replace"))
+    lines = [line for line in map(str.strip, re.split(r"[\r\n]+", text)) if line]
+    is_over = False
+    for below, line in enumerate(reversed(lines)):
+        bar = None if is_over else _bar_in(line)
+        if bar is not None and (below == 0 or (bar.share < 1 and below <= MOST_BELOW)):
+            return bar
+        is_over = is_over or bar is not None  # and so are those above it
+        counted = _counted_in(line, _WORDED)
+        if counted is not None:
+            return counted
+    return None
+
+
+def _bar_in(line: str) -> Progress | None:
+    bar = _TQDM.search(line)
+    if bar and int(bar["percent"]) <= 100:  # noqa: PLR2004 - per cent
+        counts = _COUNTS.match(bar["rest"] or "")
+        share = _share(_scaled(counts, "done", "unit"), _scaled(counts, "all", "units")) if counts else None
+        return Progress(share=int(bar["percent"]) / 100 if share is None else share, words=_words(counts, line))
+    return _counted_in(line, _KERAS)
+
+
+def _counted_in(line: str, form: re.Pattern[str]) -> Progress | None:
+    counts = form.search(line)
+    share = _share(float(counts["done"]), float(counts["all"])) if counts else None
+    return None if share is None else Progress(share=share, words=_words(counts, line))
+
+
+def _words(counts: re.Match[str] | None, line: str) -> str:
+    """Return ``45/100, 00:15 left``, as much of it as the line tells."""
+    left = _LEFT.search(line)
+    numbers = ""
+    if counts:
+        cut = counts.re.pattern != _COUNTS.pattern
+        numbers = f"{counts['done']}/{counts['all']}" if cut else counts[0]
+    time_left = f"{left['tqdm'] or left['keras']} left" if left else ""
+    return ", ".join(words for words in (numbers, time_left) if words)
+
+
+def _scaled(counts: re.Match[str], number: str, unit: str) -> float:
+    return float(counts[number]) * _SCALE[counts[unit]]
+
+
+def _share(done: float, whole: float) -> float | None:
+    return done / whole if 0 <= done <= whole and whole > 0 else None

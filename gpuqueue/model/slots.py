@@ -1,0 +1,36 @@
+"""How many jobs a device may run at a time: a budget of latency, apart from that of memory. Pure."""
+
+from __future__ import annotations
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import pattern
+from gpuqueue.model.placement import fits_model, words_of
+from gpuqueue.text.sanitize import brief
+
+#: Most jobs at a time on one device, wherever it is said.
+MOST_SLOTS = 1000
+
+_RULE = pattern(r"(.+)=([0-9]{1,4})")
+
+
+def rules_of(text: str) -> tuple[tuple[str, int], ...]:
+    """Return what *text* such as ``T4=2, 1g.5gb=1`` says: models and the jobs that each may run at a time.
+
+    Raises:
+        BadRequest: it says no such thing.
+
+    """
+    return tuple(_rule(part.strip()) for part in text.split(",")) if text.strip() else ()
+
+
+def _rule(part: str) -> tuple[str, int]:
+    match = _RULE.fullmatch(part)
+    model, slots = (match[1].strip(), int(match[2])) if match else ("", 0)
+    if not words_of(model) or not 1 <= slots <= MOST_SLOTS:
+        raise BadRequest(f"{brief(part)} is no cap: write a part of a model's name and a number: T4=2, 1g.5gb=1")
+    return model, slots
+
+
+def slots_of(name: str, text: str, default: int) -> int:
+    """Return how many jobs a device of this *name* may run: by the first rule of *text* that fits, else *default*."""
+    return next((slots for model, slots in rules_of(text) if fits_model(model, name)), default)

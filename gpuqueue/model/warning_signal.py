@@ -1,0 +1,105 @@
+"""A signal that a job wants some time before its time limit, to save what it has. Pure.
+
+Written as for Slurm's ``--signal``: ``USR1@120`` is SIGUSR1, 120 seconds before the limit. It goes to the job's first
+process alone, which is what Slurm's ``B:`` asks for, so that prefix is taken and changes nothing: the processes that a
+framework forks (the loaders of a data set, say) inherit no handler, or one that was not meant for them.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import pattern
+from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import MAX_S, format_duration, parse_duration
+
+#: How long before the limit, where nothing is said, in seconds; as in Slurm.
+BEFORE_S = 60.0
+#: These cannot be caught: nobody would be warned.
+_DEAF = frozenset({signal.SIGKILL, signal.SIGSTOP})
+_WRITTEN = pattern(r"(?:B:)?(?:SIG)?(?P<which>[A-Z0-9]{1,12})(?:@(?P<before>.{1,40}))?", re.ASCII | re.IGNORECASE)
+_SECONDS = pattern(r"\d{1,9}", re.ASCII)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EarlySignal:
+    """The number of a signal, and how many seconds before the time limit it is sent."""
+
+    number: int
+    before_s: float = BEFORE_S
+
+    def __post_init__(self) -> None:
+        """Refuse what is no signal, or cannot be caught.
+
+        Raises:
+            BadRequest: so.
+
+        """
+        for what, value, kinds in (("signal", self.number, (int,)), ("time", self.before_s, (int, float))):
+            if not isinstance(value, kinds) or isinstance(value, bool):
+                raise BadRequest(f"the {what} of an early signal must be a number, not {brief(value)}")
+        if self.number not in signal.valid_signals():
+            raise BadRequest(f"{brief(self.number)} is the number of no signal")
+        if self.number in _DEAF:
+            raise BadRequest(f"{_name(self.number)} cannot be caught, so it warns nobody: choose another, such as USR1")
+        if not 0 < self.before_s <= MAX_S:
+            raise BadRequest("an early signal must come before the time limit, by at most ten years")
+
+    @classmethod
+    def parse(cls, text: str) -> EarlySignal:
+        """Return what ``USR1@120``, ``SIGINT@2m``, ``10@30`` or ``TERM`` mean.
+
+        A bare number after the ``@`` is seconds, as Slurm's users write it.
+
+        Raises:
+            BadRequest: *text* is none of these.
+
+        """
+        match = _WRITTEN.fullmatch(text.strip())
+        if match is None:
+            raise BadRequest(f"{brief(text)} is no early signal: write it like USR1@120 or SIGINT@2m")
+        before = match["before"]
+        if before is None:
+            return cls(number=_number(match["which"]))
+        before_s = float(before) if _SECONDS.fullmatch(before) else parse_duration(before)
+        return cls(number=_number(match["which"]), before_s=before_s)
+
+    def check(self, time_limit_s: float | None) -> None:
+        """Refuse a signal that could never be sent.
+
+        Raises:
+            BadRequest: there is no time limit, or it is over before.
+
+        """
+        if time_limit_s is None:
+            raise BadRequest(
+                f"{_name(self.number)} is to come before the time limit, and there is none: give one (--time)"
+            )
+        if self.before_s >= time_limit_s:
+            raise BadRequest(
+                f"{_name(self.number)} is to come {format_duration(self.before_s)} before a time limit of "
+                f"{format_duration(time_limit_s)}: say less after the @"
+            )
+
+    def __str__(self) -> str:
+        """Return the text that means it, such as ``USR1@120``."""
+        return f"{_name(self.number).removeprefix('SIG')}@{self.before_s:g}"
+
+
+def _number(word: str) -> int:
+    if word.isdigit():
+        return int(word) if len(word) < 4 else 0  # noqa: PLR2004 - no signal has four digits
+    try:
+        return signal.Signals[f"SIG{word.upper()}"].value
+    except KeyError:
+        raise BadRequest(f"{brief(word)} is the name of no signal: kill -l lists them") from None
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # of the real-time signals only two have one
+        return str(number)

@@ -1,0 +1,191 @@
+"""What lies in the store, seen by whoever wants to know whether all is well there. Looking changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, cast
+
+from gpuqueue.errors import Unreadable
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.model.event import Cursor
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect, translated
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.queue.wait_reasons import is_paused
+from gpuqueue.text.json_fields import loaded
+
+if TYPE_CHECKING:
+    import redis
+
+#: Most jobs that are named one by one.
+MOST_NAMED = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceFacts:
+    """A device as the store knows it, with what its worker told when it came up."""
+
+    status: DeviceStatus
+    #: The worker's version of gpuqueue.
+    version: str | None
+    #: How far the clock of the worker's host was ahead of the store's when the worker came up.
+    clock_ahead_s: float | None
+
+    @property
+    def name(self) -> str:
+        """Return what people call it."""
+        return f"{self.status.host} {self.status.device.index}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OutboxFacts:
+    """What lies in the outbox, and since when the first of it waits for the book; None if nothing does."""
+
+    length: int
+    unread_ms: int | None
+    #: Whether the book was written by another store, or by this one before it lost its data.
+    of_another_store: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueFacts:
+    """What lies in the store. Times are milliseconds on its clock."""
+
+    epoch: str | None
+    #: Whether the store lost its data and its jobs are on their way back; and until when nothing is claimed after that.
+    rebuilding: bool
+    claims_from_ms: int | None
+    layout: str | None
+    now_ms: int
+    #: Jobs queued or held, jobs that hold a device, and ended jobs that the book has not taken over.
+    waiting: int
+    active: int
+    ended: int
+    ended_since_ms: int | None
+    outbox: OutboxFacts
+    reaped_ms: int | None
+    grace_until_ms: int | None
+    #: The first jobs whose leases have expired, how many there are, and when the first did.
+    overdue: tuple[int, ...]
+    overdue_count: int
+    overdue_since_ms: int | None
+    devices: tuple[DeviceFacts, ...]
+    #: Arrays of which nobody knows how far they had come when the store lost its data, in the order of their ids.
+    torn_arrays: tuple[int, ...]
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is claimed yet, since the store was rebuilt a moment ago."""
+        return is_paused(self.claims_from_ms, self.reaped_ms, now_ms=self.now_ms)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Standing:
+    """Where a job stands in the store, and the token of its current run, empty if it has none."""
+
+    state: str
+    token: str
+
+
+def queue_facts(url: str, cursor: Cursor | None = None) -> QueueFacts:
+    """Return what lies in the store at *url*. *cursor* is how far the book has read, if that is known.
+
+    Raises:
+        StoreUnreachable: it does not answer.
+        StoreNotReady: it answers, and says that it cannot serve.
+
+    """
+    with closing(JobQueue(url)) as queue, closing(connect(url)) as client:
+        now_ms, epoch = queue.now_ms(), queue.epoch()
+        read = cursor.last_id if cursor is not None and cursor.epoch == epoch else None
+        with translated(url):
+            pipe = client.pipeline(transaction=True)
+            pipe.exists(keys.REBUILDING)
+            pipe.hgetall(keys.META)
+            pipe.zcard(keys.LIVE)
+            pipe.zcard(keys.LEASES)
+            pipe.zcard(keys.ENDED)
+            pipe.zrange(keys.ENDED, 0, 0, withscores=True)
+            pipe.xlen(keys.OUTBOX)
+            pipe.xrange(keys.OUTBOX, min="-" if read is None else f"({read}", count=1)
+            pipe.zrange(keys.LEASES, "-inf", now_ms, byscore=True, offset=0, num=MOST_NAMED, withscores=True)
+            pipe.zcount(keys.LEASES, "-inf", now_ms)
+            rebuilding, meta, live, active, ended, oldest, length, unread, overdue, overdue_count = pipe.execute()
+        return QueueFacts(
+            epoch=epoch,
+            rebuilding=bool(rebuilding),
+            claims_from_ms=_number(meta.get("claims")),
+            layout=meta.get("layout"),
+            now_ms=now_ms,
+            waiting=live - active - ended,
+            active=active,
+            ended=ended,
+            ended_since_ms=int(oldest[0][1]) if oldest else None,
+            outbox=OutboxFacts(
+                length=length,
+                unread_ms=_ms_of(unread[0][0]) if unread else None,
+                of_another_store=epoch is not None and cursor is not None and cursor.epoch != epoch,
+            ),
+            reaped_ms=_number(meta.get("reap")),
+            grace_until_ms=_number(meta.get("grace")),
+            overdue=tuple(int(job_id) for job_id, _ in overdue),
+            overdue_count=overdue_count,
+            overdue_since_ms=int(overdue[0][1]) if overdue else None,
+            devices=tuple(_devices(queue, client)),
+            torn_arrays=_torn_arrays(queue.url, client),
+        )
+
+
+def _torn_arrays(url: str, client: redis.Redis) -> tuple[int, ...]:
+    with translated(url):
+        pipe = client.pipeline(transaction=False)
+        for user in cast("set[str]", client.smembers(keys.ASIDERS)):
+            pipe.zrange(keys.aside(user), 1, 1, byscore=True)  # the arrays
+        arrays = sorted(int(each) for found in pipe.execute() for each in found)
+        for array_id in arrays:
+            pipe.hget(keys.job(array_id), "un")
+        return tuple(array_id for array_id, torn in zip(arrays, pipe.execute(), strict=True) if torn)
+
+
+def _ms_of(event_id: str) -> int:
+    return int(event_id.partition("-")[0])
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"[0-9]{1,15}", text) else None
+
+
+def _devices(queue: JobQueue, client: redis.Redis) -> Iterable[DeviceFacts]:
+    statuses = queue.devices()
+    with translated(queue.url):
+        facts = cast("dict[str, str]", client.hgetall(keys.FACTS))
+    for status in statuses:
+        version = clock_ahead_s = None
+        with suppress(Unreadable):  # told in another way by another version: then it is not known
+            told = loaded(facts.get(status.device.uuid), "a device")
+            version, clock_ahead_s = told.text_or_none("version"), told.number_or_none("clock_ahead_s")
+        yield DeviceFacts(status=status, version=version, clock_ahead_s=clock_ahead_s)
+
+
+def standings(url: str, job_ids: Iterable[int]) -> dict[int, Standing] | None:
+    """Return where each of *job_ids* stands that the store knows, or None if the store was never opened.
+
+    Raises:
+        StoreUnreachable: it does not answer.
+        StoreNotReady: it answers, and says that it cannot serve.
+
+    """
+    wanted = list(job_ids)
+    with closing(connect(url)) as client, translated(url):
+        pipe = client.pipeline(transaction=True)
+        pipe.exists(keys.EPOCH)
+        for job_id in wanted:
+            pipe.hmget(keys.job(job_id), "st", "tok")
+        opened, *answers = pipe.execute()
+    if not opened:
+        return None
+    known = zip(wanted, answers, strict=True)
+    return {job_id: Standing(state=state, token=token or "") for job_id, (state, token) in known if state is not None}

@@ -1,0 +1,80 @@
+-- A worker offers a run that it answers for to a store that may have lost it: the run goes on under its old token.
+-- Only where nothing newer is known of the job: the token's attempt must be above the job's. A job that was never
+-- heard of must be one of the store that was lost: above all that the book knew, and not given out since.
+-- arrow: starting -> running
+-- arrow: queued -> running
+-- arrow: held -> running
+-- arrow: none -> running
+-- ARGV: id  token  lease_ms  host  worker  devices (comma-separated)  claimed ('': unknown)  rate
+--       started (JSON for the book), and of its job: spec ('': unknown)  user  level  mem  shape  requeue (0|1)
+--       how it waits (see dependencies.lua)
+-- returns the job's state where this is its run, ended or not; 'failed' where it has ended and its job was queued
+--   again; '' where it is not
+local wanted = {'id', 'token', 'ms', 'host', 'worker', 'gang', 'passed', 'rate', 'text', 'text'}
+if (ARGV[10] or '') ~= '' then
+  for _, kind in ipairs({'user', 'level', 'size', 'shape', 'flag', 'text'}) do wanted[#wanted + 1] = kind end
+end
+local wrong = expect(wanted)
+local attempt = string.match(ARGV[2] or '', '^(%d+)%.')
+if not wrong and #attempt > 9 then wrong = redis.error_reply('BADARGS argument 2 is no token') end
+local waits
+if not wrong and #ARGV > 10 then waits, wrong = waits_of(16) end
+if wrong then return wrong end
+local id, token, lease_ms, host, worker, devices, claimed, rate, started, spec = unpack(ARGV, 1, 10)
+local job = read_job(id)
+local now = now_ms()
+if claimed == '' then claimed = string.format('%.0f', now) end
+if job.tok == token then
+  if not ACTIVE[job.st] then return job.st end
+  local was_parked = tonumber(call('ZSCORE', P .. 'leases', id) or 0) > now + lease_ms
+  call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+  if job.st == 'starting' then
+    job.st = 'running'
+    call('HSET', job_key(id), 'st', job.st, 'tr', claimed, 'said', started)
+  elseif was_parked then -- the book must hear that it is over
+    claimed = call('HGET', job_key(id), 'tr') or claimed
+  else
+    return job.st
+  end
+  tell('adopt', id, job.st, now, job.at, job.ls, '', 'token', token, 'claimed', claimed, 'started', started)
+  return job.st
+end
+
+if job.st and call('HGET', job_key(id), 'pt') == token then return 'failed' end -- its end is known
+
+local told = {'token', token, 'claimed', claimed, 'started', started, 'host', host, 'worker', worker, 'devices', devices}
+if job.st == 'queued' or job.st == 'held' then
+  if tonumber(attempt) <= job.at or not queueable(job) then return '' end
+  if spec ~= '' and not is_spec_of(spec, id) then return '' end -- another job, which has its id by mischance
+  leave(id, job, true)
+  job.mem = string.match(job.mem or '', '^%d+$') or string.format('%.0f', (parse_shape(job.sh))) -- as claim.lua
+elseif job.st then
+  return '' -- another run has it, or it has ended
+else
+  local opening = call('HMGET', P .. 'meta', 'book', 'floor')
+  local last, floor = tonumber(opening[1] or 0), tonumber(opening[2] or 0)
+  local given, number = tonumber(call('GET', P .. 'seq') or 0), tonumber(id)
+  if spec == '' or number > 2 ^ 52 then return '' end -- a double must still tell the ids apart that come after it
+  local left = still_left(spec) -- a member is known by its array, whatever its id
+  if left == false or (left == nil and (number <= last or (number > floor and number <= given))) then return '' end
+  if call('SADD', P .. 'late', id) == 0 then return '' end -- it was brought back, and has ended since
+  if number > floor and not left then call('HSET', P .. 'meta', 'floor', id) end
+  if number > given then call('SET', P .. 'seq', id) end
+  job = {u = ARGV[11], lv = ARGV[12], mem = ARGV[13], sh = ARGV[14], ls = 0}
+  call('HSET', job_key(id), 'u', job.u, 'lv', job.lv, 'mem', job.mem, 'sh', job.sh, 'rq', ARGV[15], 'ls', 0,
+    'ts', claimed)
+  waits.begin = nil
+  keep_waits(id, job, waits)
+  call('SET', key2('s', id), spec)
+  call('ZADD', P .. 'live', id, id)
+  rejoin(id, spec, now)
+  for _, word in ipairs({'spec', spec}) do told[#told + 1] = word end
+  local _, _, _, _, wish = parse_shape(job.sh)
+  if wish == 'gpu' then for _, word in ipairs({'meant', 'gpu'}) do told[#told + 1] = word end end
+end
+call('HDEL', job_key(id), 'how', 'pre', 'pd') -- of an earlier run; how this one came to its start went down with the store
+call('HSET', job_key(id), 'st', 'running', 'at', attempt, 'tr', claimed, 'said', started, 'why', '')
+local held = hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, job.mem, job.sh, now,
+  now + lease_ms)
+tell('adopt', id, 'running', now, attempt, job.ls, '', 'lease', held, unpack(told))
+return 'running'

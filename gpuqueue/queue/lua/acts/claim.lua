@@ -1,0 +1,536 @@
+-- Give a device the job that should run there next, and promise the memory in the same step.
+-- Order: level, then the least-served user, then that user's jobs as they came; what does not fit is passed over.
+-- How it came to its start: `immediate` no job that might run there was before it, `backfill` it fitted where
+-- those before it did not, `reserved` the device was kept for it.
+-- A job that a better device should have is left to that one for a moment (see better_device.lua).
+-- arrow: queued -> starting
+-- ARGV: host  device  worker  lease_ms  foreign  nonce  1 if the host serves GPUs,
+--       then for each of the worker's runs: id  observed bytes here
+-- returns {} | {ms until it should look again, since a job was left} | {id, token, spec, attempt, mem, devices
+--   (comma-separated), claimed ms, and of a member of an array: its array, whose spec that is, and its index}
+--
+-- It stays in the server between its calls (see ../functions.py). What a call is told, and what the device is like, stands
+-- in these variables: each call sets all of them before it reads any. What it looks up beside that: `learned`, in core.lua.
+-- Only what it `parsed` stays.
+local host, device, worker, lease_ms, foreign, nonce, now, stamp
+local available, pool, slots, total, all_slots, kind, capacity, strangers, runs -- as promise() tells
+local r_job, r_need, r_start, blockers, room_beside -- what the device is kept for, and the bytes that others may have beside it
+local levels, choosy
+
+-- What a shape asks for is told by its text alone, whatever the store holds: so what was read of one may stay for the calls
+-- to come. Nobody changes it. A damaged shape fits nowhere.
+local parsed, many_parsed, MOST_PARSED = {}, 0, 1000
+local function asked_by(shape)
+  local asks = parsed[shape]
+  if asks then return asks end
+  local mem, limit_s, n, wanted_pool, wish, more = parse_shape(shape)
+  asks = {mem = mem or math.huge, limit_s = limit_s, n = n, pool = wanted_pool, wish = wish, want = mem and constraints(more),
+    rest = string.match(shape, ':.*')} -- all but its memory
+  if many_parsed == MOST_PARSED then parsed, many_parsed = {}, 0 end
+  parsed[shape], many_parsed = asks, many_parsed + 1
+  return asks
+end
+
+local function load_arrays() -- and all that lets jobs in
+  load_dependencies()
+  load_array_index()
+  load_array()
+end
+local function spec_for(id, array)
+  if not array then return call('GET', key2('s', id)) end
+  load_arrays()
+  return spec_of(id, array)
+end
+
+-- A claim sent twice because the reply was lost gets the same answer twice, unless somebody else has the job by now: the
+-- device's leases, as HGETALL tells them, say which claim gave each.
+local function answer_again(leases)
+  local mark, id = ':' .. nonce, nil
+  for i = 2, #leases, 2 do
+    if string.sub(leases[i], -#mark) == mark then id = leases[i - 1] end
+  end
+  if not id then return nil end
+  local j = call('HMGET', job_key(id), 'st', 'tok', 'at', 'mem', 'devs', 'tc', 'ar', 'ix', 'sh')
+  if j[1] ~= 'starting' or j[2] ~= (j[3] or '') .. '.' .. nonce then return {} end
+  local mem = j[4]
+  if wants_alone(j[9] or '') and j[5] then mem = string.format('%.0f', promised_to(id, j[5]) or 0) end
+  return {id, j[2], spec_for(id, j[7]), j[3], mem, j[5], j[6], j[7] or nil, j[8] or nil}
+end
+
+-- What the worker's runs were seen to hold is of the same look as the foreign bytes: else the one would hide the other's
+-- growth.
+local function note_observed(leases)
+  local observed, noted = {}, {}
+  for i = 8, #ARGV, 2 do observed[ARGV[i]] = ARGV[i + 1] end
+  for i = 1, #leases, 2 do
+    local bytes, before, rest = string.match(leases[i + 1], '^(%d+):(%d+):(.+)$')
+    local seen = observed[leases[i]]
+    if bytes and seen and seen ~= before then
+      leases[i + 1] = bytes .. ':' .. seen .. ':' .. rest
+      noted[#noted + 1], noted[#noted + 2] = leases[i], leases[i + 1]
+    end
+  end
+  if noted[1] then call('HSET', key2('dl', device), unpack(noted)) end
+end
+
+-- The look at the device that led to this claim travels with it. -> is there room at all?
+local function look_at_device(leases)
+  local record = call('HGET', key2('dev', host), device)
+  local before, after = string.match(record or '', '^(%d+:%d+):%d+:%d+:(.*)$')
+  if not before then return false end
+  record = before .. ':' .. foreign .. ':' .. stamp .. ':' .. after
+  call('HSET', key2('dev', host), device, record)
+  if #ARGV > 7 then note_observed(leases) end
+  local _
+  available, pool, _, slots, total, all_slots, kind, capacity, strangers, runs = promise(host, device, record, leases)
+  return available ~= nil and available > 0 and slots > 0
+end
+
+-- What a device that was looked at can give, in bytes.
+local function free_on(name)
+  return name == device and available or learned.free_on[name]
+end
+
+local function neighbours() -- the host's other devices of this kind, the fullest first, in a fixed order
+  if learned.peers then return learned.peers end
+  load_capacity()
+  local peers, free_there = learned_of('peers'), learned_of('free_on')
+  local names = call('HKEYS', key2('dev', host))
+  for i = 1, #names do
+    if names[i] ~= device and call('HEXISTS', P .. 'drained', names[i]) == 0 then
+      local free, its_pool, seen, its_slots, its_total, _, its_kind, gives, its_strangers, its_runs = promise(host, names[i])
+      if free and math.abs(now - seen) < SEEN_MS and its_slots > 0 and its_kind == kind then
+        local reserved = parse_reservation(call('HGET', P .. 'rsv', names[i]))
+        peers[#peers + 1] = {name = names[i], free = free, pool = its_pool, reserved = reserved, total = its_total,
+          gives = gives + its_strangers, strangers = its_strangers, runs = its_runs}
+        free_there[names[i]] = free
+      end
+    end
+  end
+  table.sort(peers, function(a, b)
+    if a.free ~= b.free then return a.free < b.free end
+    return a.name < b.name
+  end)
+  return peers
+end
+
+-- So many devices of this host, this one first, well connected; all or none. Where others without it are connected
+-- better, `elsewhere` is one of those. With `kept` none but those that are kept for the job.
+local function gang(asks, for_job, kept)
+  local names, want, most = {device}, asks.want, learned.kinds[asks.rest]
+  if asks.n == 1 then return names end
+  if kind == 'mig' then return nil end -- a CUDA process can use one part of a card only
+  for _, peer in ipairs(neighbours()) do
+    if peer.free >= asks.mem and belongs(asks.pool, asks.wish, want, peer.name, peer.pool, kind)
+      and alone_there(want, peer.runs, peer.strangers, peer.total) and peer.gives <= most
+      and (peer.reserved == for_job or not (peer.reserved or kept)) then
+      names[#names + 1] = peer.name
+    end
+  end
+  if #names < asks.n then return nil end
+  local devices, elsewhere = best_together(names, asks.n)
+  devices.elsewhere = elsewhere
+  return devices
+end
+
+local function are_limited() -- most sites are not; looked up when a job is found that fits
+  if learned.limits_set == nil then learned.limits_set, learned.any_shares = there(P .. 'limits', P .. 'shares') end
+  if learned.limits_set then load_limits() end
+  return learned.limits_set
+end
+
+-- What the device is kept for, if it is, and not in vain.
+local function look_at_reservation(kept_for, leases)
+  r_job, r_need, r_start, blockers, room_beside = nil, nil, nil, nil, 0
+  if not kept_for then return end
+  load_capacity()
+  r_job, r_need, r_start, blockers = parse_reservation(kept_for)
+  if r_job and are_limited() and reserved_in_vain(r_job, kind) then
+    unreserve(r_job)
+    r_job = nil
+  end
+  if not r_job then return end
+  local bytes, places = left_beside(device, capacity, all_slots, r_need, blockers, leases)
+  if places >= 1 then room_beside = math.max(bytes, 0) end
+end
+
+local function small_enough(lv) return call('ZCOUNT', key2('sh', lv), '-inf', available) end
+
+-- May a job that asks so, beside its memory, run here now? Few differ in it. -> the most that a device may give it, or no
+local function most_here(asks)
+  local kinds = learned.kinds
+  local most = kinds[asks.rest]
+  if most == nil then
+    most = belongs(asks.pool, asks.wish, asks.want, device, pool, kind) and alone_there(asks.want, runs, strangers, total)
+      and (asks.want.alone and are_limited() and most_alone(asks.pool) or math.huge) -- see limits.lua
+    if not most or capacity + strangers > most then most = false end
+    kinds[asks.rest] = most
+  end
+  return most
+end
+
+-- -> the devices for a job of this shape | false
+local function fits(shape)
+  local asks = asked_by(shape)
+  if asks.mem > available or not most_here(asks) then return false end
+  if r_job and not (asks.n == 1 and ((asks.mem <= room_beside and not asks.want.alone)
+    or ends_before(asks.limit_s, r_start, now))) then return false end -- neither beside it nor gone before it starts
+  if asks.n == 1 then return learned.only_this end
+  local gangs = learned_of('gangs') -- shape -> the devices for it | false
+  if gangs[shape] == nil then gangs[shape] = gang(asks, nil) or false end
+  return gangs[shape]
+end
+
+-- What a run would be charged on each of these devices, where it wants them for itself; nil where its shape tells.
+local function charged_on(devices, want)
+  if not want.alone then return nil end
+  local least = available
+  for i = 2, #devices do least = math.min(least, free_on(devices[i])) end
+  return least
+end
+local function over_a_limit(user, shape) -- of a shape that fits
+  return are_limited() and limit_in_the_way(user, shape, kind, charged_on(fits(shape), asked_by(shape).want)) ~= nil
+end
+
+local function take(id, lv, user, shape, devices, how)
+  local j = call('HMGET', job_key(id), 'st', 'mem', 'at', 'ls', 'tr', 'rm', 'ar', 'ix', 'pl', 'rv')
+  local array, index, left = j[7] or nil, j[8] or nil, nil
+  if j[10] then unreserve(id) end
+  if j[1] == 'queued' and j[6] then -- the rest of it stays where it is
+    if j[9] then call('HDEL', job_key(id), 'pl') end
+    array = id
+    load_arrays()
+    id, index, left = split(array, j[6], now)
+    if not id then return nil end
+  else
+    leave_line(id, lv, user, shape)
+    if j[1] ~= 'queued' then return nil end -- a stale entry; it is gone now
+  end
+  local asks = asked_by(shape)
+  local limit_s, n, alone = asks.limit_s, asks.n, asks.want.alone
+  -- What a damaged entry has lost stands in the shape, or starts over: nothing below may fail half-way.
+  local mem = string.match(j[2] or '', '^%d+$') or string.match(shape, '^%d+')
+  local attempt, losses = counted(j[3]) + 1, counted(j[4])
+  local token = attempt .. '.' .. nonce
+  local names = table.concat(devices, ',')
+  local spec = spec_for(id, array)
+  if limit_s > 0 then -- the shape's is rounded up; a quote within a text of the spec has a backslash before it
+    local _, told = string.find(spec or '', '"time_limit_s":', 1, true)
+    limit_s = math.min(limit_s, told and tonumber(string.match(spec, '^[%d.]+', told + 1)) or limit_s)
+  end
+  local usual_s = call('HGET', P .. 'usual', user) or ''
+  local deposit_s = math.min(tonumber(usual_s) or DEPOSIT_S, DEPOSIT_S)
+  if limit_s > 0 then deposit_s = math.min(deposit_s, limit_s) end
+  local rate, held = n * math.max(tonumber(mem) / total, 1 / all_slots), mem
+  if alone then -- all that each can give, and told is what it has on each of them
+    rate, mem = n, string.format('%.0f', charged_on(devices, asks.want))
+  end
+  if j[5] or j[9] then call('HDEL', job_key(id), 'tr', 'said', 'pl', 'pre', 'pd') end
+  if learned.limits_set then room_is_taken(user, shape) end
+  call('HSET', job_key(id), 'st', 'starting', 'at', attempt, 'tok', token, 'w', worker, 'host', host, 'devs', names,
+    'tc', stamp, 'tf', fair_ms(now), 'dep', deposit_s, 'usu', usual_s,
+    'rate', rate, 'how', how, 'why', '')
+  local ends = limit_s > 0 and string.format('%.0f', now + limit_s * 1000) or '0'
+  for i = 1, #devices do
+    if alone then held = string.format('%.0f', free_on(devices[i])) end
+    call('HSET', key2('dl', devices[i]), id, lease_of(held, ends, alone, nonce))
+  end
+  call('ZADD', P .. 'leases', now + lease_ms, id)
+  count_run(id, user, mem, names)
+  charge(user, deposit_s * rate * weight(fair_ms(now)), learned.any_shares == false and 1000 or share_of(user), levels)
+  tell('claim', id, 'starting', now, attempt, losses, '', 'token', token, 'host', host,
+    'worker', worker, 'devices', names, 'lease', mem, 'start', how, unpack(left and {'of', array, 'index', index, 'left', left} or {}))
+  return {id, token, spec, tostring(attempt), mem, names, stamp, array, index and tostring(index)}
+end
+
+-- The job that this device is kept for comes before all others. -> the claim | nil
+local function take_reserved()
+  local j = call('HMGET', job_key(r_job), 'st', 'lv', 'u', 'sh')
+  if j[1] ~= 'queued' then
+    call('HDEL', P .. 'rsv', device)
+    r_job = nil
+    return nil
+  end
+  local user, shape, devices, beyond = j[3], j[4], nil, nil
+  local asks = asked_by(shape or '')
+  local ready = asks.mem <= available and most_here(asks)
+  for _, kept in ipairs(ready and {false, true} or {}) do -- what is kept for it may do where others are beyond a limit
+    devices = gang(asks, r_job, kept)
+    beyond = devices and asks.want.alone and are_limited() and limit_in_the_way(user, shape, kind, charged_on(devices, asks.want))
+    if not beyond then break end
+  end
+  if beyond then -- a smaller card might do: this one is kept in vain
+    unreserve(r_job)
+    r_job = nil
+    return nil
+  end
+  if not devices then return nil end
+  local taken = take(r_job, j[2], user, shape, devices, 'reserved')
+  if not taken then r_job = nil end -- nothing of it was left, and so nothing is kept for it any more
+  return taken
+end
+
+local function might_run(shape) -- ever, on this device
+  local here = learned.here
+  if here[shape] == nil then
+    local asks = asked_by(shape)
+    here[shape] = asks.mem <= total and belongs(asks.pool, asks.wish, asks.want, device, pool, kind)
+  end
+  return here[shape]
+end
+
+local FEW = 4 -- what is looked for is mostly among the first: many need not be asked for
+local function any_belongs(shapes_key, most)
+  local from, to = 0, math.min(most, FEW)
+  repeat
+    local shapes = call('ZRANGE', shapes_key, from, to - 1)
+    for i = 1, #shapes do
+      if might_run(shapes[i]) then return true end
+    end
+    from, to = to, most
+  until from == most or #shapes < FEW
+  return false
+end
+
+-- Did it pass a job that comes before it, and might run here? `rank` is its user's, from 0, and `place` its shape's
+-- among this user's, nil where it is not known.
+local function how_it_came(lv, user, shape, rank, place)
+  for _, above in ipairs(levels) do
+    if above == lv then break end
+    if any_belongs(key2('sh', above), 100) then return 'backfill' end
+  end
+  local before = math.min(rank, 64) -- users
+  for _, other in ipairs(before > 0 and call('ZRANGE', key2('ul', lv), 0, before - 1) or {}) do
+    if any_belongs(key3('us', lv, other), 100) then return 'backfill' end
+  end
+  place = place or call('ZRANK', key3('us', lv, user), shape)
+  return place > 0 and any_belongs(key3('us', lv, user), place) and 'backfill' or 'immediate'
+end
+
+local function leave_elsewhere(id, shape) -- to a device that should rather have it
+  local asks = asked_by(shape)
+  if asks.n > 1 then
+    local elsewhere = fits(shape).elsewhere
+    if not elsewhere then return false end
+    load_better_device()
+    return leave_to(elsewhere, id, now)
+  end
+  local order = asks.want.order or meta().order
+  if asks.want.alone or order == '' then return false end
+  load_capacity()
+  load_better_device()
+  local this = {host = host, device = device, kind = kind, available = available, total = total}
+  local better = better_device(this, asks.mem, asks, order, now)
+  return better ~= nil and leave_to(better, id, now)
+end
+
+-- Was the first job of this line left?
+local function is_left(lv, user, shape)
+  return learned.left_lines and learned.left_lines[queue_key(lv, user, shape)]
+end
+local function take_head(lv, user, shape, head, rank, place, how)
+  local id = first_at(head, lv, user, shape)
+  if leave_elsewhere(id, shape) then
+    learned_of('left_lines')[queue_key(lv, user, shape)] = true
+    return nil
+  end
+  return take(id, lv, user, shape, fits(shape), how or how_it_came(lv, user, shape, rank, place))
+end
+
+-- Of some of the first user's shapes, each with its place, in this order: the job that came first. `from` is the first
+-- that is looked at, and `ranked` whether these are the user's very first.
+-- -> the claim | nil, whether it was looked for in vain
+local function take_one_of(lv, user, heads, from, ranked, how)
+  for i = from, #heads, 2 do
+    if fits(heads[i]) and not is_left(lv, user, heads[i]) and not over_a_limit(user, heads[i]) then
+      local taken = take_head(lv, user, heads[i], heads[i + 1], 0, ranked and (i - 1) / 2, how)
+      if taken or not is_left(lv, user, heads[i]) then return taken, true end
+    end
+  end
+end
+
+-- What a device has no room for stays, and gathers before what fits: so a claim writes down from where on it need look
+-- next time, until an earlier job comes into the user's line (see enqueue in state.lua), or more room. `before` are the
+-- first shapes. -> the claim | nil, whether all of the user's shapes were looked at
+local NEXT, MOST = 8, 124
+local function take_beyond(lv, user, before)
+  local function has_room(shape) -- which is kept for nobody before whom it may not go; all else that it asks is open
+    local asks = asked_by(shape)
+    return asks.mem <= available
+      and (not r_job or (asks.n == 1 and (asks.mem <= room_beside or ends_before(asks.limit_s, r_start, now))))
+  end
+  local function first_with_room(heads)
+    for i = 1, #heads, 2 do
+      if has_room(heads[i]) then return i end
+    end
+  end
+  if first_with_room(before) then return nil, false end
+
+  local shapes, noted = key3('us', lv, user), key3('ub', lv, user)
+  local kept = r_job and string.format('%s.%.0f', r_job, r_start) or '' -- for whom, and until when
+  local bytes, beside, kept_then, from =
+    string.match(call('HGET', noted, device) or '', '^(%d+):(%d+):([^:]*):(%(?%-?%d+)$')
+  local known = bytes and tonumber(bytes) >= available and tonumber(beside) >= room_beside and kept_then == kept
+  local most = NEXT
+  if not known then from, most = '(' .. before[#before], MOST end
+  local heads = call('ZRANGEBYSCORE', shapes, from, '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+  local i = first_with_room(heads)
+  if not i and most == NEXT and #heads == 2 * NEXT then
+    most = MOST
+    heads = call('ZRANGEBYSCORE', shapes, '(' .. heads[#heads], '+inf', 'WITHSCORES', 'LIMIT', 0, most)
+    i = first_with_room(heads)
+    known = false
+  end
+  local all = #heads < 2 * most
+  if heads[1] and not (known and i and i <= NEXT) then -- within the first half of what was asked for is near enough
+    local place = i and heads[i + 1] or '(' .. heads[#heads]
+    call('HSET', noted, device, string.format('%.0f:%.0f:%s:%s', available, room_beside, kept, place))
+  end
+  if not i then return nil, all end
+  local taken, in_vain = take_one_of(lv, user, heads, i, false, might_run(before[1]) and 'backfill' or nil)
+  return taken, in_vain or all
+end
+
+-- The user's job that came first. It mostly is among the first few of their shapes, or there is room for none of these;
+-- `many` shapes of all users are small enough, and where they are few, these are asked for (search).
+-- -> the claim | nil, whether all of the user's shapes were looked at
+local function take_in_order(lv, user, many)
+  local heads = call('ZRANGE', key3('us', lv, user), 0, FEW - 1, 'WITHSCORES')
+  local taken, in_vain = take_one_of(lv, user, heads, 1, true)
+  if taken or in_vain or #heads < 2 * FEW then return taken, true end
+  if many < NEXT then return nil, false end
+  return take_beyond(lv, user, heads)
+end
+
+-- The user's job that came first, of those whose shapes fit.
+local function take_fitting(lv, user, fitting, rank)
+  local first, its_shape
+  for from = 1, #fitting, 1000 do -- Lua hands over some thousand arguments at most
+    local to = math.min(#fitting, from + 999)
+    local heads = call('ZMSCORE', key3('us', lv, user), unpack(fitting, from, to))
+    for i = 1, #heads do
+      local place = heads[i] and tonumber(heads[i])
+      local shape = fitting[from + i - 1]
+      if place and (not first or place < first) and not is_left(lv, user, shape) and not over_a_limit(user, shape) then
+        first, its_shape = place, shape
+      end
+    end
+  end
+  if not first then return nil end
+  local taken = take_head(lv, user, its_shape, first, rank)
+  if not taken and is_left(lv, user, its_shape) then return take_fitting(lv, user, fitting, rank) end -- MOST_LEFT times at most
+  return taken
+end
+
+-- The CPU of a site takes only what asks for it, mostly nothing: the shapes of the GPUs' jobs are passed over by their
+-- letters, without being judged. (A pool may be called so as well: that shape is judged.)
+local function worth_judging(shape)
+  return string.find(shape, ':cpu', 1, true) or string.find(shape, ':any', 1, true)
+end
+
+local ASKED = 2 -- of so many users each is asked for what fits; mostly one of them has it
+local function who_has(lv, shapes)
+  local sets, has = {}, {}
+  for i = 1, #shapes do sets[i] = key3('su', lv, shapes[i]) end
+  for _, user in ipairs(call('SUNION', unpack(sets))) do has[user] = true end
+  return has
+end
+
+-- Where few shapes fit: which, and then who waits with one of them, least served first.
+local function search(lv, from)
+  local fitting = {}
+  for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', available)) do
+    if (not choosy or worth_judging(shape)) and fits(shape) then fitting[#fitting + 1] = shape end
+  end
+  local has, asked, most = nil, 0, ASKED
+  while #fitting > 0 do
+    local users = call('ZRANGE', key2('ul', lv), from, from + most - 1)
+    for i = 1, #users do
+      -- nobody of the first: ask at once who has any
+      if asked == ASKED and not has and #fitting <= 32 then has = who_has(lv, fitting) end
+      if not has or has[users[i]] then
+        asked = asked + 1
+        local taken = take_fitting(lv, users[i], fitting, from + i - 1)
+        if taken then return taken end
+      end
+    end
+    if #users < most then return nil end
+    from, most = from + most, 64
+  end
+end
+
+-- All levels from the first on that has anything small enough: so many shapes there. -> the claim | nil
+local function take_in_turn(first_level, so_many)
+  for i = first_level, #levels do
+    local lv, many = levels[i], i == first_level and so_many or small_enough(levels[i])
+    if many > 0 then
+      local passed = 0 -- so many of the first users have nothing that fits
+      if not choosy then
+        for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, 0)) do
+          local taken, looked_at_all = take_in_order(lv, user, many)
+          if taken then return taken end
+          if looked_at_all then passed = 1 end
+        end
+      end
+      local taken = search(lv, passed)
+      if taken then return taken end
+    end
+  end
+end
+
+-- What most sites do not have at most moments, asked for in one question: mostly there is only the epoch, which counts for
+-- more than all the rest. -> is anything due, drained, kept | nil, why the store cannot serve
+local function look_at_site()
+  local epoch, rest = P .. 'epoch', 5
+  local found = call('EXISTS', epoch, epoch, epoch, epoch, epoch, epoch,
+    P .. 'timers', P .. 'drained', P .. 'rsv', P .. 'limits', P .. 'shares')
+  if found <= rest then return nil, refusal() end
+  local due, drained, kept, more = false, false, false, found - (rest + 1)
+  if more > 0 then
+    due, drained, kept = there(P .. 'timers', P .. 'drained', P .. 'rsv')
+    more = more - (due and 1 or 0) - (drained and 1 or 0) - (kept and 1 or 0)
+  end
+  if more == 0 then learned.limits_set, learned.any_shares = false, false end
+  return {due, drained, kept}
+end
+
+return function()
+  learned = {}
+  local site, why = look_at_site()
+  if why then return why end
+  local any_due, any_drained, any_kept = unpack(site)
+  local wrong = misfit {'host', 'device', 'worker', 'ms', 'bytes', 'nonce', 'flag'}
+  for i = 8, #ARGV, 2 do wrong = wrong or misfit({'id', 'bytes'}, i) end
+  if wrong then return wrong end
+  local gpus_here
+  host, device, worker, lease_ms, foreign, nonce, gpus_here = unpack(ARGV, 1, 7)
+  if gpus_here == '1' then learned.gpus_known = true end -- also while their own workers are still coming up
+  now = now_ms()
+  stamp = string.format('%.0f', now)
+
+  local leases = call('HGETALL', key2('dl', device))
+  local again = answer_again(leases)
+  if again then return again end
+  local first_due = any_due and call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')[2]
+  if first_due and tonumber(first_due) <= now then -- a job's time has come, or what it waited for has ended
+    load_arrays()
+    let_in(now)
+  end
+  if any_drained and call('HEXISTS', P .. 'drained', device) == 1 then return {} end
+  if pausing(now) or not look_at_device(leases) then return {} end
+  look_at_reservation(any_kept and call('HGET', P .. 'rsv', device), leases)
+
+  -- Mostly nothing waits that is small enough.
+  levels = levels_waited_at()
+  local first_level, so_many = 1, small_enough(levels[1])
+  while so_many == 0 and first_level < #levels do
+    first_level = first_level + 1
+    so_many = small_enough(levels[first_level])
+  end
+  if so_many == 0 and not r_job then return {} end
+
+  choosy = kind == 'cpu' and gpus_known()
+  learned.kinds, learned.here, learned.only_this = {}, {}, {device}
+  local taken = (r_job and take_reserved()) or take_in_turn(first_level, so_many)
+  return taken or (learned.left and {LEAVE_MS}) or {}
+end

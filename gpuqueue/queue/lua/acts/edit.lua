@@ -1,0 +1,118 @@
+-- Change the request of a job that waits, and what it waits for: all of it or nothing. It keeps its place.
+-- ARGV: id  digest (SHA-1 of its spec, as the caller knows it)  level ('': as it is)  mem  shape  spec
+--       1 if it comes after other jobs than before  1 if it begins at another time  1 if its time limit was said, also to
+--       have none  how it waits (see dependencies.lua)  who asks ('': the queue itself)
+-- returns {state} | {'stands', state}: it does not wait | {'changed'}: its spec is another by now | {} unknown
+--       | {'of', the owner}: it is not for them to do (see authorize.lua)
+--       | {'begun'}: it is a member of an array, or an array of which a member was taken; of the latter only how many
+--         members may be at once can be changed
+--       | {'granted', how many}: it has had that many retries, the last of which is to come: it runs all the same
+--       | {'circle', id}: that one waits for it | {'tangled'}: too many jobs wait for each other
+--       | as submit.lua; 'default' where it comes to another pool
+local wrong = expect {'id', 'nonce', 'level?', 'size', 'shape', 'text', 'flag', 'flag', 'flag', 'text', 'by'}
+local waits
+if not wrong then waits, wrong = waits_of(10) end
+if wrong then return wrong end
+local id, digest, lv, mem, shape, spec, new_after, new_begin, new_time = unpack(ARGV, 1, 9)
+local need, _, _, pool, wish = parse_shape(shape)
+if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 5 is not the shape of the job') end
+local job = read_job(id)
+if not job.st then return {} end
+local owner = theirs(ARGV[11], job.u)
+if owner then return {'of', owner} end
+local of = call('HMGET', job_key(id), 'ar', 'tw', 'ra')
+local known = call('GET', key2('s', id)) or ''
+local function but_for_at_once(text) return (string.gsub(text, '("array":{"indexes":"[%d,:-]+","at_once":)%w+,', '%1,', 1)) end
+local begun = of[2] and not of[1]
+-- What it waits for, and the level, may be other ones where the request is not: it has what came in place of that.
+local other = new_after == '1' or new_begin == '1' or lv ~= '' or but_for_at_once(known) ~= but_for_at_once(spec)
+if of[1] or (begun and other) then -- its request is its array's, or its members'
+  return {'begun'}
+end
+local waits_yet = (job.st == 'queued' or job.st == 'held') and queueable(job)
+if not waits_yet and not (begun and ACTIVE[job.st]) then return {'stands', job.st} end
+if redis.sha1hex(known) ~= digest then return {'changed'} end
+local retry_to_come = of[3] and counted(of[3]) == job.at -- not one that was asked for with exit code 75
+if retry_to_come and counted(waits.times) < math.min(counted(job.rt), counted(job.rn)) then return {'granted', job.rn} end
+
+local function keep_spec() -- and of an array how many of it may be at once
+  call('SET', key2('s', id), spec)
+  local text, _, cap = array_of(spec)
+  if text then call('HDEL', job_key(id), 'cap') end
+  if cap then call('HSET', job_key(id), 'cap', cap) end
+end
+if begun then
+  keep_spec()
+  local state = reckon(id, now_ms(), 'edit', 'spec', spec, 'begin', job.nb or '')
+  ring('work')
+  return {state}
+end
+
+-- Who would wait for this job if it waited for those? Ids only grow, so before an edit nobody can.
+local function circle(wanted)
+  local MOST, open, seen, count = 1000, {}, {}, 0
+  for _, each in ipairs(wanted) do open[#open + 1] = {each.id, each.id} end
+  while #open > 0 do
+    local each, first = unpack(table.remove(open))
+    if each == id then return {'circle', first} end
+    if not seen[each] then
+      seen[each], count = true, count + 1
+      if count > MOST then return {'tangled'} end
+      for _, next_one in ipairs(dependencies(call('HGET', job_key(each), 'af'))) do
+        open[#open + 1] = {next_one.id, first}
+      end
+    end
+  end
+end
+
+local verdict, why, figure = judge(job.u, lv == '' and job.lv or lv, shape)
+-- What was lifted to a level by waiting was not asked for there.
+if verdict == 'impossible' and not (why == 'urgent' and lv == '') then return {verdict, why, figure} end
+local time_ms, _, _, _, old_pool = time_of(spec), parse_shape(job.sh)
+local moves = pool ~= old_pool -- then it is asked of the new one, which has not agreed to it
+local default_ms = moves and new_time == '0' and not time_ms and default_time_ms(pool)
+if default_ms then return {'default', default_ms} end
+if not moves and new_time == '0' and time_ms == time_of(known) then time_ms = 0 end -- that is not asked for now
+local beyond = beyond_a_limit(job.u, shape, mem, time_ms, true)
+if beyond then return beyond end
+local wanted, trouble
+if new_after == '1' then
+  wanted, trouble = ends_of(waits.after)
+  trouble = trouble or circle(wanted)
+  if trouble then return trouble end
+end
+
+local for_the_book
+shape, for_the_book = meant(shape, wish)
+local now = now_ms()
+local same = shape == job.sh
+leave(id, job, false, same)
+job.sh = shape
+call('HSET', job_key(id), 'sh', shape, 'mem', mem)
+if lv ~= '' then
+  job.lv = lv
+  call('HSET', job_key(id), 'lv', lv, 'lf', 0)
+end
+keep_spec()
+local nb, nw = job.nb, job.nw
+waits.key = job.dk
+waits.retries, waits.requeues = counted(job.rn) > 0 and job.rn or nil, counted(job.qn) > 0 and job.qn or nil
+if new_begin == '0' then waits.begin = nb end
+keep_waits(id, job, waits)
+if job.nb then
+  job.nw = new_begin == '0' and nw or 'begin'
+  call('HSET', job_key(id), 'nw', job.nw or 'begin')
+end
+if wanted then
+  depend_no_more(id, job)
+  depend(id, job, wanted)
+end
+local reason = job.why or ''
+if job.st == 'queued' then
+  reason = stand(id, job, now)
+  call('HSET', job_key(id), 'why', reason)
+end
+if same and reason ~= '' then unreserve(id) end -- it stands aside now: the device is not kept for that
+tell('edit', id, job.st, now, job.at, job.ls, reason, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))
+ring('work')
+return {job.st}

@@ -1,0 +1,59 @@
+-- Change somebody's mind about an array, or a part of one: about all members that no device took yet, in one step.
+-- The members that are jobs of their own are named in the reply: whoever asked goes on with those.
+-- The arrows are those of arrays, see array.lua.
+-- ARGV: id  what (cancel|hold|release)  indexes (ranges without steps; '': all)  who asks ('': the queue itself)
+-- returns {} if unknown | {'of', the owner}: it is not for them to do (see authorize.lua) | {the array's state after, the indexes that were moved, id of each other one in the part, ...}
+local wrong = expect {'id', 'word', 'indexes', 'by'}
+local VERBS = {cancel = true, hold = true, release = true}
+if not wrong and not VERBS[ARGV[2]] then wrong = redis.error_reply('BADARGS argument 2 is nothing to do with a part') end
+if wrong then return wrong end
+local id, verb, part, by = unpack(ARGV)
+local array = read_array(id)
+if not array.st then return {} end
+local owner = theirs(by, array.u)
+if owner then return {'of', owner} end
+if not array.rm or COUNTERS[array.st] then return {array.st, ''} end
+-- An array of which nobody knows how far it had come is over when it is cancelled: of its members those count as cancelled
+-- that are nowhere else.
+local function nowhere_else(id, array)
+  call('HDEL', job_key(id), 'un')
+  local counted_so_far = call('SCARD', key2('am', id))
+  for _, counter in pairs(COUNTERS) do counted_so_far = counted_so_far + counted(array[counter]) end
+  return counted(call('HGET', job_key(id), 'n')) - counted_so_far
+end
+
+local now = now_ms()
+local parts = part == '' and {{0, MOST_INDEX, 1}} or parse_ranges(part)
+local moved
+if verb == 'release' then
+  array.hd, moved = cut(array.hd, parts)
+  array.rm = join(array.rm, moved)
+else
+  array.rm, moved = cut(array.rm, parts)
+  if verb == 'hold' then
+    array.hd = join(array.hd, moved)
+  else
+    local waited
+    array.hd, waited = cut(array.hd, parts)
+    for _, range in ipairs(waited) do moved[#moved + 1] = range end
+    call('HINCRBY', job_key(id), 'ec', array.un and part == '' and nowhere_else(id, array) or count_of(moved))
+    if part == '' then call('HSET', job_key(id), 'cx', 1) end
+  end
+end
+call('HSET', job_key(id), 'rm', array.rm, 'hd', array.hd)
+local others = {}
+for _, member in ipairs(call('SMEMBERS', key2('am', id))) do
+  local index = tonumber(call('HGET', job_key(member), 'ix') or '')
+  for _, range in ipairs(parts) do
+    if index and index >= range[1] and index <= range[2] then
+      others[#others + 1] = member
+      break
+    end
+  end
+end
+local told = (#moved > 0 or (verb == 'cancel' and part == '')) and verb or nil
+local state = reckon(id, now, told, 'part', part, 'left', array.rm, 'held', array.hd)
+ring('work')
+local reply = {state, join('', moved)}
+for i = 1, #others do reply[i + 2] = others[i] end -- unpack() takes some thousand at most
+return reply

@@ -1,0 +1,77 @@
+-- A worker tells that its device and its runs are alive; the leases of its runs are renewed.
+-- ARGV: host  device  total  headroom  foreign  slots  pool  kind  lease_ms, then for each run:
+--       id  token  n, and n times: device  observed bytes
+-- returns {verdicts, others, drained, epoch, places}
+--   verdicts: for each run 1 go on | 0 not yours any more | -1 cancelled
+--   others:   leases on this device that were not named: id, token, lease, observed, 1 if this device leads the run
+--   places:   for each run that must make place: token, the job that it is for, ms that it has left (or is beyond it)
+--   drained:  who keeps the device from new jobs (JSON), '' if nobody does
+local wrong = misfit {'host', 'device', 'bytes', 'bytes', 'bytes', 'count', 'pool', 'word', 'ms'}
+local at = 10
+while not wrong and at <= #ARGV do
+  wrong = misfit({'id', 'token', 'count'}, at)
+  for k = 1, wrong and 0 or math.min(tonumber(ARGV[at + 2]), #ARGV) do
+    wrong = wrong or misfit({'device', 'bytes'}, at + 1 + 2 * k)
+  end
+  at = at + 3 + 2 * (tonumber(ARGV[at + 2] or '') or 0)
+end
+if wrong then return wrong end
+local host, device, total, headroom, foreign, slots, pool, kind, lease_ms = unpack(ARGV, 1, 9)
+local now = now_ms()
+call('SADD', P .. 'hosts', host)
+call('HSET', key2('dev', host), device,
+  table.concat({total, headroom, foreign, string.format('%.0f', now), slots, pool, kind}, ':'))
+
+-- A run that has lasted for longer than was charged for it is charged as it goes on: else who runs for days would be
+-- served as if that cost ten minutes. What it really took is settled at its end (state.lua).
+local function charge_on(id, job)
+  local claimed, deposit_s, rate = tonumber(job.tc), tonumber(job.dep), tonumber(job.rate)
+  if not (job.u and claimed and deposit_s and rate) then return end
+  local lasted_s = (now - claimed) / 1000
+  if lasted_s <= deposit_s then return end
+  local ahead_s = math.ceil(lasted_s + math.min(lasted_s, DEPOSIT_S))
+  call('HSET', job_key(id), 'dep', ahead_s)
+  local more = (ahead_s - deposit_s) * rate * weight(tonumber(job.tf) or claimed)
+  charge(job.u, more, share_of(job.u), levels_waited_at())
+end
+
+local verdicts, named, places = {}, {}, {}
+local i = 10
+while i <= #ARGV do
+  local id, token, n = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2])
+  local job = read_job(id)
+  if owns(job, token) then
+    call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+    for k = 0, n - 1 do
+      local name, observed = ARGV[i + 3 + 2 * k], ARGV[i + 4 + 2 * k]
+      local lease = call('HGET', key2('dl', name), id)
+      if lease then
+        local bytes, ends = string.match(lease, '^(%d+):%d+:(.+)$')
+        if bytes then call('HSET', key2('dl', name), id, bytes .. ':' .. observed .. ':' .. ends) end
+      end
+    end
+    verdicts[#verdicts + 1] = job.st == 'cancelling' and -1 or 1
+    named[id] = true
+    charge_on(id, job)
+    if job.pre and job.st == 'running' then
+      local left_ms = string.format('%.0f', (tonumber(job.pd or '') or now) - now)
+      for _, value in ipairs({token, job.pre, left_ms}) do places[#places + 1] = value end
+    end
+  else
+    verdicts[#verdicts + 1] = 0
+  end
+  i = i + 3 + 2 * n
+end
+
+local others = {}
+local leases = call('HGETALL', key2('dl', device))
+for k = 1, #leases, 2 do
+  local id = leases[k]
+  if not named[id] then
+    local job = read_job(id)
+    local bytes, observed = string.match(leases[k + 1], '^(%d+):(%d+)')
+    local leads = string.match(job.devs or '', '^[^,]+') == device and '1' or '0'
+    for _, value in ipairs({id, job.tok or '', bytes or '0', observed or '0', leads}) do others[#others + 1] = value end
+  end
+end
+return {verdicts, others, call('HGET', P .. 'drained', device) or '', call('GET', P .. 'epoch'), places}

@@ -1,0 +1,49 @@
+-- Take back the leases that nobody renewed. Anybody may run this, as often as they like.
+-- A reaper that was away (or whose store was) cannot know who tried to beat meanwhile: after a gap in its own
+-- ticks everybody gets one more lease period.
+-- The pause after a rebuild (rebuild_finish.lua) counts only time in which the store was there: meanwhile nobody could offer a run.
+-- The clock may be set, forward or back. Live leases are renewed by the next beat whatever it says; the others, whose
+-- worker is dead or away on purpose, are moved along. That it was set is certain where it goes back, and where much
+-- less time went by on the caller's own clock.
+-- arrow: starting -> queued
+-- arrow: starting -> held
+-- arrow: starting -> lost
+-- arrow: running -> queued
+-- arrow: running -> held
+-- arrow: running -> lost
+-- arrow: cancelling -> cancelled
+-- ARGV: loss_limit  lease_ms  tick_ms  most  passed_ms (since the caller's last tick, by its own clock; '' unknown)
+-- returns {id, state after, ...}
+local wrong = expect {'count', 'ms', 'ms', 'count', 'passed'}
+if wrong then return wrong end
+local loss_limit, lease_ms, tick_ms, most, passed_ms = unpack(ARGV)
+local now = now_ms()
+local last = tonumber(call('HGET', P .. 'meta', 'reap') or 0)
+local passed = tonumber(passed_ms or '') or now - last -- no less than went by since the last tick, whose ever it was
+local was_away = now - last > 3 * tick_ms
+local was_set = last > 0 and (now < last - tick_ms or now - last > passed + 3 * tick_ms)
+if was_set then
+  local by = string.format('%.0f', now < last and now - last or now - last - passed)
+  for _, id in ipairs(call('ZRANGE', P .. 'leases', 0, -1)) do call('ZINCRBY', P .. 'leases', by, id) end
+end
+if was_away or was_set then call('HSET', P .. 'meta', 'grace', string.format('%.0f', now + lease_ms)) end
+local seen = math.max(last, tonumber(call('HGET', P .. 'meta', 'opened') or 0)) -- when the store was surely there
+if meta().claims > seen and math.abs(now - seen) > 3 * tick_ms then
+  set_meta('claims', string.format('%.0f', meta().claims + now - seen))
+end
+local went_by = (was_away or was_set) and 0 or math.max(0, now - last)
+set_meta('reap', string.format('%.0f', now), 'fair', string.format('%.0f', fair_ms(now) + went_by))
+keep_in_reach(fair_ms(now))
+let_in(now)
+if now < tonumber(call('HGET', P .. 'meta', 'grace') or 0) then return {} end
+local out = {}
+for _, id in ipairs(call('ZRANGEBYSCORE', P .. 'leases', '-inf', string.format('%.0f', now), 'LIMIT', 0, most)) do
+  local job = read_job(id)
+  if ACTIVE[job.st] then
+    out[#out + 1] = id
+    out[#out + 1] = lose(id, job, now, tonumber(loss_limit), 'no worker vouched for it in time')
+  else
+    call('ZREM', P .. 'leases', id)
+  end
+end
+return out

@@ -1,0 +1,50 @@
+-- Put a job that has not ended back where the book says it stood. A run keeps its token and gets a lease from now on.
+-- arrow: none -> queued
+-- arrow: none -> held
+-- arrow: none -> starting
+-- arrow: none -> running
+-- arrow: none -> cancelling
+-- ARGV: epoch to come  lease_ms  id  state  reason  user  level  mem  shape  requeue (0|1)  spec  submitted  attempt
+--       losses  how it waits (see dependencies.lua), and of a run: token  host  worker  devices (comma-separated)  claimed  began  rate  said  parked until
+-- returns 1 it is back | 0 it was back before | -1 this rebuild is over
+local wanted = {'nonce', 'ms', 'id', 'word', 'reason', 'user', 'level', 'size', 'shape', 'flag', 'text', 'ms', 'count',
+  'count', 'text'}
+if #ARGV > #wanted then
+  for _, kind in ipairs({'token', 'host', 'worker', 'gang', 'ms', 'ms', 'rate', 'text', 'ms'}) do wanted[#wanted + 1] = kind end
+end
+local wrong = expect(wanted)
+local STATES = #ARGV == 15 and {queued = true, held = true} or ACTIVE
+if not wrong and not STATES[ARGV[4]] then wrong = redis.error_reply('BADARGS argument 4 is no state of such a job') end
+local waits
+if not wrong then waits, wrong = waits_of(15) end
+if wrong then return wrong end
+local epoch, lease_ms, id, state, reason, user, lv, mem, shape, requeue, spec, submitted, at, ls = unpack(ARGV, 1, 14)
+if call('EXISTS', P .. 'epoch') == 1 or call('GET', P .. 'rebuilding') ~= epoch then return -1 end
+if call('EXISTS', job_key(id)) == 1 then return 0 end
+local now = now_ms()
+call('HSET', job_key(id), 'st', state, 'u', user, 'lv', lv, 'sh', shape, 'mem', mem, 'rq', requeue, 'at', at, 'ls', ls,
+  'ts', submitted, 'why', reason)
+call('SET', key2('s', id), spec)
+call('ZADD', P .. 'live', id, id)
+local job = {u = user, lv = lv, sh = shape}
+keep_waits(id, job, waits)
+bring_back(id, spec, now, job)
+if #ARGV == 15 then
+  depend(id, job, dependencies(waits.after))
+  if state == 'queued' then
+    reason = stand(id, job, now)
+    call('HSET', job_key(id), 'why', reason)
+  else
+    out_of_sight(id, job)
+  end
+  tell('restore', id, state, now, at, ls, reason)
+  return 1
+end
+local token, host, worker, devices, claimed, began, rate, said, parked = unpack(ARGV, 16, 24)
+local held = wants_alone(shape) and string.match(said, '"lease_bytes":([1-9]%d*)') -- no device is announced yet
+if held and #held > 15 then held = nil end
+hold_devices(id, {tok = token, host = host, w = worker, devs = devices, tc = claimed, rate = rate}, held or mem, shape, now,
+  math.max(now + lease_ms, tonumber(parked)))
+if state ~= 'starting' then call('HSET', job_key(id), 'tr', began, 'said', said) end
+tell('restore', id, state, now, at, ls, reason, 'token', token)
+return 1

@@ -1,0 +1,21 @@
+-- Let a held job be claimed again, at its old place in the order, once nothing else keeps it. Its losses and
+-- requeues are forgiven.
+-- arrow: held -> queued
+-- ARGV: id  who asks ('': the queue itself)
+-- returns the state after; 'stands ' and its state if it was not held; '' if unknown; 'array' if it is one (see edit_members.lua)
+--       | 'of ' and the owner: it is not for them to do (see authorize.lua)
+local wrong = expect {'id', 'by'}
+if wrong then return wrong end
+local id = ARGV[1]
+local job = read_job(id)
+if not job.st then return '' end
+local owner = theirs(ARGV[2], job.u)
+if owner then return 'of ' .. owner end
+if job.rm then return 'array' end
+if job.st ~= 'held' or not queueable(job) then return 'stands ' .. job.st end
+local now = now_ms()
+local reason = stand(id, job, now)
+call('HSET', job_key(id), 'st', 'queued', 'why', reason, 'ls', 0, 'qn', 0, 'since', string.format('%.0f', now))
+tell('release', id, 'queued', now, job.at, 0, reason, 'requeues', 0)
+ring('work')
+return 'queued'

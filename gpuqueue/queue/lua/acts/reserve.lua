@@ -1,0 +1,293 @@
+-- Keep room for the jobs that have waited too long and fit nowhere: small ones must not pass them for ever. Anybody may
+-- run this, as often as they like. A reservation moves only where the job would start sooner by more than a moment.
+-- ARGV: after_ms  most (reservations on one host)
+-- returns for each reservation that stands: job, devices (comma-separated), start in ms (0: nobody can say), and where
+--   nobody can say, until when it stands if no run in its way ends before: in ms, else 0
+--
+-- Where nobody can say when the job starts, its devices might be empty for days. So they are kept for as long as the job
+-- had waited when this began, or when a run in its way last ended (rk); then they are let go, and the runs that were
+-- waited for are noted (iw) to last: nothing is kept behind one of these again. Each time the wait has grown, so that it
+-- outlasts any run one day; see docs/adr/0012-kept-for-as-long-as-it-waited.md.
+local wrong = expect {'ms', 'count'}
+if wrong then return wrong end
+local after_ms, most = tonumber(ARGV[1]), tonumber(ARGV[2])
+local MOST_SHAPES, MOST_LOOKS, MOST_ASKED, MOMENT_MS, AT_LEAST_MS, A_DAY_MS = 64, 32000, 1000, 2000, 60000, 86400000
+local now = now_ms()
+local rsv = P .. 'rsv'
+
+local hosts, host_of, runs = {}, {}, {} -- host -> {name, devices, held: how many jobs it has reservations for}
+local names = call('SMEMBERS', P .. 'hosts')
+table.sort(names)
+for _, name in ipairs(names) do
+  local host, records = {name = name, devices = {}, held = 0}, call('HGETALL', key2('dev', name))
+  for i = 1, #records, 2 do
+    local device = picture(name, records[i], records[i + 1], now)
+    if device then
+      host.devices[#host.devices + 1] = device
+      host_of[device.name] = host
+      for _, run in ipairs(device.runs) do runs[run.id] = run end
+    end
+  end
+  hosts[#hosts + 1] = host
+end
+
+local holder, standing = {}, {} -- device -> job; job -> {device -> text}
+local texts = call('HGETALL', rsv)
+for i = 1, #texts, 2 do
+  local id = parse_reservation(texts[i + 1])
+  if id then
+    holder[texts[i]] = id
+    standing[id] = standing[id] or {}
+    standing[id][texts[i]] = texts[i + 1]
+  else
+    call('HDEL', rsv, texts[i])
+  end
+end
+
+local function free_for(id, host, only) -- the devices of a host that nobody else has reserved
+  local devices = {}
+  for _, device in ipairs(host.devices) do
+    if (not holder[device.name] or holder[device.name] == id) and (not only or only[device.name]) then
+      devices[#devices + 1] = device
+    end
+  end
+  return devices
+end
+
+local function best_for(id, user, shape, old_host, keeping)
+  local best
+  for _, host in ipairs(hosts) do
+    if host.held < most or host == old_host then
+      local found = plan(free_for(id, host), shape, now, user, keeping)
+      if found and (not best or sooner(found.start, best.start) or (found.start == best.start and found.free > best.free)) then
+        best = found
+        best.host = host
+      end
+    end
+  end
+  return best
+end
+
+-- One that has stood for as long as a job must wait for one comes to nothing soon, and is no reason that the next job
+-- has none: it might be for days, and whoever waits for another device of the host would wait with it.
+local function counts(id)
+  local since = tonumber(call('HGET', job_key(id), 'rs') or '') or now
+  return now - since <= math.max(after_ms, AT_LEAST_MS) and 1 or 0
+end
+
+-- -> since when it waits for the same runs to end, whose ends nobody can say, and their ids; nil, {} for none
+local function hold_of(id)
+  local since, names = string.match(call('HGET', job_key(id), 'rk') or '', '^(%d+):([%d,]+)$')
+  local ids = {}
+  for run in string.gmatch(names or '', '%d+') do ids[run] = true end
+  return tonumber(since), ids
+end
+
+-- Until when is a device kept that has been kept in vain since then?
+local function patient_until(id, since)
+  local waited = math.max(0, since - (waits_since(id, now) or since))
+  return since + math.max(after_ms, AT_LEAST_MS, math.min(waited, math.max(A_DAY_MS, math.floor(waited / 4))))
+end
+
+local function keep_holding(id, found) -- -> until when, 0 where it is known when the job starts
+  if found.start ~= 0 then
+    call('HDEL', job_key(id), 'rk')
+    return 0
+  end
+  local names = {}
+  for _, device in ipairs(found.devices) do
+    for run in string.gmatch(device.blockers, '%d+') do
+      if runs[run].ends == 0 then names[#names + 1] = run end
+    end
+  end
+  call('HSETNX', job_key(id), 'rk', string.format('%.0f:', now) .. table.concat(names, ','))
+  return patient_until(id, hold_of(id) or now)
+end
+
+-- Does somebody else wait who would take what is free on one of these devices, as far as their shapes tell?
+local function is_missed(host, found, own_shape)
+  local free = {}
+  for _, device in ipairs(host.devices) do free[device.name] = device end
+  for _, kept in ipairs(found.devices) do
+    local device = free[kept.name]
+    for _, lv in ipairs(#device.runs < device.slots and not device.alone and LEVELS or {}) do
+      for _, shape in ipairs(call('ZRANGEBYSCORE', key2('sh', lv), '-inf', device.free, 'LIMIT', 0, MOST_ASKED)) do
+        local mem, _, _, pool, wish, more = parse_shape(shape)
+        if mem and shape ~= own_shape and belongs(pool, wish, constraints(more), device.name, device.pool, device.kind) then
+          return true
+        end
+      end
+    end
+  end
+  return false
+end
+
+-- Has it been kept for long enough, none of the runs in its way has ended meanwhile, and others would be glad of it?
+local function is_in_vain(id, shape, found, since, waits_for)
+  if found.start ~= 0 or not since then return false end
+  for run in pairs(waits_for) do
+    if not runs[run] then
+      call('HDEL', job_key(id), 'rk') -- begun anew when it is reserved
+      return false
+    end
+  end
+  return now >= patient_until(id, since) and is_missed(found.host, found, shape)
+end
+
+-- These runs outlasted a wait. One for several devices waited for any run of its host that would have made a place.
+local function note_lasting(host, since, waits_for, n)
+  for _, device in ipairs(host.devices) do
+    for _, run in ipairs(device.runs) do
+      if waits_for[run.id] or (n > 1 and run.ends == 0 and run.since <= since) then
+        run.lasts = true
+        if run.claimed ~= '' then call('HSET', job_key(run.id), 'iw', run.claimed) end -- not of a damaged entry
+      end
+    end
+  end
+end
+
+local out, changed = {}, false
+local function reserve(id, shape, found)
+  local chosen, mem = {}, string.format('%.0f', (parse_shape(shape)))
+  for _, device in ipairs(found.devices) do
+    call('HSET', rsv, device.name, table.concat({id, device.all and string.format('%.0f', device.all) or mem, string.format('%.0f', found.start), device.blockers}, ':'))
+    holder[device.name] = id
+    chosen[#chosen + 1] = device.name
+  end
+  call('HSET', job_key(id), 'rv', table.concat(chosen, ','))
+  call('HSETNX', job_key(id), 'rs', string.format('%.0f', now))
+  found.host.held = found.host.held + counts(id)
+  local ends = string.format('%.0f', keep_holding(id, found))
+  for _, value in ipairs({id, table.concat(chosen, ','), string.format('%.0f', found.start), ends}) do out[#out + 1] = value end
+end
+
+local function forget(id, devices)
+  for device in pairs(devices) do
+    call('HDEL', rsv, device)
+    holder[device] = nil
+  end
+  call('HDEL', job_key(id), 'rv', 'rs', 'rk', 'pb')
+  changed = true
+end
+
+local moment = now - after_ms
+local last_waiting -- a bound on the ids of those that have waited for so long; looked up once
+local function heads_of(lv, user)
+  last_waiting = last_waiting or last_id_before(moment)
+  return call('ZRANGE', key3('us', lv, user), '-inf', string.format('%.0f', last_waiting), 'BYSCORE', 'WITHSCORES')
+end
+
+-- Where could a job have its devices first, whatever its limits say? Of several, those that give more than the limits
+-- allow may be among them: each counts for what the one of them gives that gives the least.
+local plans, planned = {}, 0 -- of jobs for which nothing is kept yet: many are alike, and one tick tries so many
+local function plan_for(kept, most_bytes, keeping)
+  local like = kept.shape .. ' ' .. string.format('%.0f', most_bytes)
+  local is_new = kept.since == now and not next(keeping)
+  if is_new and (plans[like] ~= nil or planned == MOST_SHAPES) then return plans[like] end
+  local _, _, n = parse_shape(kept.shape)
+  local best
+  for _, host in ipairs(hosts) do
+    local devices = {}
+    for _, device in ipairs(host.devices) do
+      if n > 1 or device.capacity <= most_bytes then devices[#devices + 1] = device end
+    end
+    local found = plan(devices, kept.shape, now, nil, keeping)
+    if found and (not best or sooner(found.start, best.start)) then best = found end
+  end
+  if is_new then plans[like], planned = best or false, planned + 1 end
+  return best
+end
+
+-- For the room under limits, see limit_reservation.lua. A run that came after the room was kept counts as one without a time limit:
+-- these are mostly far too long, and the room would be dropped for each that comes.
+local function devices_of(kept, most_bytes, keeping)
+  local best = plan_for(kept, most_bytes, keeping)
+  local start, unknown = now, {}
+  for _, device in ipairs(best and best.devices or {}) do
+    for id in string.gmatch(device.blockers, '%d+') do
+      local run = runs[id]
+      if run.ends == 0 or run.since > kept.since then unknown[id] = run else start = math.max(start, run.ends) end
+    end
+  end
+  if not best then return nil end
+  return start <= now and next(unknown) and 0 or start, best.start, unknown
+end
+
+if most > 0 and limits_set() then -- first: nothing is kept for whom that holds
+  local function has_waited(id) return (waits_since(id, now) or now + 1) <= moment end
+  keep_rooms(now, {heads_of = heads_of, has_waited = has_waited, patient_until = patient_until, devices_of = devices_of,
+    hold_of = hold_of})
+elseif limits_set() then
+  call('DEL', P .. 'lk')
+end
+
+local ids = {}
+for id in pairs(standing) do ids[#ids + 1] = id end
+table.sort(ids, function(a, b) return tonumber(a) < tonumber(b) end)
+for _, id in ipairs(ids) do -- room first for those that have one
+  local host = host_of[next(standing[id])]
+  if host then host.held = host.held + counts(id) end
+end
+for _, id in ipairs(ids) do
+  local job, devices = read_job(id), standing[id]
+  local host = host_of[next(devices)]
+  if host then host.held = host.held - counts(id) end -- counted again below
+  local here, best
+  local since, waits_for = hold_of(id)
+  local is_made = call('HEXISTS', job_key(id), 'pb') == 1 -- others make place for it: see preempt.lua
+  if (most > 0 or is_made) and job.st == 'queued' and queueable(job) then
+    here = host and plan(free_for(id, host, devices), job.sh, now, job.u, waits_for)
+    if here then here.host = host end
+    best = best_for(id, job.u, job.sh, host, waits_for)
+  end
+  local is_sooner = here and best and sooner(best.start == 0 and 0 or best.start + MOMENT_MS, here.start)
+  local is_coming = is_made and here and here.start ~= 0 -- who was asked to go, and does, goes for nothing else
+  if here and best and (is_coming or not is_sooner) then best = here end
+  if here and best == here and is_in_vain(id, job.sh, here, since, waits_for) then
+    local _, _, n = parse_shape(job.sh)
+    note_lasting(host, since, waits_for, n)
+    best = nil
+  end
+  if best ~= here or not best then forget(id, devices) end
+  if best then reserve(id, job.sh, best) end
+end
+
+-- Do the limits of a user leave no room for a run of this shape, whichever device it gets?
+local function beyond_everywhere(user, shape) return limit_in_the_way(user, shape, least_kind(shape)) ~= nil end
+
+local served = {} -- all devices that are
+for _, host in ipairs(hosts) do
+  for _, device in ipairs(host.devices) do served[#served + 1] = device end
+end
+local function fill() -- in the order in which jobs are claimed
+  local judged, tried, looks = {}, 0, 0
+  for _, lv in ipairs(LEVELS) do
+    for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
+      local heads = heads_of(lv, user)
+      for i = 1, #heads, 2 do
+        local shape = heads[i]
+        local id = first_at(heads[i + 1], lv, user, shape)
+        local like = limits_set() and user .. ' ' .. shape or shape -- for jobs that are alike in this there is room alike
+        if not standing[id] and not judged[like] and parse_shape(shape) and not beyond_everywhere(user, shape) then
+          if (waits_since(id, now) or now + 1) <= moment then
+            judged[like], looks = true, looks + #served
+            if could_be_hosted(served, shape) then -- else it takes no other's turn
+              tried = tried + 1
+              local found = best_for(id, user, shape, nil, {})
+              if found and found.start ~= now then
+                reserve(id, shape, found)
+                changed = true
+              end
+            end
+            if tried == MOST_SHAPES or looks > MOST_LOOKS then return end
+          end
+        end
+      end
+    end
+  end
+end
+local room = false
+for _, host in ipairs(hosts) do room = room or host.held < most end
+if room then fill() end
+if changed then ring('room') end
+return out

@@ -1,0 +1,49 @@
+-- Keep what somebody says of a job: words to find it by, and a text. Where the job stands does not change. One that the
+-- store has forgotten is told to the book alone; then the caller says how the book has it.
+-- Fields of j:<id>: tg its tags, comma-separated, where they are others than its spec's    nt the note
+-- ARGV: id  tags to add  tags to take away (comma-separated)  1 if there is a note  the note ('': none any more)  who asks
+--       and of a job that may be forgotten: state  attempt  losses  owner (all '' where the caller does not know)
+-- returns {'done'} | {} unknown | {'many'}: it would have too many tags
+--       | {'of', the owner}: it is not for them to do (see authorize.lua)
+local MOST_TAGS, MOST_BYTES = 32, 4000
+local ENDED = {succeeded = true, failed = true, cancelled = true, lost = true}
+local wrong = expect {'id', 'tags', 'tags', 'flag', 'text', 'by', 'reason', 'passed', 'passed', 'by'}
+if not wrong and #ARGV[5] > MOST_BYTES then wrong = redis.error_reply('BADARGS argument 5 is too long') end
+if wrong then return wrong end
+local id, add, remove, noted, note, by, state, attempt, losses, owner = unpack(ARGV)
+local told = {}
+if add ~= '' then told[#told + 1], told[#told + 2] = 'add', add end
+if remove ~= '' then told[#told + 1], told[#told + 2] = 'remove', remove end
+if noted == '1' then told[#told + 1], told[#told + 2] = 'note', note end
+
+local job = read_job(id)
+if not job.st then
+  if not ENDED[state] then return {} end
+  local whose = theirs(by, owner)
+  if whose then return {'of', whose} end
+  tell('mark', id, state, now_ms(), counted(attempt), counted(losses), '', unpack(told))
+  return {'done'}
+end
+local whose = theirs(by, job.u)
+if whose then return {'of', whose} end
+
+local function tags_now()
+  local kept = call('HGET', job_key(id), 'tg')
+  if kept then return kept end
+  local array = call('HGET', job_key(id), 'ar')
+  local spec = call('GET', key2('s', id)) or (array and call('GET', key2('s', array))) or ''
+  return string.match(spec, '"tags":%[([^%]]*)%]') or '' -- a quote within a text has a backslash before it
+end
+if add ~= '' or remove ~= '' then
+  local tags, there, gone = {}, {}, {}
+  for tag in string.gmatch(remove, '[^,]+') do gone[tag] = true end
+  for tag in string.gmatch(tags_now() .. ',' .. add, '[%w_.@+-]+') do
+    if not there[tag] and not gone[tag] then tags[#tags + 1], there[tag] = tag, true end
+  end
+  if #tags > MOST_TAGS then return {'many'} end
+  call('HSET', job_key(id), 'tg', table.concat(tags, ','))
+end
+if noted == '1' and note ~= '' then call('HSET', job_key(id), 'nt', note)
+elseif noted == '1' then call('HDEL', job_key(id), 'nt') end
+tell('mark', id, job.st, now_ms(), job.at, job.ls, job.why or '', unpack(told))
+return {'done'}

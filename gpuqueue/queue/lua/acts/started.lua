@@ -1,0 +1,21 @@
+-- May the claimed job start now? Asked right before its process is spawned, by the worker that claimed it.
+-- arrow: starting -> running
+-- ARGV: id  token  lease_ms  started (JSON for the book)
+-- returns 1 yes | 0 the claim is stale, or of before a loss of data | -1 it was cancelled meanwhile
+local wrong = expect {'id', 'token', 'ms', 'text'}
+if wrong then return wrong end
+local id, token, lease_ms, started = unpack(ARGV)
+local job = read_job(id)
+if not owns(job, token) then return 0 end
+if job.st == 'cancelling' then return -1 end
+local now = now_ms()
+if job.st == 'running' then -- sent twice
+  call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+  return 1
+end
+-- The book may have missed that this claim was taken back, and that a newer run is on: as with claims, see rebuild_finish.lua.
+if pausing(now) then return 0 end
+call('HSET', job_key(id), 'st', 'running', 'tr', string.format('%.0f', now), 'said', started)
+call('ZADD', P .. 'leases', string.format('%.0f', now + lease_ms), id)
+tell('started', id, 'running', now, job.at, job.ls, '', 'token', token, 'started', started)
+return 1

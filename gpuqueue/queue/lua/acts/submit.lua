@@ -1,0 +1,63 @@
+-- Put a job into the queue, unless no device could ever run it.
+-- arrow: none -> queued
+-- arrow: none -> held
+-- ARGV: user  level  mem  shape  requeue (0|1)  spec  nonce  how it waits (see dependencies.lua)
+-- returns {'queued', id, ms, 'device' if no device is known that it may run on, else '', why it stands aside or ''}
+--       | {'found', id}: one of this user's with this dedupe key waits or runs
+--       | {'unknown', ids of jobs that it is to wait for and that are not here, ...}
+--       | {'member', id of a job that it is to wait for and that is a member, id of its array}
+--       | {'never', id of a job that has ended otherwise than it is to wait for}
+--       | {'impossible', 'memory', largest bytes of one device} | {'impossible', 'devices', most of one kind on a host}
+--       | {'impossible', 'mig', 0} | {'impossible', 'pool', 0} | {'impossible', 'urgent', 0}
+--       | {'impossible', 'model', 0} | {'impossible', 'named', 0}
+--       | {'limited', 'pool', a user, or @ and a group, which limit, used, most, asked}
+--       | {'default', ms}: it does not say how long it takes; it is to be sent again, saying that
+local wrong = expect {'user', 'level', 'size', 'shape', 'flag', 'text', 'nonce', 'text'}
+local waits
+if not wrong then waits, wrong = waits_of(8) end
+if wrong then return wrong end
+local user, lv, mem, shape, requeue, spec, nonce = unpack(ARGV, 1, 7)
+if array_of(spec) == false then return redis.error_reply('BADARGS argument 6 tells of no array') end
+local need, _, _, pool, wish = parse_shape(shape)
+if not WISHES[wish] or tonumber(mem) > need then return redis.error_reply('BADARGS argument 4 is not the shape of the job') end
+
+local verdict, why, figure = judge(user, lv, shape)
+
+local time_ms = time_of(spec)
+local default_ms = not time_ms and default_time_ms(pool)
+if default_ms then return {'default', default_ms} end
+
+local known_id, known_ts = string.match(call('GET', key2('idem', nonce)) or '', '^(%d+):(%d+)$')
+if known_id then return {'queued', known_id, known_ts, verdict == 'queued' and why or '', call('HGET', job_key(known_id), 'why') or ''} end
+local twin = waits.key and same_key(user, waits.key)
+if twin then return {'found', twin} end
+if verdict == 'impossible' then return {verdict, why, figure} end
+local _, members = array_of(spec)
+local beyond = beyond_a_limit(user, shape, mem, time_ms, false, members and count_of(members))
+if beyond then return beyond end
+local wanted, trouble = ends_of(waits.after)
+if trouble then return trouble end
+if why == '' and limit_in_the_way(user, shape, least_kind(shape)) then why = 'limit' end
+
+local for_the_book
+shape, for_the_book = meant(shape, wish)
+
+local id = string.format('%.0f', call('INCR', P .. 'seq'))
+local now = now_ms()
+local stamp = string.format('%.0f', now)
+call('SET', key2('idem', nonce), id .. ':' .. stamp, 'EX', 600)
+local state = waits.hold and 'held' or 'queued'
+call('HSET', job_key(id), 'st', state, 'u', user, 'lv', lv, 'sh', shape, 'mem', mem, 'rq', requeue,
+  'at', 0, 'ls', 0, 'ts', stamp)
+call('SET', key2('s', id), spec)
+local job = {u = user, lv = lv, sh = shape}
+begin_array(id, spec, waits.hold, job)
+call('ZADD', P .. 'live', id, id)
+keep_waits(id, job, waits)
+depend(id, job, wanted)
+if waits.hold then out_of_sight(id, job) end
+local aside = waits.hold and 'held' or stand(id, job, now)
+if aside ~= '' then call('HSET', job_key(id), 'why', aside) end
+tell('submit', id, state, now, 0, 0, aside, 'spec', spec, 'begin', job.nb or '', unpack(for_the_book))
+if aside == '' then ring('work') end
+return {verdict, id, stamp, why, aside}

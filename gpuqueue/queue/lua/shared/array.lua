@@ -1,0 +1,303 @@
+-- Arrays: one entry for all the members that no device took yet. Goes before every script that may move a job, and
+-- after array_index.lua.
+--
+-- Fields of j:<array> beside those of a job (see core.lua):
+--   rm indexes that wait to be taken    hd indexes that a person holds; both as ranges: 3-99,105-110:5
+--   n members in all    cap most of them that may be jobs of their own at once
+--   tw when the last one was taken (ms), of a member when it was: nothing of it has waited for longer
+--   es ef ec el members that succeeded, failed, were cancelled, were lost    cx 1 once the whole array was cancelled
+--   un 1 while nobody knows how far it had come, in a store that lost its data: nothing of it is left or held
+-- A member that was taken is a job of its own, with the id array + 1 + index; its fields: ar its array  ix its index.
+-- Its spec is the array's. am:<array> holds the members that are such jobs and have not ended.
+--
+-- An array goes where its members come to, whichever script moved them:
+-- arrow: queued -> running
+-- arrow: queued -> held
+-- arrow: queued -> cancelling
+-- arrow: queued -> cancelled
+-- arrow: held -> queued
+-- arrow: held -> running
+-- arrow: held -> cancelled
+-- arrow: running -> queued
+-- arrow: running -> held
+-- arrow: running -> cancelling
+-- arrow: running -> succeeded
+-- arrow: running -> failed
+-- arrow: running -> cancelled
+-- arrow: cancelling -> succeeded
+-- arrow: cancelling -> failed
+-- arrow: cancelling -> cancelled
+local MOST_INDEX, COUNTERS, judged, count_in, cut, join, array_of, begin_array, read_array, reckon, split, spec_of, is_spec_of,
+  still_left, rejoin, bring_back
+do
+MOST_INDEX = 999999
+local OURS = {array_limit = true, dependency = true, begin = true, retry = true, requeue = true} -- judged anew each time
+COUNTERS = {succeeded = 'es', failed = 'ef', cancelled = 'ec', lost = 'el'}
+
+local function member_id(array, index) return whole(tonumber(array) + 1 + index) end
+
+local function write_range(first, last, step)
+  if first == last then return whole(first) end
+  return whole(first) .. '-' .. whole(last) .. (step > 1 and ':' .. whole(step) or '')
+end
+
+local function write_ranges(ranges)
+  local words = {}
+  for i = 1, #ranges do words[i] = write_range(unpack(ranges[i])) end
+  return table.concat(words, ',')
+end
+
+-- What a text names, if it is written as we would write it ourselves; nil else.
+function judged(text)
+  local ranges = parse_ranges(text)
+  for _, range in ipairs(ranges) do
+    if range[1] > range[2] or range[2] > MOST_INDEX or range[3] < 1 then return nil end
+  end
+  return write_ranges(ranges) == text and ranges or nil
+end
+
+-- -> the first index, the text without it; nil where there is none. However many there are, this reads one range.
+local function take_first(text)
+  local first, last, step, rest = string.match(text, '^(%d+)%-?(%d*):?(%d*),?(.*)$')
+  if not first then return nil end
+  first = tonumber(first)
+  last, step = tonumber(last) or first, tonumber(step) or 1
+  local after = first + step
+  if after > last then return first, rest end
+  local head = write_range(after, last, after == last and 1 or step)
+  return first, rest == '' and head or head .. ',' .. rest
+end
+
+-- How many indexes a text names that ascends and is written as we would write it ourselves; nil where it is not. What is
+-- left of an array may have millions of characters: nothing is kept of what was read, and nothing is read twice.
+function count_in(text)
+  if string.find(text, '%f[%d]0%d') then return nil end
+  local count, above, next_at = 0, -1, 1
+  for at, first, last, step, after in string.gmatch(text, '()(%d+)%-?(%d*):?(%d*),?()') do
+    local length, low, high, by = #first, tonumber(first), nil, 1
+    if last ~= '' then
+      length, high = length + 1 + #last, tonumber(last)
+      if high <= low then return nil end
+    end
+    if step ~= '' then
+      length, by = length + 1 + #step, tonumber(step)
+      if not high or by < 2 then return nil end
+    end
+    if after <= #text then length = length + 1 end -- a comma, and more behind it
+    if at ~= next_at or after - at ~= length or low <= above then return nil end
+    above, next_at = high or low, after
+    count = count + (high and math.floor((high - low) / by) + 1 or 1)
+  end
+  if next_at ~= #text + 1 or above > MOST_INDEX then return nil end
+  return count
+end
+
+-- Take what lies from one index to another out of some ranges. -> what is left, what was taken
+local function cut_one(ranges, from, to)
+  local left, taken = {}, {}
+  local function put(list, first, last, step)
+    if first <= last then list[#list + 1] = {first, last, first == last and 1 or step} end
+  end
+  for _, range in ipairs(ranges) do
+    local first, last, step = unpack(range)
+    local low = first + math.max(0, math.ceil((from - first) / step)) * step
+    local high = first + math.floor((math.min(to, last) - first) / step) * step
+    if low > high then
+      put(left, first, last, step)
+    else
+      put(left, first, low - step, step)
+      put(taken, low, high, step)
+      put(left, high + step, last, step)
+    end
+  end
+  return left, taken
+end
+
+-- Take all that lies in some parts (ranges without steps) out of a text of indexes. -> text of what is left, what was taken
+function cut(text, parts)
+  local left, gone = parse_ranges(text), {}
+  for _, part in ipairs(parts) do
+    local taken
+    left, taken = cut_one(left, part[1], part[2])
+    for _, range in ipairs(taken) do gone[#gone + 1] = range end
+  end
+  return write_ranges(left), gone
+end
+
+-- Put ranges back among others. -> text, in the order of the indexes
+function join(text, more)
+  local ranges, joined = parse_ranges(text), {}
+  for _, range in ipairs(more) do ranges[#ranges + 1] = range end
+  table.sort(ranges, function(a, b) return a[1] < b[1] end)
+  for _, range in ipairs(ranges) do
+    local last = joined[#joined]
+    if last and last[3] == 1 and range[3] == 1 and last[2] + 1 == range[1] then last[2] = range[2]
+    else joined[#joined + 1] = {unpack(range)} end
+  end
+  return write_ranges(joined)
+end
+
+-- What a spec says of an array. -> text of its indexes, their ranges, most at once or nil; nil where it is of one job;
+-- false where it makes no sense. (A quote within a text of the spec has a backslash before it: this is no text.)
+function array_of(spec)
+  if not string.find(spec, '"array":{', 1, true) then return nil end
+  local text, cap = string.match(spec, '"array":{"indexes":"([%d,:-]+)","at_once":(%w+),')
+  if not text or #text > 4096 then return false end
+  local ranges = judged(text)
+  if not ranges or #ranges == 0 then return false end
+  for i = 2, #ranges do
+    if ranges[i][1] <= ranges[i - 1][2] then return false end -- named twice
+  end
+  return text, ranges, tonumber(cap)
+end
+
+-- A new array: its members' ids are its own from now on.
+function begin_array(id, spec, held, job)
+  local text, ranges, cap = array_of(spec)
+  if not text then return end
+  call('INCRBY', P .. 'seq', ranges[#ranges][2] + 1)
+  call('HSET', job_key(id), 'rm', held and '' or text, 'hd', held and text or '', 'n', count_of(ranges))
+  if cap then call('HSET', job_key(id), 'cap', cap) end
+  job.rm = text
+  out_of_sight(id, job)
+end
+
+local ARRAY = {'st', 'u', 'lv', 'sh', 'rm', 'hd', 'cap', 'cx', 'why', 'es', 'ef', 'ec', 'el', 'af', 'nb', 'nw', 'un'}
+function read_array(id)
+  local values, array = call('HMGET', job_key(id), unpack(ARRAY)), {}
+  for i = 1, #ARRAY do array[ARRAY[i]] = values[i] or nil end
+  array.cap, array.hd = tonumber(array.cap or ''), array.hd or ''
+  return array
+end
+
+-- By the members that were taken and have not ended (open), whether they run, are held, or wait to run again: nothing is
+-- decided by that, and each claim would have to move the array to and fro. Who looks sees where they stand (array_state.py).
+local function state_of(array, open)
+  if open > 0 and array.cx then return 'cancelling' end
+  if array.rm ~= '' then return 'queued' end
+  if open > 0 then return 'running' end
+  if array.hd ~= '' or array.un then return 'held' end
+  if counted(array.ec) > 0 then return 'cancelled' end
+  return counted(array.ef) + counted(array.el) > 0 and 'failed' or 'succeeded'
+end
+
+-- Let an array stand where its members have come to: in the queue while one may be taken, at its end once all have
+-- ended. The book hears of it where the state is a new one, or with the act that led here. -> state
+function reckon(id, now, act, ...)
+  local array = read_array(id)
+  if not array.rm or not array.st or COUNTERS[array.st] then return array.st end
+  local open = call('SCARD', key2('am', id))
+  local state, full = state_of(array, open), array.cap and open >= array.cap
+  local why = state == 'held' and 'held' or (state == 'queued' and full and 'array_limit') or ''
+  local others = array.st == 'queued' and state == 'queued' and (array.why or '') ~= '' and not OURS[array.why]
+  if others then why = array.why -- it stands aside for a reason that is not ours: who gave it lets it in again
+  elseif state == 'queued' and not full and queueable(array) then why = stand(id, array, now)
+  else leave(id, array, COUNTERS[state]) end
+  if state ~= array.st or why ~= array.why then call('HSET', job_key(id), 'st', state, 'why', why) end
+  if act or state ~= array.st then
+    local event = tell(act or 'array', id, state, now, 0, 0, state == 'held' and why or '', ...)
+    if COUNTERS[state] then
+      into_sight(id, array)
+      close(id, state, now, event)
+    end
+  end
+  return state
+end
+
+-- Take the first member that is left: from now on it is a job of its own. `rm` is what is left of the array.
+-- -> its id, its index, what is left then; nil where none may be taken, and the array is out of the way
+function split(id, rm, now)
+  local key = job_key(id)
+  local u, lv, sh, mem, rq, ts, cap, tw, rt, ro, lf =
+    unpack(call('HMGET', key, 'u', 'lv', 'sh', 'mem', 'rq', 'ts', 'cap', 'tw', 'rt', 'ro', 'lf'))
+  local index, left = nil, rm
+  if not cap or call('SCARD', key2('am', id)) < tonumber(cap) then
+    repeat index, left = take_first(left)
+    until not index or call('EXISTS', job_key(member_id(id, index))) == 0 -- no member may ever be there twice
+  end
+  local member = index and member_id(id, index)
+  if member then
+    call('HSET', job_key(member), 'st', 'queued', 'u', u, 'lv', lv, 'sh', sh, 'mem', mem or '', 'rq', rq or '0', 'at', 0,
+      'ls', 0, 'ts', ts or whole(now), 'tw', whole(now), 'ar', id, 'ix', index)
+    if rt then call('HSET', job_key(member), 'rt', rt, 'ro', ro or '') end -- each has the retries that were asked for
+    if lf then call('HSET', job_key(member), 'lf', lf) end -- where it waits again, nobody makes place for it
+    call('ZADD', P .. 'live', member, member)
+    call('SADD', key2('am', id), member)
+  end
+  call('HSET', key, 'rm', left or '', 'tw', whole(now))
+  if not tw then
+    call('HSET', key, 'tr', whole(now))
+    tell('array', id, 'queued', now, 0, 0, '', 'began', whole(now))
+  end
+  if cap or not left or left == '' then reckon(id, now) end
+  return member, index, left
+end
+
+-- A job has ended: its array counts it.
+after_close = function(id, state, now)
+  local array = call('HGET', job_key(id), 'ar')
+  if not array or call('SREM', key2('am', array), id) == 0 then return end
+  call('HINCRBY', job_key(array), COUNTERS[state], 1)
+  reckon(array, now)
+end
+
+-- The spec of a job; a member's is its array's, unless that was lost.
+function spec_of(id, array)
+  return call('GET', key2('s', id)) or (array and call('GET', key2('s', array))) or false
+end
+
+-- The spec of a job that was handed in by somebody who kept it tells whose member it is. -> array, index; or nil
+local function owner_in(spec)
+  local array, index = string.match(spec, ',"of":(%d+),"index":(%d+)}$')
+  if not array or #array > 15 or #index > 6 then return nil end
+  return array, tonumber(index)
+end
+
+-- Is this the spec of a job, as somebody kept it?
+function is_spec_of(spec, id)
+  local array, index = owner_in(spec)
+  if not array then return spec == call('GET', key2('s', id)) end
+  local j = call('HMGET', job_key(id), 'ar', 'ix')
+  return j[1] == array and tonumber(j[2] or '') == index
+end
+
+-- Does an array of this store still wait to give out this member? nil where it has no such array.
+function still_left(spec)
+  local array, index = owner_in(spec)
+  local waiting = array and call('HMGET', job_key(array), 'rm', 'hd')
+  if not waiting or not waiting[1] then return nil end
+  for i = 1, 2 do
+    local _, taken = cut(waiting[i] or '', {{index, index, 1}})
+    if #taken > 0 then return true end
+  end
+  return false
+end
+
+-- A job is back in this store: if it is a member its array knows it again, and gives it to nobody else.
+function rejoin(id, spec, now)
+  local array, index = owner_in(spec)
+  if not array then return end
+  call('HSET', job_key(id), 'ar', array, 'ix', index)
+  local waiting = call('HMGET', job_key(array), 'rm', 'hd')
+  if not waiting[1] then return end
+  call('SADD', key2('am', array), id)
+  call('DEL', key2('s', id))
+  local alone = {{index, index, 1}}
+  local left, held = cut(waiting[1], alone), cut(waiting[2] or '', alone)
+  if left == waiting[1] and held == waiting[2] then return end
+  call('HSET', job_key(array), 'rm', left, 'hd', held)
+  reckon(array, now, 'array', 'left', left, 'held', held)
+end
+
+-- A job of the book is back: it is a member of an array, an array, or neither.
+function bring_back(id, spec, now, job)
+  if owner_in(spec) then return rejoin(id, spec, now) end
+  local text, ranges, cap = array_of(spec)
+  if not text then return end
+  -- Until rebuild_array.lua says how far it had come there is nothing to take, nor to release: what has run must not run again.
+  call('HSET', job_key(id), 'rm', '', 'hd', '', 'un', 1, 'n', count_of(ranges))
+  if cap then call('HSET', job_key(id), 'cap', cap) end
+  job.rm = ''
+  out_of_sight(id, job)
+end
+end

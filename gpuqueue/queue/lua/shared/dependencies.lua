@@ -1,0 +1,302 @@
+-- What may not start yet. Such a job is queued, with a reason, and stands in no queue: no claim ever meets it, however
+-- many there are. For its time it stands in `timers`, for other jobs' ends in `dep:<id>` of each of them. Goes before
+-- every act that queues a job, takes it out or ends it.
+--
+-- Fields of j:<id>:  nb not before (ms), and nw why: begin, retry, requeue     since since when it may start (ms), once it waited
+--   af what it still waits for: job:ok|any|fail, comma-separated      dk its dedupe key     bc why it was cancelled,
+--   or an array held (rebuild_array.lua)
+--   rt retries that it may have, ro after which endings, rn retries so far     qn how often its runs asked to be requeued
+--   ra the attempt whose end gave it the last of its retries: as long as that is its last, that retry is to come
+--   pt, pe token of the run that ended last and whose job was queued again, and the outbox id of that event
+local whole, waits_of, dependencies, keep_waits, same_key, ends_of, depend, depend_no_more, stand, leave, let_in,
+  let_in_if_due, queue_again, after_failure, lose, moment, out_of_sight, into_sight
+do
+local LET_IN = 25 -- jobs that one script lets into the queue or ends: the rest is for the next one
+local REQUEUES, REQUEUE_MS, EX_TEMPFAIL = 5, 5000, 75 -- sysexits.h
+local RETRY_MS, LONGEST_MS = 10000, 3600000 -- the pause before the first retry; it doubles
+
+function moment(text) return tonumber(string.match(text or '', '^%d+$') and #text < 16 and text or 0) end
+function whole(number) return string.format('%.0f', number) end
+
+-- What a request says of waiting, as one argument: words such as after=12:ok begin=1700000000000 (see ../waiting.py).
+-- -> a table, or nil and the error
+local WORDS = {
+  after = '^[%d:a-z,]+$', begin = '^%d+$', hold = '^1$', key = '^[%w_.@+:-]+$', times = '^%d%d?%d?$', on = '^[%l_,]+$',
+  retries = '^%d%d?%d?$', requeues = '^%d%d?%d?$', granted = '^%d%d?%d?%d?%d?%d?$',
+  why = '^[%l_]+$',
+}
+local ENDED = {succeeded = 'ok', failed = 'fail', cancelled = 'fail', lost = 'fail'} -- as others wait for it
+local CONDITIONS = {ok = true, any = true, fail = true}
+function waits_of(place)
+  local found, wrong = {}, redis.error_reply('BADARGS argument ' .. place .. ' is no way to wait')
+  local text = ARGV[place] or ''
+  if #text > 65536 then return nil, wrong end
+  for word in string.gmatch(text, '[^ ]+') do
+    local name, value = string.match(word, '^(%l+)=(.+)$')
+    if not name or not WORDS[name] or not string.find(value, WORDS[name]) or found[name] then return nil, wrong end
+    found[name] = value
+  end
+  if found.begin and #found.begin > 15 then return nil, wrong end
+  for item in string.gmatch(found.after or '', '[^,]+') do
+    local id, condition, how = string.match(item, '^([1-9]%d*):(%l+):?(%l*)$')
+    if not id or #id > 15 or not CONDITIONS[condition] or not (how == '' or how == 'ok' or how == 'fail') then
+      return nil, wrong
+    end
+  end
+  return found
+end
+
+function dependencies(text) -- -> {{id, condition, how it ended as far as the caller knows, else ''}, ...}
+  local found = {}
+  for id, condition, how in string.gmatch(text or '', '(%d+):(%l+):?(%l*)') do
+    found[#found + 1] = {id = id, condition = condition, how = how}
+  end
+  return found
+end
+
+local function met(condition, how) return condition == 'any' or condition == how end
+
+-- Keep what a request says of waiting in the job's entry, and in `job`.
+function keep_waits(id, job, waits)
+  local why = waits.begin and (waits.why or 'begin')
+  local kept = {nb = waits.begin, nw = why, dk = waits.key, rt = waits.times, ro = waits.on, rn = waits.retries,
+    qn = waits.requeues, ra = waits.granted}
+  for _, name in ipairs({'nb', 'nw', 'dk', 'rt', 'ro', 'rn', 'qn', 'ra'}) do -- mostly none: that must cost nothing
+    if kept[name] then call('HSET', job_key(id), name, kept[name])
+    elseif job[name] then call('HDEL', job_key(id), name) end
+    job[name] = kept[name]
+  end
+  if job.dk and job.u then call('HSET', P .. 'keys', job.u .. ' ' .. job.dk, id) end
+end
+
+-- The job of this user with this dedupe key that waits or runs, or nil.
+function same_key(user, key)
+  local id = call('HGET', P .. 'keys', user .. ' ' .. key)
+  local state = id and call('HGET', job_key(id), 'st')
+  return state and not ENDED[state] and id or nil
+end
+
+-- What is asked to be waited for, without what has happened already. -> {dependency, ...} | nil, the answer to give
+function ends_of(text)
+  local wanted, unknown = {}, {'unknown'}
+  for _, each in ipairs(dependencies(text)) do
+    local state, array = unpack(call('HMGET', job_key(each.id), 'st', 'ar'))
+    local how = each.how
+    if array then return nil, {'member', each.id, array} end
+    if state then how = ENDED[state] or '' end
+    if how == '' and not state then unknown[#unknown + 1] = each.id
+    elseif how == '' then wanted[#wanted + 1] = {id = each.id, condition = each.condition, how = ''}
+    elseif not met(each.condition, how) then return nil, {'never', each.id, how} end
+  end
+  if #unknown > 1 then return nil, unknown end
+  return wanted
+end
+
+-- From now on the job waits for these.
+function depend(id, job, wanted)
+  local left = {}
+  for _, each in ipairs(wanted) do
+    left[#left + 1] = each.id .. ':' .. each.condition
+    call('ZADD', key2('dep', each.id), id, id)
+    if each.how ~= '' then call('ZADD', P .. 'timers', 0, 'd:' .. each.id .. ':' .. each.how) end
+  end
+  local before = job.af
+  job.af = #left > 0 and table.concat(left, ',') or nil
+  if job.af then call('HSET', job_key(id), 'af', job.af)
+  elseif before then call('HDEL', job_key(id), 'af') end
+end
+
+-- The job waits for nobody any more.
+function depend_no_more(id, job)
+  for _, each in ipairs(dependencies(job.af)) do call('ZREM', key2('dep', each.id), id) end
+  if job.af then call('HDEL', job_key(id), 'af') end
+  job.af = nil
+end
+
+-- A job waits, and the queue of its user does not tell: it is held, or stands aside, or is an array, which stands there
+-- as one however many of it wait. Limits count those as well (waiting_of in limits.lua).
+function out_of_sight(id, job)
+  if not job.u then return end
+  call('ZADD', key2('aside', job.u), job.rm and 1 or 0, id)
+  call('SADD', P .. 'asiders', job.u)
+end
+
+-- It waits no more, or the queue tells of it again. An array is told apart until it ends.
+function into_sight(id, job)
+  if not job.u or call('ZREM', key2('aside', job.u), id) == 0 then return end
+  if call('EXISTS', key2('aside', job.u)) == 0 then call('SREM', P .. 'asiders', job.u) end
+end
+
+-- Queue a job where it may stand now. -> its reason: '' in the queue, else why it stands aside
+function stand(id, job, now)
+  local must_wait = moment(job.nb) > now
+  if (job.af or '') ~= '' or must_wait then out_of_sight(id, job) end
+  if (job.af or '') ~= '' then return 'dependency' end
+  if must_wait then
+    call('ZADD', P .. 'timers', job.nb, id)
+    return string.match(job.nw or '', '^[%l_]+$') or 'begin'
+  end
+  if job.nb then call('HDEL', job_key(id), 'nb', 'nw') end
+  if job.nb or (job.why or '') ~= '' or job.st == 'held' then -- its place is its id's, but it has waited for a device only from now on
+    call('HSET', job_key(id), 'since', whole(now))
+    if not job.rm then into_sight(id, job) end
+  end
+  enqueue(id, job.lv, job.u, job.sh)
+  return ''
+end
+
+-- Take a waiting job from wherever it stands. For good: it waits for nothing and nobody any more. Where it `stays` it
+-- will stand there again at once, and what is kept for it is its own meanwhile.
+function leave(id, job, for_good, stays)
+  if job.nb then call('ZREM', P .. 'timers', id) end
+  if not stays and unreserve(id) then ring('room') end -- others may start there
+  leave_line(id, job.lv, job.u, job.sh)
+  if not for_good then return end
+  into_sight(id, job)
+  depend_no_more(id, job)
+  call('HDEL', job_key(id), 'nb', 'nw')
+end
+
+local function end_for(id, job, parent, now) -- what it waited for will never be
+  leave(id, job, true)
+  local because = 'dependency ' .. parent
+  local emptied = {} -- of an array: none of it waits any more, nor is held; the book must hear that as well
+  if job.rm then
+    call('HSET', job_key(id), 'rm', '', 'hd', '', 'ec', call('HGET', job_key(id), 'n') or 0)
+    emptied = {'left', '', 'held', ''}
+  end
+  local event = tell('cancel', id, 'cancelled', now, job.at, job.ls, 'dependency', 'because', because, unpack(emptied))
+  close(id, 'cancelled', now, event)
+  call('HSET', job_key(id), 'why', 'dependency', 'bc', because)
+end
+
+local function end_of(parent, how) -- in words; of one that is forgotten here nobody knows more
+  if how == 'ok' then return ' succeeded' end
+  local state = call('HGET', job_key(parent), 'st')
+  return (state == 'cancelled' or state == 'lost') and ' was ' .. state or ' failed'
+end
+
+local function parent_ended(id, parent, how, now) -- one job hears of the end of one that it waits for
+  local job = read_job(id)
+  if job.st ~= 'queued' and job.st ~= 'held' then return end
+  local left = {}
+  for _, each in ipairs(dependencies(job.af)) do
+    if each.id ~= parent then left[#left + 1] = each
+    elseif not met(each.condition, how) then return end_for(id, job, parent .. end_of(parent, how), now) end
+  end
+  depend(id, job, left)
+  if job.st ~= 'queued' or job.af or not queueable(job) then return end
+  local reason = stand(id, job, now)
+  call('HSET', job_key(id), 'why', reason)
+  tell('ready', id, 'queued', now, job.at, job.ls, reason)
+end
+
+-- Let in what is due: whose time has come, or whose jobs have ended. A bounded piece of it: one job may keep thousands
+-- waiting, and one script keeps everybody waiting.
+function let_in(now)
+  local left = LET_IN
+  while left > 0 do
+    local due = call('ZRANGE', P .. 'timers', '-inf', whole(now), 'BYSCORE', 'LIMIT', 0, 1)[1]
+    if not due then break end
+    local parent, how = string.match(due, '^d:(%d+):(%l+)$')
+    if parent then
+      local children = call('ZRANGE', key2('dep', parent), 0, left - 1)
+      for i = 1, #children do
+        call('ZREM', key2('dep', parent), children[i])
+        parent_ended(children[i], parent, how, now)
+      end
+      if #children < left then call('ZREM', P .. 'timers', due) end
+      left = left - #children - 1
+    else
+      call('ZREM', P .. 'timers', due)
+      local job = read_job(due)
+      if job.st == 'queued' and queueable(job) then
+        local reason = stand(due, job, now)
+        call('HSET', job_key(due), 'why', reason)
+        if reason == '' then tell('ready', due, 'queued', now, job.at, job.ls, '', 'begin', '') end
+      end
+      left = left - 1
+    end
+  end
+  if left < LET_IN then ring('work') end
+end
+
+-- The same at an end: what waited for it is let in at once, where anything is due. (claim.lua asks by itself, before it
+-- loads this.)
+function let_in_if_due(now)
+  local first = call('ZRANGE', P .. 'timers', 0, 0, 'WITHSCORES')
+  if first[2] and tonumber(first[2]) <= now then let_in(now) end
+end
+
+-- A run has ended, and its job waits again: it keeps its attempts and counts as no loss. `later_ms` from now at the
+-- earliest, for that reason; held, it waits for a person. The book must have the run's end before its worker forgets
+-- it: hence pt and pe.
+function queue_again(id, job, now, state, reason, later_ms, ended)
+  job.nb, job.nw, job.why = nil, nil, nil
+  if later_ms > 0 then
+    job.nb, job.nw = whole(now + later_ms), reason
+    call('HSET', job_key(id), 'nb', job.nb, 'nw', reason)
+  end
+  local why = reason
+  if state == 'queued' then
+    call('HSET', job_key(id), 'since', whole(now)) -- it ran: that was no waiting
+    why = stand(id, job, now)
+  else
+    out_of_sight(id, job)
+  end
+  local event = tell('finish', id, state, now, job.at, job.ls, why, 'token', job.tok, 'ended', ended, 'again', reason,
+    'begin', job.nb or '', 'retries', counted(job.rn), 'requeues', counted(job.qn))
+  call('HSET', job_key(id), 'st', state, 'why', why, 'pt', job.tok, 'pe', event, 'tok', '', 'devs', '', 'host', '',
+    'w', '', 'rn', counted(job.rn), 'qn', counted(job.qn))
+  if job.ra then call('HSET', job_key(id), 'ra', job.ra) end
+end
+
+-- May a job whose run ended so have a retry? -> after how many ms; and counts it
+local function retry_after(job, ending)
+  local retries = counted(job.rn)
+  if retries >= counted(job.rt) or job.rq ~= '1' or not queueable(job) then return nil end
+  local on = ',' .. (job.ro or '') .. ','
+  if not string.find(on, ',any,', 1, true) and not string.find(on, ',' .. ending .. ',', 1, true) then return nil end
+  job.rn, job.ra = tostring(retries + 1), tostring(job.at)
+  return math.min(RETRY_MS * 2 ^ math.min(retries, 20), LONGEST_MS)
+end
+
+-- What becomes of a job whose run failed, by how it ended? -> queued, why, after how many ms | held, why, 0 | failed
+function after_failure(job, ending)
+  local kind, code = ending.kind, ending.exit_code
+  if kind == 'exited' and code == EX_TEMPFAIL and job.rq == '1' and queueable(job) then
+    if counted(job.qn) >= REQUEUES then return 'held', 'requeued_too_often', 0 end
+    job.qn = tostring(counted(job.qn) + 1)
+    return 'queued', 'requeue', REQUEUE_MS
+  end
+  local later_ms = retry_after(job, kind == 'exited' and 'failed' or tostring(kind))
+  if later_ms then return 'queued', 'retry', later_ms end
+  return 'failed'
+end
+
+-- A run is over and nobody knows how: run again, hold, or end. Used by lose.lua and reap.lua.
+function lose(id, job, now, loss_limit, detail)
+  local losses = job.ls + 1
+  free_devices(id, job, now)
+  local state, reason, later_ms = 'queued', '', nil
+  if job.st == 'cancelling' then state = 'cancelled'
+  elseif job.rq ~= '1' or not queueable(job) then state = 'lost'
+  elseif losses >= loss_limit then
+    later_ms = retry_after(job, 'lost')
+    if not later_ms then state, reason = 'held', 'lost_too_often' end
+  end
+  job.nb, job.nw, job.why = nil, nil, nil
+  if later_ms then
+    job.nb, job.nw = whole(now + later_ms), 'retry'
+    call('HSET', job_key(id), 'nb', job.nb, 'nw', job.nw, 'rn', job.rn, 'ra', job.ra)
+  end
+  if state == 'queued' then reason = stand(id, job, now) elseif state == 'held' then out_of_sight(id, job) end
+  local event = tell('lose', id, state, now, job.at, losses, reason, 'token', job.tok, 'detail', detail,
+    'begin', job.nb or '', 'retries', counted(job.rn))
+  call('HSET', job_key(id), 'st', state, 'ls', losses, 'why', reason, 'tok', '', 'devs', '', 'host', '', 'w', '',
+    'since', whole(now)) -- it ran: that was no waiting
+  if state == 'cancelled' or state == 'lost' then close(id, state, now, event) end
+  ring('room')
+  return state
+end
+end

@@ -1,0 +1,67 @@
+-- When there is room under the limits in a job's way, and whether it is enough for who goes before it as well. Goes before
+-- why.lua, after capacity.lua.
+local room_under_limits, under_each_limit
+do
+local function users_under(user, whose)
+  for _, bound in ipairs(bounds_of(user)) do
+    if bound.whose == whose then return bound.users end
+  end
+  return {}
+end
+
+-- For which other job is room kept that this one cannot have beside it, where so much is left?
+local function kept_for_another(limit, user, shape, left)
+  local kept = rooms_kept()[limit.whose]
+  if not kept or (kept.user == user and kept.shape == shape) then return nil end
+  return left < kept[limit.measure] and kept or nil
+end
+
+-- When is there room under all these limits for a job that has a device from `start` on (0: nobody can say)?
+-- -> {at (0: nobody can say), the ids of the runs whose ends make it, the job for which room is kept and which must start
+-- or go first, or nil, gone_before: jobs for which room is kept that this one has while they still wait}
+function room_under_limits(limits, user, shape, start, now)
+  local _, limit_s = parse_shape(shape)
+  local at, ids, named, others = now, {}, {}, {}
+  for _, limit in ipairs(limits) do
+    local left = limit.most - limit.used - limit.asked
+    for _, run in ipairs(left < 0 and runs_under(users_under(user, limit.whose), now) or {}) do
+      if left < 0 and run[limit.measure] > 0 then
+        left = left + run[limit.measure]
+        at = (run.ends == 0 or at == 0) and 0 or math.max(at, run.ends)
+        if not named[run.id] then ids[#ids + 1] = run.id end
+        named[run.id] = true
+      end
+    end
+    if left < 0 then at = 0 end
+    others[#others + 1] = kept_for_another(limit, user, shape, left)
+  end
+  local begins = (at == 0 or start == 0) and 0 or math.max(at, start)
+  local gone_before = {}
+  for _, kept in ipairs(others) do -- who is gone before that is needed may have it
+    if begins == 0 or not ends_before(limit_s, kept.start, begins) then
+      return {at = 0, ids = ids, kept = kept.id, gone_before = {}}
+    end
+    gone_before[#gone_before + 1] = kept.id
+  end
+  return {at = at, ids = ids, gone_before = gone_before}
+end
+
+-- What is left under each limit of a user for a run that holds so much, once the runs of which `has_gone` says so have:
+-- {{users, measure, left}, ...}; only where it asks for some.
+function under_each_limit(user, asked, has_gone)
+  local found = {}
+  for _, bound in ipairs(limits_set() and bounds_of(user) or {}) do
+    local held = {running_jobs = 0, running_gpus = 0, running_mem = 0}
+    for _, run in ipairs(runs_under(bound.users)) do
+      for measure, before in pairs(has_gone(run.id) and {} or held) do held[measure] = before + run[measure] end
+    end
+    for measure, its in pairs(held) do
+      local limit = bound.figures[measure]
+      if limit and asked[measure] > 0 then
+        found[#found + 1] = {users = bound.users, measure = measure, left = limit.most - its - asked[measure]}
+      end
+    end
+  end
+  return found
+end
+end

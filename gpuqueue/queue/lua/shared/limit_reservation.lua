@@ -1,0 +1,187 @@
+-- Keep the room under a limit for who has waited too long for it: small jobs of the same user or group must not pass
+-- them for ever. Goes before reserve.lua, after capacity.lua.
+--
+-- What is kept for a job (lk, see limits.lua) is what it asks for, of all measures, under one limit at a time for one
+-- job. As with devices (reserve.lua): who is gone before the job can start may start; and where nobody can say when that
+-- is, the room is kept for as long as the job had waited, then it is let go.
+--
+-- Nothing is kept for whom its devices hold and not the limit: they must be there by the time at which the limit has
+-- room, or within as long as the job has waited. The latter so that who needs both gets both: no device is kept for a job
+-- at its limit, so that others take one or the other time and again. For the same reason a run that came to its devices
+-- after the room was kept does not count by its time limit, but as one without. As time goes this only becomes true: what
+-- is kept is dropped where a run ended early or a device went, and not kept, dropped and kept by turns.
+local keep_rooms
+do
+local MOST_TRIED, MOST_ASKED = 16, 1000 -- shapes of one user on one level
+
+-- When does a limit leave room for a job? -> the time (now; later; 0: nobody can say), and of the runs that must end
+-- first those without a time limit: {id -> run}; nil: never, as nothing is kept behind a run that lasts. `waits_for` as
+-- `keeping` in capacity.lua.
+local function room_under(bound, asked, now, waits_for)
+  local lacking, start, without = {}, now, {}
+  for measure, held in pairs(held_by(bound.users, true)) do
+    local limit = bound.figures[measure]
+    lacking[measure] = limit and asked[measure] > 0 and held + asked[measure] - limit.most or 0
+  end
+  local function lacks() return math.max(lacking.running_jobs, lacking.running_gpus, lacking.running_mem) > 0 end
+  for _, run in ipairs(lacks() and runs_under(bound.users, now) or {}) do
+    if not lacks() then break end
+    local helps = false -- one that holds nothing of what lacks is not waited for
+    for measure, more in pairs(lacking) do helps = helps or (more > 0 and run[measure] > 0) end
+    if helps and (not run.lasts or waits_for[run.id]) then
+      for measure, more in pairs(lacking) do lacking[measure] = more - run[measure] end
+      if run.ends == 0 then without[run.id] = run end
+      start = (run.ends == 0 or start == 0) and 0 or math.max(start, run.ends)
+    end
+  end
+  if lacks() then return nil end
+  return start, without
+end
+
+-- Would anybody else under the limit take what is kept, as far as limits tell?
+local function is_missed_under(bound, kept)
+  for _, user in ipairs(bound.users) do
+    for _, lv in ipairs(LEVELS) do
+      for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, MOST_ASKED - 1)) do
+        local is_own = user == kept.user and shape == kept.shape
+        if not is_own and parse_shape(shape) and not limit_in_the_way(user, shape, nil, nil, true) then return true end
+      end
+    end
+  end
+  return false
+end
+
+local function bound_of(user, whose)
+  for _, bound in ipairs(bounds_of(user)) do
+    if bound.whose == whose then return bound end
+  end
+end
+
+-- The most bytes that a device may give to a job that gets all of it, by all limits of its user's.
+local function most_alone_under(kept)
+  local most = math.huge
+  for _, bound in ipairs(wants_alone(kept.shape) and bounds_of(kept.user) or {}) do
+    most = math.min(most, bound.figures.running_mem and bound.figures.running_mem.most or most)
+  end
+  return most
+end
+
+-- When can a job start, as far as a limit and devices tell? -> the time (now; later; 0: nobody can say), by when it
+-- starts at the latest (0: no time limit tells), and the runs that it waits for and that nobody knows the end of, under
+-- the limit and on devices: {id -> run}, {id -> run}; nil: nothing is to be kept under the limit. `keeping` as in
+-- capacity.lua; `at` are reserve.lua's looks at the rest: see keep_rooms.
+local function start_of(id, bound, kept, now, at, keeping)
+  local room, without = room_under(bound, kept, now, keeping)
+  if not room then return nil end
+  local devices, latest, on_devices = at.devices_of(kept, most_alone_under(kept), keeping)
+  if not devices or devices > math.max(room, at.patient_until(id, now)) then return nil end
+  local function later(time) return (room == 0 or time == 0) and 0 or math.max(room, time) end
+  return later(devices), later(latest), without, on_devices
+end
+
+-- What is kept goes on being kept, or is let go.
+local function look_again(whose, kept, now, at)
+  local j = call('HMGET', job_key(kept.id), 'st', 'u', 'sh', 'lv', 'rs')
+  local bound = j[1] == 'queued' and j[2] == kept.user and j[3] == kept.shape and j[4]
+    and call('ZSCORE', queue_key(j[4], kept.user, kept.shape), kept.id) and bound_of(kept.user, whose)
+  local reserved, keeping = at.hold_of(kept.id)
+  for id in pairs(kept.waits_for) do keeping[id] = true end
+  local start, latest, without, on_devices = nil, nil, nil, nil
+  if bound then start, latest, without, on_devices = start_of(kept.id, bound, kept, now, at, keeping) end
+  if not start then
+    keep_room(whose, nil)
+    return
+  end
+  for id in pairs(kept.waits_for) do
+    if not call('ZSCORE', P .. 'leases', id) then kept.since, kept.waits_for = now, without end
+  end
+  kept.start = latest == now and 0 or latest
+  -- Once there is room, devices are kept for it, and it is the end of a run there that brings it nearer.
+  local since = next(without) and kept.since or math.max(kept.since, reserved or 0, tonumber(j[5] or '') or 0)
+  local is_over = (start == 0 or start == now) and now >= at.patient_until(kept.id, since)
+  if is_over and is_missed_under(bound, kept) then
+    for id, run in pairs(next(without) and without or on_devices) do
+      local is_endless = run.ends == 0 and run.claimed ~= '' -- not of a damaged entry
+      if is_endless then call('HSET', job_key(id), 'iw', run.claimed) end
+    end
+    kept = nil
+  end
+  keep_room(whose, kept)
+end
+
+-- Is room kept for others under another limit of the user's? Of two that have room under one limit each, and need it
+-- under both, neither would ever start.
+local function is_behind(user, shape, whose)
+  for _, bound in ipairs(bounds_of(user)) do
+    local kept = bound.whose ~= whose and rooms_kept()[bound.whose]
+    if kept and not (kept.user == user and kept.shape == shape) then return true end
+  end
+  return false
+end
+
+-- What is left to a user under the limits for which nothing is kept yet, by measure; nil where there is no such limit.
+local function left_to(user)
+  local left
+  for _, bound in ipairs(bounds_of(user)) do
+    if not rooms_kept()[bound.whose] then
+      if not bound.held then bound.held = held_by(bound.users, false) end
+      left = left or {running_jobs = math.huge, running_gpus = math.huge, running_mem = math.huge}
+      for measure, held in pairs(bound.held) do
+        local limit = bound.figures[measure]
+        if limit then left[measure] = math.min(left[measure], limit.most - held) end
+      end
+    end
+  end
+  return left
+end
+
+-- Could a job of this shape be beyond what is left? Most are not, and there are many: so without parse_shape. What one
+-- that wants its devices for itself is charged, its shape does not tell.
+local function might_be_beyond(shape, left)
+  local mem, n, more = string.match(shape, '^(%d+):%d+:(%d+):[^:]*:?[^:]*:?(.*)$')
+  if not mem then return false end
+  return left.running_jobs < 1 or tonumber(n) > left.running_gpus or n * mem > left.running_mem
+    or string.find(more, '^%a*x') ~= nil
+end
+
+-- Keep room for a user's first job of a shape, if a limit is in its way, and nothing else is. -> was one in its way?
+local function keep_for(id, user, shape, now, at)
+  local kind = least_kind(shape)
+  local beyond = limit_in_the_way(user, shape, kind, nil, true)
+  if not beyond or beyond.asked > beyond.most or rooms_kept()[beyond.whose] or is_behind(user, shape, beyond.whose) then
+    return false
+  end
+  local kept = asked_for(shape, kind)
+  kept.id, kept.user, kept.shape, kept.since, kept.waits_for = id, user, shape, now, {}
+  local start, latest, without = start_of(id, bound_of(user, beyond.whose), kept, now, at, {})
+  if start then
+    kept.start, kept.waits_for = latest == now and 0 or latest, without
+    keep_room(beyond.whose, kept)
+  end
+  return true
+end
+
+-- Look at all limits, in the order in which jobs are claimed. `at` is {heads_of(lv, user): the shapes of a user with the
+-- places of their first jobs; has_waited(id): for too long?; patient_until(id, since), as for devices; hold_of(id):
+-- since when and for which runs do devices that are kept for it wait; devices_of(kept, most_bytes, keeping): when could it
+-- have devices that give no more, whatever its limits say, by when at the latest, and behind which runs that nobody knows
+-- the end of}
+function keep_rooms(now, at)
+  for whose, kept in pairs(rooms_kept()) do look_again(whose, kept, now, at) end
+  for _, lv in ipairs(LEVELS) do
+    for _, user in ipairs(call('ZRANGE', key2('ul', lv), 0, -1)) do
+      local left, tried = left_to(user), 0
+      local heads = left and at.heads_of(lv, user) or {}
+      for i = 1, #heads, 2 do
+        if left and tried < MOST_TRIED and might_be_beyond(heads[i], left) then
+          local id = first_at(heads[i + 1], lv, user, heads[i])
+          if at.has_waited(id) and keep_for(id, user, heads[i], now, at) then
+            tried = tried + 1
+            left = left_to(user)
+          end
+        end
+      end
+    end
+  end
+end
+end

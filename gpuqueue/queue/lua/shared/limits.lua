@@ -1,0 +1,338 @@
+-- What users, groups and pools may have at a time. Which scripts it stands before: SHARED in ../scripts.py.
+--
+-- limits (hash): user:<name>, user:* (whoever is not named), group:<name> -> measure=most, a ! behind it where what is
+-- beyond is refused at submit; member:<user> -> group; members:<group> -> users, comma-separated; pool:<name>, pool:*
+-- (of jobs whose pool is not named) -> figure=number, times in ms. What is used is what lies in run:<user>, which is
+-- written and removed together with the leases.
+--
+-- lk (hash): user, or @ and group -> job:GPUs:bytes:user:start:since:runs:shape: the room under their limits that is kept
+-- for a job that has waited too long for it, and what its run will hold. `start` is by when it has that and its devices,
+-- 0 where nobody can say; `since` when this began, or a run that it waits for last ended; `runs` are those without a time
+-- limit that it waits for. See limit_reservation.lua.
+local held_by, waiting_of, limits_set, limit_in_the_way, limits_in_the_way, most_alone, time_of, beyond_a_limit,
+  default_time_ms, bounds_of, asked_for, least_kind, rooms_kept, keep_room, room_is_taken
+do
+local RUNNING = {'running_jobs', 'running_gpus', 'running_mem'} -- in the order in which they are told
+
+function limits_set() -- most sites have none: they pay for one look
+  if learned.limits_set == nil then learned.limits_set = call('EXISTS', P .. 'limits') == 1 end
+  return learned.limits_set
+end
+
+local function figures_of(text)
+  local found = {}
+  for name, most, refuses in string.gmatch(text or '', '([%a_]+)=(%d+)(!?)') do
+    found[name] = {most = tonumber(most), refuses = refuses == '!'}
+  end
+  return found
+end
+
+local function listed(text)
+  local found = {}
+  for word in string.gmatch(text or '', '[^,]+') do found[#found + 1] = word end
+  return found
+end
+
+-- What the runs of these users hold, by measure. With `surely` a run that has no lease does not count: there can be one
+-- only where an entry was damaged. `counted`, if it is given, gets {id, gpus} of each run that counts.
+function held_by(users, surely, counted)
+  local held = {running_jobs = 0, running_gpus = 0, running_mem = 0}
+  for _, user in ipairs(users) do
+    local runs = call('HGETALL', key2('run', user))
+    for i = 1, #runs, 2 do
+      local gpus, bytes = string.match(runs[i + 1], '^(%d+):(%d+)$')
+      if gpus and (not surely or call('ZSCORE', P .. 'leases', runs[i])) then
+        held.running_jobs = held.running_jobs + 1
+        held.running_gpus = held.running_gpus + tonumber(gpus)
+        held.running_mem = held.running_mem + tonumber(bytes)
+        if counted then counted[#counted + 1] = {id = runs[i], gpus = tonumber(gpus)} end
+      end
+    end
+  end
+  return held
+end
+
+-- How many jobs of a user wait, held ones and each member of an array as well. The queue tells of most: that costs a call
+-- for each shape. An array stands there as one while it may be taken from.
+function waiting_of(user)
+  local count, aside = 0, key2('aside', user)
+  for _, lv in ipairs(LEVELS) do
+    for _, shape in ipairs(call('ZRANGE', key3('us', lv, user), 0, -1)) do
+      count = count + call('ZCARD', queue_key(lv, user, shape))
+    end
+  end
+  count = count + call('ZCOUNT', aside, 0, 0)
+  for _, array in ipairs(call('ZRANGE', aside, 1, 1, 'BYSCORE')) do
+    local left, held, lv, shape = unpack(call('HMGET', job_key(array), 'rm', 'hd', 'lv', 'sh'))
+    count = count + count_of(parse_ranges(left)) + count_of(parse_ranges(held))
+    if lv and shape and call('ZSCORE', queue_key(lv, user, shape), array) then count = count - 1 end
+  end
+  return count
+end
+
+-- What a run of this shape would be charged on each of its devices, at least, and what the largest of them would give it
+-- at least: what it asks for, or where it wants them for itself all that the smallest cards give that it could get
+-- together; what it asks for where none are known.
+local function charge_of(shape) -- -> both
+  local mem, _, n, pool, wish, more = parse_shape(shape)
+  if not wants_alone(shape) then return mem, mem end
+  local charges = learned_of('charges')
+  local known, want = charges[shape], constraints(more)
+  for _, host in ipairs(known and {} or call('SMEMBERS', P .. 'hosts')) do
+    local records, by_kind = call('HGETALL', key2('dev', host)), {}
+    for i = 1, #records, 2 do
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      local gives = total and total - headroom
+      if gives and gives >= mem and belongs(pool, wish, want, records[i], its_pool, kind) and (n == 1 or kind ~= 'mig') then
+        by_kind[kind] = by_kind[kind] or {}
+        table.insert(by_kind[kind], gives)
+      end
+    end
+    for _, each in pairs(by_kind) do -- all of a job's devices are of one host and one kind
+      table.sort(each)
+      if each[n] then known = {math.min(known and known[1] or each[1], each[1]), math.min(known and known[2] or each[n], each[n])} end
+    end
+  end
+  charges[shape] = known or {mem, mem}
+  return unpack(charges[shape])
+end
+
+local function figures_of_pool(pool)
+  local pools = learned_of('pools')
+  if not pools[pool] then
+    local texts = call('HMGET', P .. 'limits', 'pool:' .. pool, 'pool:*')
+    pools[pool] = figures_of(texts[1] or texts[2])
+  end
+  return pools[pool]
+end
+
+-- The most that a device may give, were there no strangers, to a job of this pool that has it for itself; nil where
+-- nothing is said. A device that gives more may have come after the job was let in.
+function most_alone(pool)
+  local limit = limits_set() and figures_of_pool(pool).max_mem
+  return limit and limit.most or nil
+end
+
+-- Whose limits is a user under? -> {whose, figures, users}, ...
+function bounds_of(user)
+  local bounds, of_groups = learned_of('bounds'), learned_of('of_groups')
+  if bounds[user] then return bounds[user] end
+  local found = {}
+  local own, others, group = unpack(call('HMGET', P .. 'limits', 'user:' .. user, 'user:*', 'member:' .. user))
+  if own or others then found[1] = {whose = user, figures = figures_of(own or others), users = {user}} end
+  if group and not of_groups[group] then -- one for all its members: what they hold is asked for once
+    local texts = call('HMGET', P .. 'limits', 'group:' .. group, 'members:' .. group)
+    of_groups[group] = {whose = '@' .. group, figures = figures_of(texts[1]), users = listed(texts[2])}
+  end
+  found[#found + 1] = of_groups[group]
+  bounds[user] = found
+  return found
+end
+
+-- What is kept under whose limits, and for which job: whose -> {id, ...}.
+function rooms_kept()
+  if learned.rooms then return learned.rooms end
+  local rooms = learned_of('rooms')
+  local texts = call('HGETALL', P .. 'lk')
+  for i = 1, #texts, 2 do
+    local id, gpus, bytes, user, start, since, runs, shape =
+      string.match(texts[i + 1], '^(%d+):(%d+):(%d+):([^:]+):(%d+):(%d+):([%d,]*):(.+)$')
+    if id then
+      local waits_for = {}
+      for run in string.gmatch(runs, '%d+') do waits_for[run] = true end
+      rooms[texts[i]] = {id = id, running_jobs = 1, running_gpus = tonumber(gpus), running_mem = tonumber(bytes),
+        user = user, start = tonumber(start), since = tonumber(since), waits_for = waits_for, shape = shape}
+    end
+  end
+  return rooms
+end
+
+function keep_room(whose, kept)
+  rooms_kept()[whose] = kept
+  if not kept then
+    call('HDEL', P .. 'lk', whose)
+    return
+  end
+  local runs = {}
+  for id in pairs(kept.waits_for) do runs[#runs + 1] = id end
+  table.sort(runs)
+  call('HSET', P .. 'lk', whose, string.format('%s:%.0f:%.0f:%s:%.0f:%.0f:%s:%s', kept.id, kept.running_gpus,
+    kept.running_mem, kept.user, kept.start, kept.since, table.concat(runs, ','), kept.shape))
+end
+
+-- A job of these has started: what was kept for the first of them is kept no more.
+function room_is_taken(user, shape)
+  for whose, kept in pairs(learned.rooms or {}) do -- where nobody asked, these are under no limit
+    if kept.user == user and kept.shape == shape then keep_room(whose, nil) end
+  end
+end
+
+-- What is kept from a job of this shape under a limit; nil where nothing is, or it is gone before that is needed. Of the
+-- jobs that are alike the first is the one that it is kept for, or as good.
+local function kept_from(user, shape, whose)
+  local kept = rooms_kept()[whose]
+  if not kept or (kept.user == user and kept.shape == shape) then return nil end
+  local _, limit_s = parse_shape(shape)
+  if limit_s > 0 and kept.start > 0 and now_ms() + limit_s * 1000 + GONE_MS <= kept.start then return nil end
+  return kept
+end
+
+-- What a run of this shape will hold, by measure. `kind` is that of the device, nil where it is not known yet: a CPU is
+-- no GPU. `charged` is what it would be charged on each, nil where that is not known yet either: then it is the least
+-- that it could be.
+function asked_for(shape, kind, charged)
+  local _, _, n, _, wish = parse_shape(shape)
+  return {running_jobs = 1, running_gpus = (kind == 'cpu' or wish == 'cpu') and 0 or n,
+    running_mem = n * (charged or (charge_of(shape)))}
+end
+
+-- The kind of device on which a run of this shape holds least: where a limit is in its way there, it is so on all. 'cpu'
+-- where one may take it that takes GPUs as well, else nil: all hold the same.
+function least_kind(shape)
+  local mem, _, n, pool, wish, more = parse_shape(shape)
+  if wish ~= 'any' or n > 1 then return nil end
+  local on_cpus = learned_of('on_cpus') -- shape -> is there such a CPU?
+  for _, host in ipairs(on_cpus[shape] == nil and call('SMEMBERS', P .. 'hosts') or {}) do
+    local records = call('HGETALL', key2('dev', host))
+    for i = 1, #records, 2 do
+      local total, headroom, _, _, _, its_pool, kind = parse_record(records[i + 1], records[i])
+      local is_enough = total and kind == 'cpu' and total - headroom >= mem
+      if is_enough and belongs(pool, wish, constraints(more), records[i], its_pool, kind) then on_cpus[shape] = true end
+    end
+  end
+  on_cpus[shape] = on_cpus[shape] or false
+  return on_cpus[shape] and 'cpu' or nil
+end
+
+-- A limit that leaves no room for a run that holds so much, beside what is kept: {whose, measure, used, most, asked,
+-- kept: the job for which the room is kept that there is}; nil if it does.
+local function beyond(bound, measure, asked, kept)
+  local limit = bound.figures[measure]
+  if not limit or asked <= 0 then return nil end
+  if not bound.held then bound.held = held_by(bound.users, false) end
+  local least = limit.most - asked - (kept and kept[measure] or 0)
+  if bound.held[measure] > least and not bound.sure then
+    bound.held = held_by(bound.users, true)
+    bound.sure = true
+  end
+  if bound.held[measure] <= least then return nil end
+  local is_there = bound.held[measure] + asked <= limit.most
+  return {whose = bound.whose, measure = measure, used = bound.held[measure], most = limit.most, asked = asked,
+    kept = is_there and kept.id or nil}
+end
+
+-- A limit that a run of this user's passes alone, so that no other's end makes room for it; nil if there is none.
+local function passed_alone(user, asked)
+  for _, bound in ipairs(bounds_of(user)) do
+    for _, measure in ipairs(RUNNING) do
+      local limit = bound.figures[measure]
+      if limit and asked[measure] > limit.most then return beyond(bound, measure, asked[measure]) end
+    end
+  end
+  return nil
+end
+
+-- The first limit that leaves a user no room for a run of this shape, as `beyond`; nil if none does. One that the run
+-- passes alone goes before all others. `kind` and `charged` as above. With `bare` nothing is kept for anybody.
+function limit_in_the_way(user, shape, kind, charged, bare)
+  if not limits_set() then return nil end
+  local asked = asked_for(shape, kind, charged)
+  local found = passed_alone(user, asked)
+  for _, bound in ipairs(found and {} or bounds_of(user)) do
+    local kept = not bare and kept_from(user, shape, bound.whose)
+    for _, measure in ipairs(RUNNING) do
+      found = found or beyond(bound, measure, asked[measure], kept)
+    end
+  end
+  return found
+end
+
+-- The first hundred runs of these users that hold some of each measure: one on a CPU has no GPU.
+local function ids_by_measure(users)
+  local runs, all, with_gpus = {}, {}, {}
+  held_by(users, true, runs)
+  for _, run in ipairs(runs) do
+    if #all < 100 then all[#all + 1] = run.id end
+    if #with_gpus < 100 and run.gpus > 0 then with_gpus[#with_gpus + 1] = run.id end
+  end
+  return {running_jobs = all, running_gpus = with_gpus, running_mem = all}
+end
+
+-- All limits that leave a user no room for a run of this shape, limit_in_the_way's in front; of each also `ids`: of the
+-- runs that hold some of its measure. When there is room under the first, another may still leave none.
+function limits_in_the_way(user, shape, kind, charged)
+  local found, first = {}, limit_in_the_way(user, shape, kind, charged)
+  local asked = first and asked_for(shape, kind, charged)
+  for _, bound in ipairs(first and bounds_of(user) or {}) do
+    local kept, ids = kept_from(user, shape, bound.whose), ids_by_measure(bound.users)
+    for _, measure in ipairs(RUNNING) do
+      local limit = beyond(bound, measure, asked[measure], kept)
+      if limit then
+        limit.ids = ids[measure]
+        local is_first = limit.whose == first.whose and measure == first.measure
+        table.insert(found, is_first and 1 or #found + 1, limit)
+      end
+    end
+  end
+  return found
+end
+
+-- The first limit that refuses what it has no room for, or that a run of this shape passes alone: it would be waited for
+-- in vain, whatever else is in the way.
+local function refusing(user, shape)
+  local asked = asked_for(shape, least_kind(shape))
+  local found = passed_alone(user, asked)
+  for _, bound in ipairs(found and {} or bounds_of(user)) do
+    for _, measure in ipairs(RUNNING) do
+      local limit = bound.figures[measure]
+      if limit and limit.refuses then found = found or beyond(bound, measure, asked[measure]) end
+    end
+  end
+  return found
+end
+
+-- A job's time limit in ms, exactly; the shape's is rounded up (see claim.lua). nil where it has none.
+function time_of(spec)
+  local seconds = tonumber(string.match(spec, '"time_limit_s":([%d.]+)') or '')
+  return seconds and seconds * 1000
+end
+
+-- May a job be submitted? nil if so | {whose, measure or figure, used, most, asked}. One that `waits` already takes no
+-- place anew; an array takes one for each of its `members`.
+local function refused_by_limit(user, shape, mem, time_ms, waits, members)
+  if not limits_set() then return nil end
+  local _, _, n, pool = parse_shape(shape)
+  local figures = figures_of_pool(pool)
+  local asked = {max_mem = wants_alone(shape) and select(2, charge_of(shape)) or tonumber(mem), max_time = time_ms, max_gpus = n}
+  for _, name in ipairs({'max_mem', 'max_time', 'max_gpus'}) do
+    local limit = figures[name]
+    if limit and asked[name] > limit.most then
+      return {whose = 'pool', measure = name, used = 0, most = limit.most, asked = asked[name]}
+    end
+  end
+  for _, bound in ipairs(bounds_of(user)) do
+    local limit, waiting = not waits and bound.figures.queued_jobs, 0
+    for _, name in ipairs(limit and bound.users or {}) do waiting = waiting + waiting_of(name) end
+    if limit and waiting + members > limit.most then
+      return {whose = bound.whose, measure = 'queued_jobs', used = waiting, most = limit.most, asked = members}
+    end
+  end
+  return refusing(user, shape)
+end
+
+-- The answer to a request that a limit refuses; nil where none does.
+function beyond_a_limit(user, shape, mem, time_ms, waits, members)
+  local beyond = refused_by_limit(user, shape, mem, time_ms or math.huge, waits, members or 1)
+  if not beyond then return nil end
+  local figures = {beyond.used, beyond.most, beyond.asked == math.huge and 0 or beyond.asked}
+  for i = 1, 3 do figures[i] = string.format('%.0f', figures[i]) end
+  return {'limited', beyond.whose, beyond.measure, unpack(figures)}
+end
+
+-- The time limit in ms that a job of this pool gets if it does not say; nil if none.
+function default_time_ms(pool)
+  if not limits_set() then return nil end
+  local figure = figures_of_pool(pool).default_time
+  return figure and figure.most
+end
+end

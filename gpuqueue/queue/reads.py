@@ -1,0 +1,175 @@
+"""Jobs as they stand, and why they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.errors import Unreadable
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.array import Member
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.queue import keys, wait_reasons
+from gpuqueue.queue.connect import answering
+from gpuqueue.queue.fleet import Fleet
+from gpuqueue.queue.maintenance import Ticks
+from gpuqueue.queue.recovery import Recovery, ask_entries, ask_ids, ids_in
+from gpuqueue.queue.wait_reasons import Surroundings
+
+if TYPE_CHECKING:
+    import logging
+
+    from gpuqueue import codec
+    from gpuqueue.model import job_page as listings
+    from gpuqueue.model.job_page import Listing
+    from gpuqueue.model.limits import Use
+    from gpuqueue.model.run import Record, RunDevice
+    from gpuqueue.queue import explanation_replies, rebuild, replies
+    from gpuqueue.queue.explanation import Explanation
+else:
+    logging = later("logging")
+    codec = later("gpuqueue.codec")
+    listings = later("gpuqueue.model.job_page")
+    explanation_replies = later("gpuqueue.queue.explanation_replies")
+    replies = later("gpuqueue.queue.replies")
+    rebuild = later("gpuqueue.queue.rebuild")
+
+
+class Looks(Recovery, Fleet, Ticks):
+    """The part of :class:`gpuqueue.queue.jobqueue.JobQueue` that changes nothing."""
+
+    @answering
+    def get(self, job_id: int) -> Job | None:
+        """Return the job as it stands, or None if the queue does not know it (any more).
+
+        Raises:
+            Unreadable: the store knows it, but its entry makes no sense.
+
+        """
+        pipe = self._redis.pipeline(transaction=True)
+        ask_entries(pipe, [job_id])
+        wait_reasons.ask(pipe)
+        entry, around = _cut(pipe.execute(), 2)
+        fields, spec = next(self._entries_in(entry))
+        if not fields:
+            return None
+        job = replies.job(job_id, fields, spec)
+        if job.reason is not WaitReason.MEMORY:
+            return job
+        found = Surroundings(around)
+        pipe = self._redis.pipeline(transaction=False)
+        found.ask_devices(pipe)
+        found.take_devices(pipe.execute())
+        return self._with_reasons([job], found)[0]
+
+    @answering
+    def members(self, array_id: int) -> list[JobState]:
+        """Return where each member of an array stands that was taken and has not ended; of no array nothing."""
+        pipe = self._redis.pipeline(transaction=False)
+        for member_id in self._redis.smembers(keys.members(array_id)):
+            pipe.hget(keys.job(member_id), "st")
+        return [JobState(state) for state in pipe.execute() if state]
+
+    @answering
+    def called(self, job_ids: Iterable[int]) -> dict[int, str]:
+        """Return by which names people know those of *job_ids* that are members of arrays: ``17_2``."""
+        ids = sorted(set(job_ids))
+        if not ids:
+            return {}
+        pipe = self._redis.pipeline(transaction=False)
+        for job_id in ids:
+            pipe.hget(keys.job(job_id), "ar")
+        arrays = zip(ids, pipe.execute(), strict=True)
+        return {
+            job_id: str(Member.of(job_id, int(array)))
+            for job_id, array in arrays
+            if array and array.isascii() and array.isdecimal()
+        }
+
+    @answering
+    def record(self, job_id: int) -> Record | None:
+        """Return the job with its current or last run, as far as the store tells; None if it does not know it."""
+        fields, spec = next(self._entries([job_id]))
+        found = rebuild.survivor(job_id, fields, spec) if fields else None
+        return None if found is None else found.record
+
+    @answering
+    def why(self, job_id: int) -> Explanation | None:
+        """Return why a job does not run, by the rules and figures of a claim; None if the queue does not know it."""
+        reply = self._scripts.run("why", job_id)
+        return explanation_replies.explanation(job_id, reply) if reply else None
+
+    @answering
+    def live(self, *, limit: int = 1000, after: int = 0) -> list[Job]:
+        """Return at most *limit* jobs that the book has not taken over, oldest first, from above the id *after*.
+
+        A job whose entry makes no sense does not hide the others; it is told in the log.
+        """
+        return list(self.page(limit=limit, after=after).jobs)
+
+    @answering
+    def page(self, *, limit: int = 1000, after: int = 0) -> Listing:
+        """Return what :meth:`live` returns, with what the running ones hold, and the id to go on ``after``.
+
+        Two questions to the store; one more where members of arrays are there, and where limits hold.
+        """
+        pipe = self._redis.pipeline(transaction=True)
+        ask_ids(pipe, after, limit)
+        wait_reasons.ask(pipe)
+        page, around = _cut(pipe.execute(), 3)
+        ids, found = ids_in(page), Surroundings(around)
+        pipe = self._redis.pipeline(transaction=True)
+        ask_entries(pipe, ids)
+        found.ask_devices(pipe)
+        entries, devices = _cut(pipe.execute(), 2 * len(ids))
+        found.take_devices(devices)
+        jobs: list[Job] = []
+        said: dict[int, tuple[str, tuple[RunDevice, ...]]] = {}
+        for job_id, (fields, spec) in zip(ids, self._entries_in(entries), strict=True):
+            try:
+                if fields:
+                    jobs.append(replies.job(int(job_id), fields, spec))
+                    if jobs[-1].state.is_active and fields.get("said"):
+                        said[int(job_id)] = codec.decode_started(fields["said"])
+            except Unreadable as error:
+                logging.getLogger(__name__).warning("%s", error)
+        return listings.Listing(
+            at=from_epoch_ms(found.now_ms),
+            jobs=tuple(self._with_reasons(jobs, found)),
+            held_bytes=found.held_bytes,
+            logs={job_id: log_path for job_id, (log_path, _) in said.items() if log_path},
+            devices={job_id: devices for job_id, (_, devices) in said.items()},
+            after=int(ids[-1]) if len(ids) == limit else None,
+        )
+
+    def _with_reasons(self, jobs: list[Job], found: Surroundings) -> list[Job]:
+        """Return *jobs*; of those that wait, say which wait for something else than memory."""
+        uses: list[Mapping[str, Use]] = []
+
+        def asked() -> Mapping[str, Use]:
+            if not uses:
+                uses.append(self.uses())
+            return uses[0]
+
+        return [replace(job, reason=found.reason(job, asked)) if job.reason else job for job in jobs]
+
+    @answering
+    def counts(self) -> tuple[int, int]:
+        """Return how many jobs wait (queued or held), and how many hold a device."""
+        pipe = self._redis.pipeline(transaction=True)
+        pipe.zcard(keys.LIVE)
+        pipe.zcard(keys.LEASES)
+        pipe.zcard(keys.ENDED)
+        live, active, ended = pipe.execute()
+        return live - active - ended, active
+
+    @answering
+    def anybody(self) -> bool:
+        """Return whether any worker ever announced a device that was not withdrawn."""
+        return bool(self._redis.hlen(keys.FACTS))
+
+
+def _cut(answers: list[Any], at: int) -> tuple[list[Any], list[Any]]:
+    return answers[:at], answers[at:]

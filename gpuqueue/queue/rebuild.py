@@ -1,0 +1,173 @@
+"""Jobs that one store lost and the other has: how they come back into the queue, and how the queue hands them out.
+
+They come back by the book, or by the worker of their run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpuqueue.clock import from_epoch_ms, to_epoch_ms
+from gpuqueue.codec import decode_spec, decode_started, encode_started
+from gpuqueue.errors import Unreadable
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.run import EndingKind, Record, Run, RunDevice, StartKind, Survivor
+from gpuqueue.queue import dependency_args, replies
+from gpuqueue.queue.lease import Stray
+
+if TYPE_CHECKING:
+    import logging
+else:
+    logging = later("logging")
+
+
+def restored(survivor: Survivor) -> list[str | float]:
+    """Return the arguments of rebuild_job.lua for a job. A running job without a recorded run was not tried yet."""
+    job, run = survivor.record.job, survivor.run
+    spec = job.spec
+    untold = job.state.is_active and run is None
+    words: list[str | float] = [
+        job.id,
+        JobState.QUEUED.value if untold else job.state.value,
+        job.reason.value if job.reason and job.state is JobState.HELD else "",  # of the others dependencies.lua decides
+        spec.account.name,
+        int(spec.level),
+        spec.mem_bytes,
+        str(survivor.shape),
+        int(spec.requeue),
+        survivor.payload,
+        to_epoch_ms(job.submitted_at),
+        max(0, job.attempt - 1) if untold else job.attempt,
+        job.losses,
+        dependency_args.left(job, survivor.ends, again=_again(survivor)),
+    ]
+    return words if run is None else [*words, *_run(survivor, run)]
+
+
+def _again(survivor: Survivor) -> WaitReason | None:
+    """Return what the last run of a job that waits gave it: a retry, or what it asked for; None: neither.
+
+    One that made place, or was lost, is run again without a retry. Where a loss took one, too many had gone before: as
+    long as it waits for its time, the book was told so; later nobody can tell it apart, and then it is held to nothing.
+    """
+    job, run = survivor.record.job, survivor.record.last_run
+    if job.state.is_active or run is None or run.attempt != job.attempt or run.ending is None:
+        return None
+    if run.ending.exit_code == os.EX_TEMPFAIL and run.ending.kind is EndingKind.EXITED:
+        return WaitReason.REQUEUE if job.requeues else None
+    if not job.retries or run.ending.kind is EndingKind.PREEMPTED:
+        return None
+    was_lost = run.ending.kind is EndingKind.LOST
+    return WaitReason.RETRY if not was_lost or job.reason is WaitReason.RETRY else None
+
+
+def gathered(survivor: Survivor) -> list[str | int]:
+    """Return what rebuild_array.lua wants to know of an array: its id alone where nobody knows how far it came."""
+    job = survivor.record.job
+    if job.tally is None:
+        return [job.id]
+    ended = [job.tally.ended[state.value] for state in (JobState.SUCCEEDED, JobState.FAILED, JobState.LOST)]
+    began_ms = to_epoch_ms(job.started_at) if job.started_at else 0
+    return [job.id, str(job.tally.left), str(job.tally.held), int(job.state is JobState.CANCELLING), *ended, began_ms]
+
+
+def made_place(survivor: Survivor) -> tuple[int, ...]:
+    """Return a job's id and how often it made place for others; nothing where it never did."""
+    endings = [run.ending for run in survivor.record.runs if run.ending is not None]
+    times = sum(ending.kind is EndingKind.PREEMPTED for ending in endings)
+    return (survivor.record.job.id, times) if times else ()
+
+
+def remembered(survivor: Survivor) -> tuple[int | str, ...]:
+    """Return what people said of a job, as rebuild_marks.lua wants it; nothing where nobody said anything."""
+    job = survivor.record.job
+    tagged = set(job.tags) != set(job.spec.tags)
+    if job.front is None and not tagged and job.note is None:
+        return ()
+    return (job.id, "" if job.front is None else job.front, int(tagged), ",".join(job.tags), job.note or "")
+
+
+def _run(survivor: Survivor, run: Run) -> list[str | float]:
+    spec = survivor.record.job.spec
+    claimed_ms = to_epoch_ms(run.claimed_at)
+    total_bytes = run.devices[0].total_bytes
+    return [
+        run.token,
+        run.host,
+        run.worker,
+        ",".join(device.uuid for device in run.devices),
+        claimed_ms,
+        to_epoch_ms(run.started_at) if run.started_at else claimed_ms,
+        _rate(spec.gpus * (spec.mem_bytes / total_bytes if total_bytes and not spec.placement.exclusive else 1.0)),
+        encode_started(log_path=run.log_path or "", devices=run.devices),
+        to_epoch_ms(survivor.parked_until) if survivor.parked_until else 0,
+    ]
+
+
+def offered(stray: Stray) -> list[str | float]:
+    """Return what adopt.lua wants to know of a run; its job can come back only with a spec that can be read."""
+    shares = (device.lease_bytes / (device.total_bytes or device.lease_bytes) for device in stray.devices)
+    words: list[str | float] = [
+        stray.host,
+        stray.worker,
+        ",".join(device.uuid for device in stray.devices),
+        "" if stray.claimed_ms is None else stray.claimed_ms,
+        _rate(sum(shares)),
+        encode_started(log_path=stray.log_path, devices=stray.devices),
+    ]
+    try:
+        spec = decode_spec(stray.payload or "")
+    except Unreadable:
+        return [*words, ""]
+    shape = spec.shape
+    if shape.device is None and stray.devices[0].kind not in {None, DeviceKind.CPU}:
+        shape = replace(shape, device=DeviceWish.GPU)  # as submit.lua: it must not find itself on a CPU one day
+    whose: list[str | float] = [spec.account.name, int(spec.level), spec.mem_bytes, str(shape), int(spec.requeue)]
+    return [*words, stray.payload or "", *whose, dependency_args.asked(spec)]
+
+
+def survivor(job_id: int, fields: Mapping[str, str], payload: str | None) -> Survivor | None:
+    """Return a job of the store, with the run that it has now or had last; its earlier runs only the book knew.
+
+    None if it cannot be read: that must not keep all others from being told.
+    """
+    try:
+        job = replies.job(job_id, fields, payload)
+        token = fields.get("tok")
+        run = _run_of(job, token, fields) if token else None
+    except (Unreadable, ValueError, KeyError) as error:
+        logging.getLogger(__name__).error("job %s cannot be told to the book: %s", job_id, error)
+        return None
+    # That a queued job waits for memory is what we say when we are asked, and no step of its story.
+    job = replace(job, reason=None if job.reason is WaitReason.MEMORY else job.reason)
+    record = Record(job=job, runs=(run,) if run else ())
+    meant = job.spec.shape.device is None and fields.get("sh", "").split(":")[4:5] == [DeviceWish.GPU.value]
+    return Survivor(record=record, payload=payload or "", meant_for_gpu=meant)
+
+
+def _run_of(job: Job, token: str, fields: Mapping[str, str]) -> Run:
+    log_path, devices = None, tuple(RunDevice(uuid=uuid, lease_bytes=int(fields["mem"])) for uuid in job.devices)
+    if fields.get("said"):
+        log_path, devices = decode_started(fields["said"])
+    return Run(
+        job_id=job.id,
+        attempt=job.attempt,
+        token=token,
+        host=fields["host"],
+        worker=fields["w"],
+        devices=devices,
+        claimed_at=from_epoch_ms(int(fields["tc"])),
+        started_at=job.started_at,
+        log_path=log_path or None,
+        start_kind=StartKind.known(fields.get("how")),
+    )
+
+
+def _rate(rate: float) -> str:
+    """Return a usage per second as the scripts take it, whatever Python thinks of small numbers."""
+    return f"{rate:.9f}"

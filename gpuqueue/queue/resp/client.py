@@ -1,0 +1,122 @@
+"""The door itself: commands to one store, over as many connections as are needed at a time."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from gpuqueue.queue.resp.address import Address
+from gpuqueue.queue.resp.commands import Commands, Shape
+from gpuqueue.queue.resp.connection import Line
+from gpuqueue.queue.resp.errors import DoorError, NoStore
+from gpuqueue.queue.resp.protocol import Word
+from gpuqueue.queue.resp.pubsub import Ear
+from gpuqueue.queue.resp.script import Script
+
+
+class Door(Commands):
+    """Commands to the store at *address*. Threads may share it, and a child process after a fork.
+
+    Nothing is ever sent twice: whoever gets no answer must know himself whether he may ask again.
+    *connect_s* and *silent_s* are as in :class:`Line`.
+    """
+
+    def __init__(self, address: Address, *, connect_s: float, silent_s: float) -> None:
+        self._address = address
+        self._connect_s = connect_s
+        self._silent_s = silent_s
+        self._idle: list[Line] = []
+        self._pid = os.getpid()
+
+    def ask(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Send all *commands* at once and return the answers, errors of the store in their places."""
+        line = self._line()
+        try:
+            answers = line.ask(commands)
+        except BaseException:  # its answer may still come: it must not be taken for the next one's
+            line.close()
+            raise
+        self._idle.append(line)
+        return answers
+
+    def _do(self, words: Sequence[Word], shape: Shape) -> Any:
+        (answer,) = self.ask([words])
+        if isinstance(answer, DoorError):
+            raise answer
+        return shape(answer)
+
+    def register_script(self, text: str) -> Script:
+        """Return the script *text*."""
+        return Script(self, text)
+
+    def pipeline(self, *, transaction: bool) -> Pipeline:
+        """Return commands that are collected, and sent at once; in one step of the store if it is a *transaction*."""
+        return Pipeline(self, transaction=transaction)
+
+    def pubsub(self, *, ignore_subscribe_messages: bool) -> Ear:  # noqa: ARG002 - they always are
+        """Return an ear to the store's channels."""
+        return Ear(self._new)
+
+    def close(self) -> None:
+        """Close the connections; what is asked after that makes a new one."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _line(self) -> Line:
+        if self._pid != os.getpid():  # the lines are the parent's, which goes on with them
+            self.close()
+            self._pid = os.getpid()
+        while self._idle:
+            try:
+                line = self._idle.pop()
+            except IndexError:  # another thread was quicker
+                break
+            if line.is_quiet():
+                return line
+            line.close()
+        return self._new(self._silent_s)
+
+    def _new(self, silent_s: float | None = None) -> Line:
+        return Line(self._address, connect_s=self._connect_s, silent_s=silent_s or self._silent_s)
+
+
+class Pipeline(Commands):
+    """Commands that are sent together."""
+
+    def __init__(self, door: Door, *, transaction: bool) -> None:
+        self._door = door
+        self._transaction = transaction
+        self._asked: list[tuple[Sequence[Word], Shape]] = []
+
+    def _do(self, words: Sequence[Word], shape: Shape) -> Pipeline:
+        self._asked.append((words, shape))
+        return self
+
+    def execute(self, *, raise_on_error: bool = True) -> list[Any]:
+        """Send what was collected and return the answers; the first error of the store is raised, if so wanted."""
+        asked, self._asked = self._asked, []
+        if not asked:
+            return []
+        words = [each for each, _ in asked]
+        answers = self._at_once(words) if self._transaction else self._door.ask(words)
+        found = []
+        for answer, (_, shape) in zip(answers, asked, strict=True):
+            if not isinstance(answer, DoorError):
+                found.append(shape(answer))
+            elif raise_on_error:
+                raise answer
+            else:
+                found.append(answer)
+        return found
+
+    def _at_once(self, words: Sequence[Sequence[Word]]) -> list[Any]:
+        *taken, done = self._door.ask([("MULTI",), *words, ("EXEC",)])
+        for answer in taken:  # one that was not even taken is why nothing was done
+            if isinstance(answer, DoorError):
+                raise answer
+        if isinstance(done, DoorError):
+            raise done
+        if not isinstance(done, list):
+            raise NoStore("a transaction is answered with no list")
+        return done

@@ -1,0 +1,130 @@
+"""One connection to a store."""
+
+from __future__ import annotations
+
+import _socket  # what socket is made of, without its enumerations: as long an import as a tenth of all a submit does
+import select
+from collections.abc import Sequence
+from typing import Any
+
+from gpuqueue.queue.resp.address import Address
+from gpuqueue.queue.resp.errors import Gone, NotLetIn, Said
+from gpuqueue.queue.resp.protocol import Reader, Word, packed
+
+_CHUNK_BYTES = 65536
+
+
+class Line:
+    """A connection to the store at *address*; after any DoorError it can only be closed.
+
+    *connect_s* is how long the connection may take, *silent_s* how long the store may say nothing when it is asked.
+    """
+
+    def __init__(self, address: Address, *, connect_s: float, silent_s: float) -> None:
+        self._silent_s = silent_s
+        self._reader = Reader(self._more)
+        self._socket: _socket.socket
+        try:
+            self._socket = _connected(address, connect_s)
+        except (OSError, ValueError) as error:  # ValueError: a path with a zero byte, a name that cannot be looked up
+            raise Gone(f"no connection: {error}") from error
+        try:
+            self._socket.settimeout(silent_s)
+            self._enter(address)
+        except BaseException:
+            self.close()
+            raise
+
+    def _enter(self, address: Address) -> None:
+        """Say who comes, and to which database.
+
+        The first command waits for the answers: were it sent along, a store that refuses them would still do it, for
+        somebody else or in another database.
+        """
+        who: list[Sequence[Word]] = []
+        if address.password:
+            who.append(
+                ("AUTH", address.user or "default", address.password)
+            )  # named, it is let in where none is wanted
+        if address.client_name:
+            who.append(("CLIENT", "SETNAME", address.client_name))
+        if address.database:
+            who.append(("SELECT", address.database))
+        if not who:
+            return
+        for asked, answer in zip(who, self.ask(who), strict=True):
+            if isinstance(answer, Said):
+                raise NotLetIn(str(answer)) if asked[0] == "AUTH" else answer
+
+    def ask(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Send all *commands* at once and return the answers; an error of the store stands in the place of its own."""
+        self.send(commands)
+        return [self._reader.answer() for _ in commands]
+
+    def send(self, commands: Sequence[Sequence[Word]]) -> None:
+        """Send *commands*."""
+        try:
+            self._socket.sendall(b"".join(map(packed, commands)))
+        except OSError as error:
+            raise Gone(f"it does not listen: {error}") from error
+
+    def heard(self, timeout_s: float) -> Any:
+        """Return what the store says next; None after *timeout_s*."""
+        self._socket.settimeout(max(timeout_s, 0.001))  # zero would mean something else
+        try:
+            return self._reader.answer()
+        except TimedOut:
+            return None
+        finally:
+            self._socket.settimeout(self._silent_s)
+
+    def is_quiet(self) -> bool:
+        """Return whether nothing has come that nobody asked for, such as the end of the connection."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
+    def _more(self) -> bytes:
+        try:
+            chunk = self._socket.recv(_CHUNK_BYTES)
+        except TimeoutError as error:
+            raise TimedOut("it says nothing") from error
+        except OSError as error:
+            raise Gone(f"the connection broke: {error}") from error
+        if not chunk:
+            raise Gone("it closed the connection")
+        return chunk
+
+
+class TimedOut(Gone):
+    """The store said nothing for too long."""
+
+
+def _connected(address: Address, connect_s: float) -> _socket.socket:
+    if address.path:
+        here = _socket.socket(_socket.AF_UNIX)
+        try:
+            here.settimeout(connect_s)
+            here.connect(address.path)
+        except BaseException:
+            here.close()
+            raise
+        return here
+    import socket  # noqa: PLC0415 - as above: a store on this machine needs none of it
+
+    made = socket.create_connection((address.host, address.port), timeout=connect_s)
+    try:
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if address.tls is None:
+            return made
+        from gpuqueue.queue.resp.tls import wrapped  # noqa: PLC0415 - importing ssl is a latency that users feel
+
+        return wrapped(made, address.host, address.tls)
+    except BaseException:
+        made.close()
+        raise

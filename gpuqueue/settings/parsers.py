@@ -1,0 +1,189 @@
+"""How the text of each setting is read: from the name of the field to what makes its value of a person's words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.notification import targets
+from gpuqueue.model.placement import Preference
+from gpuqueue.text.sanitize import brief
+from gpuqueue.text.units import parse_bytes, parse_duration
+
+if TYPE_CHECKING:
+    from gpuqueue.model import slots as slotting
+else:
+    slotting = later("gpuqueue.model.slots")
+
+#: Usage that is forgotten faster than jobs run orders nothing.
+LEAST_HALF_LIFE_S = 3600.0
+#: With less a log could not keep both a beginning and an end that are worth reading.
+LEAST_LOG_LIMIT_BYTES = 2**20
+#: Largest number that is taken for a count.
+MOST = 1000
+
+
+class OnPartition(str, Enum):
+    """What becomes of the running jobs of a host that is cut off from the store."""
+
+    #: They are ended before anybody else can be given them: never two live copies.
+    STOP = "stop"
+    #: They go on. After the lease somebody else may start them a second time; one copy is ended when the host is back.
+    KEEP = "keep"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+def read_host(raw: str) -> str:
+    """Return the name of a host.
+
+    Raises:
+        BadRequest: it cannot stand in a key of the store.
+
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", raw):
+        raise BadRequest(f"{brief(raw)} is no host name")
+    return raw
+
+
+def _pool(raw: str) -> str:
+    if raw and not re.fullmatch(r"[A-Za-z0-9_.@+-]{1,64}", raw):
+        raise BadRequest(f"{brief(raw)} is no pool name: letters, digits and _ . @ + - only")
+    return raw
+
+
+def _positive(raw: str) -> int:
+    number = int(raw) if re.fullmatch(r"[0-9]{1,9}", raw) else 0
+    if not 1 <= number <= MOST:
+        raise BadRequest(f"{brief(raw)} is no whole number from 1 to {MOST}")
+    return number
+
+
+def _slots_on(raw: str) -> str:
+    if raw:
+        slotting.rules_of(raw)
+    return raw
+
+
+def _size_or_zero(raw: str) -> int:
+    return 0 if raw == "0" else parse_bytes(raw)
+
+
+def _log_limit(raw: str) -> int | None:
+    if raw.lower() == "none":
+        return None
+    limit_bytes = parse_bytes(raw)
+    if limit_bytes < LEAST_LOG_LIMIT_BYTES:
+        raise BadRequest(f"{raw!r} is too little for a log: give at least 1M, or none for no limit")
+    return limit_bytes
+
+
+def _duration_or_none(raw: str) -> float | None:
+    return None if raw.lower() == "none" else parse_duration(raw)
+
+
+def _half_life(raw: str) -> float:
+    half_life_s = parse_duration(raw)
+    if half_life_s < LEAST_HALF_LIFE_S:
+        raise BadRequest(f"{raw!r} is too short: give at least 1h")
+    return half_life_s
+
+
+def _users(raw: str) -> str:
+    names = [name.strip() for name in raw.split(",")]
+    if raw.strip() != "*" and not all(re.fullmatch(r"[A-Za-z0-9_.@+-]{1,64}", name) for name in names):
+        raise BadRequest(f"{brief(raw)} names no users: write ann,bob, or * for anybody")
+    return ",".join(names)
+
+
+def _flag(raw: str) -> bool:
+    if raw.lower() not in {"true", "false"}:
+        raise BadRequest(f"{brief(raw)} is neither true nor false")
+    return raw.lower() == "true"
+
+
+def _spares(raw: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,2}", raw):
+        raise BadRequest(f"{brief(raw)} is no number from 0 to 99")
+    return int(raw)
+
+
+def _modules(raw: str) -> str:
+    names = [name.strip() for name in raw.split(",")]
+    if not all(re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", name, re.ASCII) for name in names):
+        raise BadRequest(f"{brief(raw)} names no modules: write torch, or torch,torchvision")
+    return ",".join(names)
+
+
+def _on_partition(raw: str) -> OnPartition:
+    try:
+        return OnPartition(raw)
+    except ValueError:
+        raise BadRequest(f"{raw!r} is neither stop nor keep") from None
+
+
+def _directory(raw: str) -> Path:
+    try:
+        path = Path(raw).expanduser()
+    except RuntimeError as error:
+        raise BadRequest(f"{brief(raw)}: there is no such home directory") from error
+    if not path.is_absolute():
+        raise BadRequest(f"{brief(raw)} is not absolute: other processes, elsewhere, must find the same place")
+    bad = [char for char in str(path) if char in "%?#;" or not char.isprintable()]
+    if bad:
+        raise BadRequest(
+            f"{brief(raw)} has a {bad[0]!r} in it, which cannot stand in the addresses made of it: choose another"
+        )
+    return path
+
+
+#: Every setting, in the order of the reference page.
+READERS: dict[str, Callable[[str], Any]] = {
+    "state_dir": _directory,
+    "redis_url": str,
+    "database_url": str,
+    "host": read_host,
+    "devices": str,
+    "pool": _pool,
+    "headroom_bytes": _size_or_zero,
+    "slots": _positive,
+    "slots_on": _slots_on,
+    "default_mem_bytes": parse_bytes,
+    "default_device": DeviceWish.parse,
+    "lease_s": parse_duration,
+    "beat_s": parse_duration,
+    "poll_s": parse_duration,
+    "kill_grace_s": parse_duration,
+    "loss_limit": _positive,
+    "half_life_s": _half_life,
+    "shares": str,
+    "groups": str,
+    "limits": str,
+    "pool_limits": str,
+    "placement": Preference.parse,
+    "urgent": _users,
+    "admins": lambda raw: _users(raw) if raw.strip() else "",
+    "reserve_after_s": _duration_or_none,
+    "reservations": _positive,
+    "age_after_s": _duration_or_none,
+    "preempt": str,
+    "preempt_after_s": parse_duration,
+    "preempt_grace_s": parse_duration,
+    "on_partition": _on_partition,
+    "cap": _flag,
+    "log_limit_bytes": _log_limit,
+    "keep_logs_s": _duration_or_none,
+    "notify": targets,
+    "notify_urls": _flag,
+    "git": _flag,
+    "warm_spares": _spares,
+    "warm_modules": _modules,
+    "warm_idle_s": parse_duration,
+}

@@ -1,0 +1,389 @@
+"""One page of knobs. The only reader of ``GPUQUEUE_*`` and of the settings file.
+
+A value comes from the environment (``GPUQUEUE_LEASE=5m``), else from a TOML file (``lease = "5m"``), else from
+the default; ``origins`` says which. The file is ``$GPUQUEUE_CONFIG`` or ``config.toml`` in the user's
+configuration directory for gpuqueue.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuqueue.errors import BadRequest, GpuQueueError
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.device import Device, DeviceWish
+from gpuqueue.model.placement import Preference
+from gpuqueue.settings.parsers import READERS, OnPartition, read_host
+from gpuqueue.text.sanitize import brief
+
+if TYPE_CHECKING:
+    from gpuqueue.model import limits as limiting
+    from gpuqueue.model import preemption
+    from gpuqueue.model import shares as sharing
+    from gpuqueue.model import slots as slotting
+    from gpuqueue.model.limits import Limits
+else:
+    limiting, sharing = later("gpuqueue.model.limits"), later("gpuqueue.model.shares")
+    preemption, slotting = later("gpuqueue.model.preemption"), later("gpuqueue.model.slots")
+
+PREFIX = "GPUQUEUE_"
+#: So many beats must fit into a lease: some may be late or get lost.
+BEATS_IN_A_LEASE = 5
+#: Longest time between two beats, in seconds. The scripts count on a device for 15 s after it was heard (SEEN_MS in
+#: queue/lua/capacity.lua): a beat that is a little late must not make it silent.
+LONGEST_BEAT_S = 10.0
+#: A unix socket's path may have about 107 bytes; below this we never come near it.
+_MAX_SOCKET_PATH = 90
+#: Largest settings file that is read, in bytes: there is not that much to set.
+_MAX_FILE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """All settings of one process. Durations are seconds, sizes bytes."""
+
+    #: Where the store, the book, the runs and the logs of this machine live.
+    state_dir: Path
+    #: The store: ``redis://``, ``rediss://`` or ``unix://``. The default is the embedded store's socket.
+    redis_url: str = field(repr=False)
+    #: The book, as an SQLAlchemy URL. The default is a SQLite file in the state directory.
+    database_url: str = field(repr=False)
+    #: This machine's name in the queue and the book.
+    host: str
+    #: The devices that ``up`` serves: ``auto``, ``gpu``, ``cpu``, simulated ones such as ``sim:4x24G``, or GPUs and
+    #: the CPU beside them: ``gpu,cpu``.
+    devices: str = "auto"
+    #: The pool of this machine's devices: jobs with ``--pool`` run only there. Empty: none.
+    pool: str = ""
+    #: Memory kept free on every device.
+    headroom_bytes: int = 512 * 2**20
+    #: Most jobs at a time on one device.
+    slots: int = 8
+    #: The same for devices of some models, such as ``T4=2, 1g.5gb=1``; the first that fits a device counts.
+    slots_on: str = ""
+    #: What a job asks for when ``submit`` is given no ``--mem``; None makes ``--mem`` obligatory.
+    default_mem_bytes: int | None = None
+    #: On what a job runs when ``submit`` is given no ``--device``; None: on a GPU wherever the queue knows of one.
+    default_device: DeviceWish | None = None
+    #: How long a claim holds without a beat before the job may be given to another worker.
+    lease_s: float = 300.0
+    #: Time between two beats of a worker.
+    beat_s: float = 10.0
+    #: Time between two looks at the queue when no doorbell rings.
+    poll_s: float = 2.0
+    #: Time a job has between SIGTERM and SIGKILL.
+    kill_grace_s: float = 10.0
+    #: Lost runs after which a job is held.
+    loss_limit: int = 3
+    #: Time after which what somebody has used counts half.
+    half_life_s: float = 7 * 86400.0
+    #: Shares of users and groups, such as ``ann=2, @vision=3``; 1 where nothing is said.
+    shares: str = ""
+    #: Who is in which group, such as ``vision: ann bob; nlp: eve``.
+    groups: str = ""
+    #: What users and groups may have at a time, such as ``*: running_gpus=4; @vision: running_mem=200G``.
+    limits: str = ""
+    #: What jobs of a pool may ask for, and get if they do not say: ``big: max_time=2d default_time=4h``.
+    pool_limits: str = ""
+    #: Where a job on one device goes if it does not say: to the one with the most free memory, or with the least.
+    placement: Preference = Preference.SPREAD
+    #: Who may ask for the level urgent: users separated by commas, or ``*``.
+    urgent: str = "*"
+    #: Who may change the jobs of others, beside root: users separated by commas, ``*`` everybody. Empty: nobody.
+    admins: str = ""
+    #: How long a job waits before devices are kept for it, if it fits nowhere.
+    reserve_after_s: float | None = 600.0
+    #: How many jobs devices of one host are kept for at a time.
+    reservations: int = 1
+    #: How long a job waits on its level before it counts as of the next; None: for ever.
+    age_after_s: float | None = 86400.0
+    #: Which levels may take the place of which, such as ``urgent: low normal``. Empty: none.
+    preempt: str = ""
+    #: How long a run goes on at least before it makes place.
+    preempt_after_s: float = 600.0
+    #: How long it then has to leave by itself.
+    preempt_grace_s: float = 60.0
+    #: What becomes of the running jobs of a host that cannot reach the store for longer than their grace.
+    on_partition: OnPartition = OnPartition.STOP
+    #: Whether jobs are told to stay within the memory that they asked for.
+    cap: bool = True
+    #: Largest log of a run: what is beyond is taken out of its middle; None lets it grow.
+    log_limit_bytes: int | None = 4 * 2**30
+    #: How long the log of an ended run is kept; None for ever.
+    keep_logs_s: float | None = 30 * 86400.0
+    #: Where people can be told of the ends of their jobs: URLs of Apprise by the names that jobs know them by. Secret.
+    notify: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: Whether jobs may also bring URLs of their own.
+    notify_urls: bool = True
+    #: Whether a job notes which commit its directory had checked out when it was submitted.
+    git: bool = True
+    #: How many interpreters each worker keeps in waiting for jobs with ``--warm``.
+    warm_spares: int = 1
+    #: What they import, separated by commas.
+    warm_modules: str = "torch"
+    #: How long one waits for a job that wants it.
+    warm_idle_s: float = 600.0
+    #: Where each value comes from.
+    origins: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def shim_grace_s(self) -> float:
+        """Return how long a shim keeps its job without a worker's beat: 0.7 of the lease, so always less."""
+        return 0.7 * self.lease_s
+
+    def slots_for(self, device: Device) -> int:
+        """Return how many jobs may run on *device* at a time."""
+        return slotting.slots_of(device.name, self.slots_on, self.slots)
+
+    @property
+    def fence_grace_s(self) -> float:
+        """Return the time between SIGTERM and SIGKILL for a job that nobody vouches for: gone before its lease is."""
+        return min(self.kill_grace_s, 0.1 * self.lease_s)
+
+    @property
+    def embedded(self) -> bool:
+        """Return whether the store is the one that ``gpuqueue up`` starts on this machine."""
+        return self.origins.get("redis_url", "default") == "default"
+
+    @property
+    def socket_path(self) -> Path:
+        """Return where the embedded store listens."""
+        return embedded_socket(self.state_dir)
+
+    @property
+    def runs_dir(self) -> Path:
+        """Return the directory that holds one directory for each run."""
+        return self.state_dir / "runs"
+
+    @property
+    def logs_dir(self) -> Path:
+        """Return the directory of the logs of our own processes."""
+        return self.state_dir / "log"
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Return the settings that hold for this process.
+
+        Raises:
+            BadRequest: a value cannot be read, or the file has a key that is no setting.
+
+        """
+        found, faults = cls.salvage(environ)
+        if faults:
+            raise faults[0]
+        return found
+
+    @classmethod
+    def salvage(cls, environ: Mapping[str, str] | None = None) -> tuple[Settings, tuple[BadRequest, ...]]:
+        """Return what can be read, with defaults in place of the rest, and all that is wrong with the rest."""
+        environ = os.environ if environ is None else environ
+        faults: list[BadRequest] = []
+        from_file: dict[str, Any] = {}
+        try:
+            from_file = _read_file(environ)
+        except BadRequest as error:
+            faults.append(error)
+        values, origins = _read_values(environ, from_file, faults)
+        found = cls(**_with_defaults(values, faults), origins={name: origins.get(name, "default") for name in READERS})
+        return found, (*faults, *found._unfitting())
+
+    def _unfitting(self) -> Iterator[BadRequest]:
+        """Yield what is wrong with values that could be read: they do not go together, or are written wrongly."""
+        shortest_s = BEATS_IN_A_LEASE * self.beat_s
+        if self.beat_s > LONGEST_BEAT_S:
+            yield BadRequest(
+                f"setting beat ({self.origins['beat_s']}): {self.beat_s:g} s are too long, devices would be taken for "
+                f"silent between two beats: give it at most {LONGEST_BEAT_S:g} s"
+            )
+        elif self.lease_s < shortest_s:
+            yield BadRequest(
+                f"a lease of {self.lease_s:g} s is too short for a beat every {self.beat_s:g} s, jobs would be "
+                f"lost: give it at least {shortest_s:g} s"
+            )
+        if self.shares or self.groups:
+            yield from self._judged(lambda: sharing.Shares.parse(self.shares, self.groups), "shares", "groups")
+        if self.limits or self.pool_limits:
+            yield from self._judged(self.site_limits, "limits", "pool_limits")
+        if self.preempt:
+            yield from self._judged(lambda: preemption.parse_preempt(self.preempt), "preempt")
+
+    def _judged(self, judge: Callable[[], object], *names: str) -> Iterator[BadRequest]:
+        """Yield what *judge* refuses, with where those of its settings *names* come from that are given."""
+        try:
+            judge()
+        except BadRequest as error:
+            given = [f"{name} ({self.origins[name]})" for name in names if self.origins[name] != "default"]
+            yield BadRequest(f"setting {' and '.join(given)}: {error}")
+
+    def site_limits(self) -> Limits:
+        """Return what is limited here, and for whom.
+
+        Raises:
+            BadRequest: it is written so that nobody can read it.
+
+        """
+        try:
+            members = sharing.Shares.parse("", self.groups).members
+        except BadRequest:  # told already, where the shares are
+            members = {}
+        return limiting.Limits.parse(self.limits, self.pool_limits, members)
+
+
+def key_of(name: str) -> str:
+    """Return what the field *name* is called in the settings file: without the unit that a person types."""
+    return name.removesuffix("_bytes").removesuffix("_s")
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of the field *name*."""
+    return PREFIX + key_of(name).upper()
+
+
+def settings_file(environ: Mapping[str, str]) -> Path:
+    """Return where the settings file is or would be."""
+    named = environ.get(PREFIX + "CONFIG")
+    if named:
+        return Path(named)
+    home = environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111 - a str is wanted
+    return Path(home) / "gpuqueue" / "config.toml"
+
+
+def embedded_socket(state_dir: Path) -> Path:
+    """Return the embedded store's socket: in *state_dir*, or in /tmp if that path is too long for a socket."""
+    path = state_dir / "store" / "store.sock"
+    if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        return path
+    import hashlib  # noqa: PLC0415 - rare, and imports are the latency that a user feels
+
+    digest = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
+    directory = Path("/tmp") / f"gpuqueue-{os.getuid()}-{digest}"  # noqa: S108 - made 0700 by the store
+    if os.path.lexists(directory) and (directory.is_symlink() or directory.stat().st_uid != os.getuid()):
+        raise BadRequest(
+            f"{directory} is not yours: somebody may be waiting for your jobs there. Choose a shorter state_dir"
+        )
+    return directory / "store.sock"
+
+
+def unusable(state_dir: Path, error: OSError) -> GpuQueueError:
+    """Return the error to raise where nothing can be written into the state directory."""
+    return GpuQueueError(
+        f"the state directory {state_dir} cannot be used: {error.strerror}. Set GPUQUEUE_STATE_DIR to one that you may "
+        "write to"
+    )
+
+
+def _read_values(
+    environ: Mapping[str, str], from_file: Mapping[str, Any], faults: list[BadRequest]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the values that are given, and where each comes from; what is wrong with them is added to *faults*."""
+    path = settings_file(environ)
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name, read in READERS.items():
+        if variable_of(name) in environ:
+            raw, origin = environ[variable_of(name)], f"environment {variable_of(name)}"
+        elif key_of(name) in from_file:
+            raw, origin = from_file[key_of(name)], f"file {path}"
+        else:
+            continue
+        try:
+            values[name] = read(_as_words(raw))
+            origins[name] = origin
+        except (BadRequest, ValueError) as error:
+            faults.append(BadRequest(f"setting {key_of(name)} ({origin}): {error}"))
+    known = [key_of(name) for name in READERS]
+    faults += [
+        BadRequest(f"file {path}: {key!r} is no setting: {_meant(key, known)}")
+        for key in sorted(set(from_file) - {*known})
+    ]
+    return values, origins
+
+
+def _meant(key: str, known: list[str]) -> str:
+    """Return which setting may be meant by *key*; all of them where none is like it."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only where a key is mistaken
+
+    close = get_close_matches(key, known, n=2)
+    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(known)}"
+
+
+def _as_words(raw: object) -> str:
+    """Return what the file says of a setting as the environment would say it: a table as ``name=value`` words."""
+    return " ".join(f"{name}={value}" for name, value in raw.items()) if isinstance(raw, Mapping) else str(raw)
+
+
+def _with_defaults(values: dict[str, Any], faults: list[BadRequest]) -> dict[str, Any]:
+    state_dir = values.get("state_dir") or _default_state_dir(faults)
+    try:
+        socket_path = embedded_socket(state_dir)
+    except BadRequest as error:
+        faults.append(error)
+        socket_path = state_dir / "store" / "store.sock"
+    return {
+        "redis_url": f"unix://{socket_path}",
+        "database_url": f"sqlite:///{state_dir / 'book.db'}",
+        "host": values.get("host") or _own_name(faults),
+        **values,
+        "state_dir": state_dir,
+    }
+
+
+def _own_name(faults: list[BadRequest]) -> str:
+    try:
+        return read_host(os.uname().nodename)
+    except BadRequest as error:
+        faults.append(BadRequest(f"this machine's name cannot stand for it: {error}. Set GPUQUEUE_HOST"))
+        return "unnamed"
+
+
+def _default_state_dir(faults: list[BadRequest]) -> Path:
+    if sys.platform == "linux":  # as platformdirs has it, whose import would take longer than all the rest here
+        home = os.environ.get("XDG_STATE_HOME", "").strip() or os.path.expanduser("~/.local/state")  # noqa: PTH111
+        found = Path(home) / "gpuqueue"
+    else:
+        import platformdirs  # noqa: PLC0415 - not needed where GPUQUEUE_STATE_DIR is set
+
+        try:
+            found = platformdirs.user_state_path("gpuqueue")
+        except RuntimeError:  # older versions give the tilde back instead
+            found = Path("~")
+    if found.is_absolute():
+        return found
+    faults.append(BadRequest("this account has no home directory: set GPUQUEUE_STATE_DIR to a directory of yours"))
+    return Path(os.devnull, "gpuqueue")  # nothing can ever be written there
+
+
+def _read_file(environ: Mapping[str, str]) -> dict[str, Any]:
+    path = settings_file(environ)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as error:
+        if environ.get(PREFIX + "CONFIG"):
+            raise BadRequest(
+                f"cannot read the settings file {path}: {error.strerror}. Name another with GPUQUEUE_CONFIG"
+            ) from error
+        return {}
+    except ValueError as error:
+        raise BadRequest(f"{brief(str(path))} is no path of a settings file: {error}") from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise BadRequest(f"the settings file {path} is larger than {_MAX_FILE_BYTES} bytes: is it the right file?")
+    if not content.strip():
+        return {}
+    if sys.version_info >= (3, 11):
+        import tomllib as toml  # noqa: PLC0415 - only where there is a file
+    else:
+        import tomli as toml  # noqa: PLC0415 - as above
+    try:
+        parsed: dict[str, Any] = toml.loads(content.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"the settings file {path} is not TOML: it is no text in UTF-8") from error
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the settings file {path} is not TOML: {brief(str(error))}") from error
+    return parsed

@@ -1,0 +1,96 @@
+"""The command line, interpreter, directory and name of a job, from what the submitter typed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.lazy.imports import later
+from gpuqueue.model.job import MAX_NAME
+
+if TYPE_CHECKING:
+    import shutil
+else:
+    shutil = later("shutil")
+
+
+def interpreter(environ: Mapping[str, str]) -> str:
+    """Return the Python that ``python script.py`` would run in the submitter's shell.
+
+    The active virtual environment's, else the active conda environment's, else the first ``python`` or
+    ``python3`` on PATH, else our own.
+    """
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if environ.get(variable):
+            python = Path(environ[variable], "bin", "python")
+            if os.path.exists(python):  # noqa: PTH110 - Path.exists fails on a name that is too long
+                return str(python)
+    for name in ("python", "python3"):
+        found = shutil.which(name, path=environ.get("PATH"))
+        if found:
+            return found
+    return sys.executable
+
+
+def script_command(script: str, args: Sequence[str], *, cwd: Path, python: str) -> tuple[str, ...]:
+    """Return the command line that runs *script* with *args*.
+
+    A ``.py`` file goes to *python*, another file must be executable.
+
+    Raises:
+        BadRequest: there is no such file, or it cannot be run.
+
+    """
+    path = cwd / script
+    if not os.path.exists(path):  # noqa: PTH110 - as in interpreter
+        raise BadRequest(f"no such file: {script} (in {cwd}). To run a command, put it after --")
+    if path.is_dir():
+        raise BadRequest(f"{script} is a directory: name a script, or put a command after --")
+    if path.suffix == ".py":
+        return (python, script, *args)
+    if not os.access(path, os.X_OK):
+        raise BadRequest(f"{script} is neither a .py file nor executable: put its interpreter and it after --")
+    return (str(path.absolute()), *args)
+
+
+def command_of(
+    command: str | Sequence[str], args: Sequence[str], *, cwd: Path, python: str | None
+) -> tuple[tuple[str, ...], str | None, str | None]:
+    """Return the command line, the script if *command* names one, and the Python that it is given to, if any.
+
+    Raises:
+        BadRequest: the script or the interpreter is not there.
+
+    """
+    if not isinstance(command, str):
+        return (*command, *args), None, None
+    if python is not None and shutil.which(python) is None:
+        raise BadRequest(f"no such interpreter: {python}: name one that is there with --python")
+    chosen = python or interpreter(os.environ)
+    argv = script_command(command, args, cwd=cwd, python=chosen)
+    return argv, command, chosen if argv[0] == chosen else None
+
+
+def working_directory(cwd: str | os.PathLike[str] | None) -> Path:
+    """Return where the job is to run.
+
+    Raises:
+        BadRequest: there is no such directory (any more).
+
+    """
+    try:
+        directory = Path(cwd or Path.cwd()).absolute()
+    except FileNotFoundError:
+        raise BadRequest("the current directory is gone: go elsewhere, or say --cwd") from None
+    if not os.path.isdir(directory):  # noqa: PTH112 - as in interpreter
+        raise BadRequest(f"no such directory: {directory}: name one that is there with --cwd")
+    return directory
+
+
+def name_of(argv: Sequence[str], script: str | None) -> str:
+    """Return what a job is called if its owner does not say: its script's name, else its program's."""
+    return Path(str(script or next(iter(argv), ""))).name[:MAX_NAME]

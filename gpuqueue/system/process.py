@@ -1,0 +1,243 @@
+"""Processes of this machine, told apart for certain.
+
+A pid alone is not an identity: the kernel gives it out again. Pid and start time together are one for as
+long as the machine is up, and the boot id tells one boot from the next (proc(5)).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.lazy.frozen import dataclass
+
+
+@cache
+def boot_id() -> str:
+    """Return the id of this boot of the kernel."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def start_time(pid: int) -> int | None:
+    """Return when *pid* started, in clock ticks since boot, or None if it is gone (or only its zombie is left).
+
+    One that we may not look at, where /proc hides the processes of others, is no process of ours: gone as well.
+
+    Raises:
+        OSError: it cannot be told, for want of a descriptor or of memory. A process is never gone for that.
+
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_bytes()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    after_name = stat[stat.rindex(b")") + 2 :].split()  # the name may hold spaces and brackets
+    return None if after_name[0] in {b"Z", b"X"} else int(after_name[19])
+
+
+def age_s(pid: int) -> float | None:
+    """Return for how many seconds *pid* has been there; None if it is gone."""
+    ticks = start_time(pid)
+    if ticks is None:
+        return None
+    uptime_s = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+    return uptime_s - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def each_process() -> Iterator[Path]:
+    """Yield the directory below /proc of each process that we see, named by its pid; any may be gone by then."""
+    return (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def of_ours_with(words: str) -> list[int]:
+    """Return the pids of this account's processes whose command line has *words* in it."""
+    found = []
+    for entry in each_process():
+        try:
+            if entry.stat().st_uid == os.getuid() and os.fsencode(words) in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue  # it has ended meanwhile
+    return found
+
+
+def has_own_pids() -> bool:
+    """Return whether this process counts pids for itself, as in a container, and sees none of the machine's others."""
+    try:
+        # The machine's own pid namespace has this number on every Linux: PROC_PID_INIT_INO in linux/proc_ns.h.
+        return str(Path("/proc/self/ns/pid").readlink()) != "pid:[4026531836]"
+    except OSError:
+        return False
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether somebody holds a lock (flock) on *path*.
+
+    The kernel's table of locks is read, so that nobody who wants the lock in this moment finds it taken by us. Only
+    where that table does not show the locks of other containers, the lock is tried.
+    """
+    try:
+        inode = str(path.stat().st_ino)
+        locks = [line.split() for line in Path("/proc/locks").read_text(encoding="ascii").splitlines()]
+    except OSError:
+        return is_locked_anywhere(path)
+    if any(words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode for words in locks):
+        return True
+    return has_own_pids() and is_locked_anywhere(path)
+
+
+def is_locked_anywhere(path: Path) -> bool:
+    """Return whether somebody, in whatever container, holds a lock (flock) on *path*; False if there is no such file.
+
+    The lock is tried: whoever wants it in this moment may find it taken by us.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    else:
+        return False
+    finally:
+        os.close(fd)
+
+
+def installed(command: str) -> str:
+    """Return the path of another command of ours, installed beside this interpreter.
+
+    Never ``python -m workers``: a folder of that name in the current directory would be taken instead.
+
+    Raises:
+        GpuQueueError: it is not there.
+
+    """
+    beside = Path(sys.executable).with_name(command)
+    found = str(beside) if beside.exists() else shutil.which(command)
+    if found is None:
+        raise GpuQueueError(f"the command {command} is not installed beside gpuqueue: install the package again")
+    return found
+
+
+class DetachedProcess:
+    """A program started to outlive us: in a session of its own, with its output in a file."""
+
+    def __init__(
+        self, argv: Sequence[str], *, log: Path, keep: int | None = None, environ: Mapping[str, str] | None = None
+    ) -> None:
+        """Start *argv*, whose first word is a path; the descriptor *keep* stays open in it.
+
+        Its environment is *environ*, or ours.
+
+        Raises:
+            OSError: it could not be started.
+
+        """
+        log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        if keep is not None:
+            os.set_inheritable(keep, True)
+        where = os.environ if environ is None else environ
+        self.pid = os.posix_spawn(argv[0], list(argv), where, file_actions=files, setsid=True)
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended, negative for a signal; None while it runs."""
+        return self._collect(os.WNOHANG)
+
+    def wait(self) -> int:
+        """Wait for its end and return the exit code, negative for a signal."""
+        code = self._collect(0)
+        return 0 if code is None else code
+
+    def _collect(self, options: int) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid == self.pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+#: A pid and a start time, as we write them: a damaged file may hold digits of any script, and any number of them.
+_NUMBER = re.compile(r"[1-9][0-9]{0,17}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """One process, for ever: never a later one that was given the same pid."""
+
+    pid: int
+    started: int
+    boot: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessIdentity | None:
+        """Return the identity of *pid*, or None if there is no such process."""
+        started = start_time(pid)
+        return None if started is None else cls(pid, started, boot_id())
+
+    @classmethod
+    def parse(cls, text: str) -> ProcessIdentity | None:
+        """Return the identity that ``str()`` wrote, or None if *text* is damaged."""
+        words = text.split()
+        if len(words) != 3 or not all(_NUMBER.fullmatch(word) for word in words[:2]):  # noqa: PLR2004 - three fields
+            return None
+        return cls(int(words[0]), int(words[1]), words[2])
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.started} {self.boot}"
+
+    def alive(self) -> bool:
+        """Return whether exactly this process still runs."""
+        return self.boot == boot_id() and start_time(self.pid) == self.started
+
+    def handle(self) -> int | None:
+        """Return a pidfd of exactly this process, or None if it is gone. The caller closes it."""
+        try:
+            fd = os.pidfd_open(self.pid)
+        except (ProcessLookupError, OverflowError, ValueError):
+            return None
+        if self.alive():
+            return fd
+        os.close(fd)
+        return None
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal to exactly this process; return False if it is gone."""
+        fd = self.handle()
+        if fd is None:
+            return False
+        try:
+            signal.pidfd_send_signal(fd, number)
+        except ProcessLookupError:
+            return False
+        finally:
+            os.close(fd)
+        return True
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until this process is gone; return False if it still runs after *timeout_s*."""
+        fd = self.handle()
+        if fd is None:
+            return True
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            return bool(poll.poll(max(0, round(timeout_s * 1000))))
+        finally:
+            os.close(fd)

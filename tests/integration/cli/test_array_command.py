@@ -1,0 +1,236 @@
+"""Arrays and sweeps as people use them: submitted, watched, waited for, changed in part, and asked about afterwards."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+from factories import make_offer, must_claim, serve
+from site_of_one import Site
+
+from gpuqueue import Client
+from gpuqueue.errors import BadRequest, JobNotFound, Refused
+from gpuqueue.model.array import Array
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from workers.services.recorder import Recorder
+
+
+def quiet(site: Site) -> Client:
+    """Return the client of a site whose device nobody works for: what is claimed, the test itself claims."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer())
+    return site.client
+
+
+def test_a_sweep_goes_its_whole_way(site: Site) -> None:
+    """Each member runs with its own values, writes a log of its own, and the worst of them is the exit code."""
+    site.start_recorder()
+    site.start_worker()
+    script = (
+        'echo "$GPUQUEUE_ARRAY_INDEX of $GPUQUEUE_ARRAY_COUNT in $GPUQUEUE_ARRAY_JOB_ID lr=$GPUQUEUE_SWEEP_LR $1 $2"; '
+        'test "$GPUQUEUE_ARRAY_INDEX" != 2 || exit 7'
+    )
+    sweep = ("--sweep", "lr=1e-3,1e-4", "--sweep", "seed=0..1", "--at-once", "2")
+
+    done = site.cli("submit", "--mem", "64M", *sweep, "--", "sh", "-c", script, "x", "{lr}-{seed}", '{"a": {index}}')
+    array = int(done.stdout)
+    waited = site.cli("wait", str(array), "--timeout", "60s", check=False)
+
+    assert 7 == waited.returncode, waited.stderr
+    assert f'2 of 4 in {array} lr=1e-4 1e-4-0 {{"a": 2}}\n' == site.cli("logs", f"{array}_2").stdout
+    assert f'3 of 4 in {array} lr=1e-4 1e-4-1 {{"a": 3}}\n' == site.cli("logs", f"{array}_3").stdout
+    assert 0 == site.cli("wait", f"{array}_3").returncode
+    assert 7 == site.cli("wait", f"{array}_2", check=False).returncode
+    shown = site.cli("show", str(array)).stdout
+    assert "members    4 (0-3), at most 2 at once" in shown
+    assert "so far     3 succeeded, 1 failed" in shown
+    rows = list(csv.DictReader(io.StringIO(site.cli("history", "--array", str(array), "--csv", "-r").stdout)))
+    assert ["0", "1", "2", "3"] == [row["array_index"] for row in rows]
+    assert f"{array}_2" in site.cli("history", "--exit-code", "7").stdout
+    assert f"member     2 of array {array}, job {array + 3}" in site.cli("show", f"{array}_2").stdout
+    assert JobState.FAILED is site.client.get(array).state
+    assert site.client.get(f"{array}_2") == site.client.get(array + 3)
+
+
+def test_a_device_names_the_members_that_it_has(site: Site) -> None:
+    """As every other command does: it gave the ids of their jobs, and `why` called them otherwise."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-3").id
+    claimed = [must_claim(site.queue).job_id for _ in range(2)]
+    redis = connect(site.queue.url)
+    redis.hset(keys.KEPT, "GPU-0", f"{claimed[1]}:1")
+    redis.close()
+
+    for command in (("gpus",), ("status",)):
+        shown = site.cli(*command).stdout
+        assert f"  {array}_0 {array}_1  " in shown, shown
+        assert f"for job {array}_1, see gpuqueue why {array}_1\n" in shown
+    (plain,) = json.loads(site.cli("gpus", "--json").stdout)
+    assert (claimed, claimed[1]) == (plain["jobs"], plain["kept_for"])
+    assert f"; jobs {array}_0, {array}_1 go on\n" in site.cli("drain", f"{plain['host']}:0").stdout
+
+
+def test_a_member_that_never_was_a_job_has_no_number(site: Site) -> None:
+    """It was shown as `job 3`, which no command knew."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-3").id
+    site.cli("cancel", f"{array}_1")
+
+    for index in (1, 2):  # cancelled, and waiting
+        assert f"  member     {index} of array {array}\n" in site.cli("show", f"{array}_{index}").stdout
+
+
+def test_the_list_shows_what_is_left(site: Site) -> None:
+    """One line for all that waits, one for what is held, and one for each member that a device has."""
+    client = quiet(site)
+    array = int(site.cli("submit", "--mem", "64M", "--array", "0-99%2", "--", "true").stdout)
+    must_claim(site.queue)
+    site.cli("hold", f"{array}_50-99")
+
+    lines = site.cli("queue").stdout.splitlines()
+
+    assert [f"{array}_[1-49%2]", f"{array}_[50-99%2]", f"{array}_0"] == [line.split()[0] for line in lines[1:]]
+    assert ["queued", "held", "starting"] == [line.split()[3] for line in lines[1:]]
+    (job, member) = json.loads(site.cli("queue", "--json").stdout)
+    assert ("0-99", 100, 2, "1-49", "50-99") == tuple(
+        job["array"][key] for key in ("indexes", "count", "at_once", "left", "held")
+    )
+    assert (array, 0, None) == (member["array_id"], member["array_index"], member["array"])
+    must_claim(site.queue)
+    assert WaitReason.ARRAY_LIMIT is client.get(array).reason
+    assert "array limit" in site.cli("why", str(array)).stdout
+    assert "array limit" in site.cli("why", f"{array}_30").stdout
+
+
+def test_members_are_known_before_and_after(site: Site) -> None:
+    """Whether they wait, are held, run or were cancelled, by the name that people give them."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-9").id
+    must_claim(site.queue)
+    client.hold(f"{array}_4")
+    client.cancel(f"{array}_5-6")
+
+    states = [client.get(f"{array}_{index}").state for index in (0, 1, 4, 5)]
+
+    assert [JobState.STARTING, JobState.QUEUED, JobState.HELD, JobState.CANCELLED] == states
+    assert "_".join((str(array), "3")) == client.get(f"{array}_3").label
+    assert JobState.CANCELLED is client.wait(f"{array}_5", timeout_s=5).job.state
+    with pytest.raises(JobNotFound, match="no job 1_10"):
+        client.get(f"{array}_10")
+    with pytest.raises(Refused, match=f"name a member, such as {array}_0"):
+        client.log_path(array)
+    with pytest.raises(Refused, match="has no log yet"):
+        client.log_path(f"{array}_1")
+
+
+def test_members_that_never_began_are_named(site: Site) -> None:
+    """They have no line in the history: without a word they would be missing."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-9").id
+    client.cancel(f"{array}_5-6")
+    must_claim(site.queue)
+    recorder = Recorder(site.settings, site.queue, client.book)
+    while recorder.record(0):
+        pass
+
+    asked = site.cli("history", "--array", str(array))
+
+    assert [f"{array}_0"] == [line.split()[0] for line in asked.stdout.splitlines()[1:]]
+    assert f"and never began: {array}_5-6, cancelled before a device took them\n" == asked.stderr
+    assert "never began" not in site.cli("history", "--array", str(array), "--state", "failed").stderr
+    assert "state      cancelled (before it started)" in site.cli("show", f"{array}_5").stdout
+
+
+def test_an_array_stands_as_the_last_of_its_members_do(site: Site) -> None:
+    """It does not run where what is left of it is held, or waits to run again."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-1", retries=1).id
+    runs = [must_claim(site.queue) for _ in range(2)]
+    assert ["starting"] * 2 == [str(each.state) for each in client.jobs() if each.member is not None]
+    assert JobState.RUNNING is client.show(array).job.state
+
+    for run, code in zip(runs, (0, 1), strict=True):
+        state = JobState.FAILED if code else JobState.SUCCEEDED
+        ending = Ending.from_status(code << 8)
+        site.queue.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1, devices=())
+
+    assert "state      queued (retry)" in site.cli("show", str(array)).stdout
+    assert ["queued", "queued"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)]
+    client.hold(f"{array}_1")
+    assert "state      held" in site.cli("show", str(array)).stdout
+    assert ["held", "held"] == [job["state"] for job in json.loads(site.cli("queue", "--json").stdout)]
+    client.release(array)
+    assert JobState.QUEUED is client.show(array).job.state
+
+
+def test_parts_are_cancelled_held_and_released(site: Site) -> None:
+    """What there is nothing to do about says so, with the documented code."""
+    client = quiet(site)
+    array = client.submit(["true"], mem="64M", array="0-9").id
+    run = must_claim(site.queue)
+
+    assert f"job {array}_0-1: cancelling\njob {array}_8: cancelled\n" == (
+        site.cli("cancel", f"{array}_0-1", f"{array}_8").stdout
+    )
+    assert JobState.HELD is client.hold(f"{array}_2-3")
+    assert JobState.QUEUED is client.release(f"{array}_3")
+    assert JobState.HELD is client.hold(array)
+    assert JobState.CANCELLED is client.cancel(f"{array}_8"), "it is already"
+    for act, words in ((client.hold, f"{array}_2"), (client.release, f"{array}_8")):
+        with pytest.raises(Refused, match="nothing"):
+            act(words)
+    assert 5 == site.cli("hold", str(array), check=False).returncode
+    single = client.submit(["true"], mem="64M").id
+    with pytest.raises(BadRequest, match="is no array"):
+        client.cancel(f"{single}_1")
+    assert JobState.CANCELLING is client.cancel(array)
+    ended = Ending.from_status(-15)
+    site.queue.finish(run.job_id, run.token, state=JobState.CANCELLED, ending=ended, duration_s=1, devices=())
+    assert JobState.CANCELLED is client.get(array).state
+
+
+def test_a_program_asks_for_arrays_as_well(site: Site) -> None:
+    """In the types of Python; and what makes no sense is refused before anything is queued."""
+    client = quiet(site)
+
+    job = client.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1e-3, 1e-4], "seed": range(3)}, at_once=4)
+
+    assert job.spec.array == Array.asked(None, ["lr=0.001,0.0001", "seed=0,1,2"], 4)
+    assert "train 0.0001" == client.get(f"{job.id}_3").spec.command
+    for asked in ({"array": "x"}, {"array": 5}, {"sweep": {"a": "123"}}, {"sweep": {"a": ["1,2"]}}, {"sweep": "a=1"}):
+        with pytest.raises(BadRequest):
+            client.submit(["true"], mem="64M", **asked)  # type: ignore[arg-type]
+    assert (1, 0) == site.queue.counts()
+
+
+def test_a_member_is_no_job_to_edit(site: Site) -> None:
+    """Python reads 1_2 as 12: that was the job which was changed."""
+    client = quiet(site)
+    for _ in range(12):
+        client.submit(["true"], mem="1G", hold=True)
+
+    said = site.cli("edit", "1_2", "--mem", "9G", check=False)
+
+    assert (2, 1) == (said.returncode, said.stderr.count("\n"))
+    assert "a part of an array" in said.stderr
+    assert client.submit(["true"], mem="1G").spec.mem_bytes == client.get(12).spec.mem_bytes
+
+
+def test_one_waits_for_a_part_and_hears_of_a_cancel(site: Site) -> None:
+    """All of the part must have ended; a cancelled array is told as a cancelled job is."""
+    client = quiet(site)
+    site.start_recorder()
+    array = int(site.cli("submit", "--mem", "64M", "--hold", "--array", "0-3", "--", "true").stdout)
+    late = site.cli("wait", f"{array}_1-2", "--timeout", "0.01s", check=False)
+    assert (124, True) == (late.returncode, f"job {array}_1 has not ended" in late.stderr)
+    assert "not before somebody releases it" in site.cli("why", str(array)).stdout
+
+    client.cancel(array)
+
+    assert 130 == site.cli("wait", f"{array}_1-2", check=False).returncode
+    assert 130 == site.cli("wait", str(array), check=False).returncode

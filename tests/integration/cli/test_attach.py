@@ -1,0 +1,437 @@
+"""``run`` and ``attach``: the output, why it waits, Ctrl-C on a real terminal, and the exit code."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_offer, make_spec, must_claim, serve
+from site_of_one import BIN, Site
+from terminal import Terminal
+
+from gpuqueue.console import LEFT
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
+from gpuqueue.text.units import GIB
+
+GPUQUEUE = str(BIN / "gpuqueue")
+CTRL_C = "\x03"
+QUESTION = "[c]ancel it"
+
+
+@pytest.fixture
+def full(site: Site) -> Site:
+    """Return a site whose only device is full for an hour."""
+    site.cli("db", "upgrade")
+    host = site.settings.host
+    serve(site.queue, make_offer(host=host))
+    site.queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    claim = must_claim(site.queue, host=host)
+    site.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    return site
+
+
+@pytest.fixture
+def working(site: Site) -> Site:
+    """Return a site with a worker."""
+    site.start_recorder()
+    site.start_worker()
+    return site
+
+
+def looper(site: Site, done: Path) -> int:
+    """Submit a job that says so when it has started, and ends with 3 when *done* is there."""
+    script = f"echo begun; until [ -e {done} ]; do sleep 0.05; done; echo over; exit 3"
+    return int(site.cli("submit", "--mem", "1M", "--", "sh", "-c", script).stdout)
+
+
+def piped(site: Site, directory: Path, *words: str) -> subprocess.Popen[bytes]:
+    """Start a command whose output goes into the files ``out`` and ``err`` of *directory*."""
+    with (directory / "out").open("wb") as out, (directory / "err").open("wb") as err:
+        return subprocess.Popen([GPUQUEUE, *words], env=site.environ, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+
+
+# ---- standard input ----------------------------------------------------------------------------------------------
+
+
+def told_with(site: Site, stdin: int) -> str:
+    """Return what ``run`` says beside the job's output, with *stdin* as its standard input."""
+    words = [GPUQUEUE, "run", "--mem", "1M", "--", "cat"]
+    done = subprocess.run(words, env=site.environ, stdin=stdin, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == ""
+    return done.stderr
+
+
+def test_what_is_piped_to_it_is_not_lost_in_silence(working: Site, tmp_path: Path) -> None:
+    """``cat data | gpuqueue run …`` gave the job nothing, and said nothing."""
+    said = "gpuqueue: what is on standard input does not go to the job, which reads nothing there: put it into a file"
+    reader, writer = os.pipe()
+    os.write(writer, b"data")
+    assert said in told_with(working, reader)
+    os.read(reader, 10)
+    assert said not in told_with(working, reader)  # a pipe that is only there, as cron and ssh give one
+    os.close(writer)
+    assert said not in told_with(working, reader)
+    os.close(reader)
+
+    (tmp_path / "data").write_bytes(b"data")
+    with (tmp_path / "data").open("rb", buffering=0) as file:
+        assert said in told_with(working, file.fileno())
+        file.read()
+        assert said not in told_with(working, file.fileno())
+    assert said not in told_with(working, subprocess.DEVNULL)
+
+
+# ---- waiting -----------------------------------------------------------------------------------------------------
+
+
+def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
+    """One line, written anew; it is gone when the job goes on."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=80) as terminal:
+        line = terminal.shows("waits for memory")
+        assert "job 2 waits for memory, " in line
+        # When it starts comes first, without the day if that is today: 80 columns had no room left for it.
+        assert re.search(r" so far; by (\d{4}-\d\d-\d\d )?\d\d:\d\d ", line), line
+        until(lambda: line not in terminal.lines(), what="a newer line")
+        assert 1 == sum("waits for memory" in each for each in terminal.lines())
+        full.cli("hold", "2")
+        terminal.hides("waits for memory")
+        terminal.shows("job 2 is held and will wait for: gpuqueue release 2")
+        full.cli("cancel", "2")
+        assert 130 == terminal.ended()
+
+
+def test_a_narrow_terminal_keeps_it_on_one_line(full: Site) -> None:
+    """A line that breaks could not be written anew."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=32) as terminal:
+        terminal.shows("job 2 waits for memory, ")
+        first = terminal.shows("waits for memory")
+        until(lambda: first not in terminal.lines(), what="another line")
+        assert 1 == sum("waits for memory" in each for each in terminal.lines())
+
+
+def test_a_pipe_gets_a_line_a_change(full: Site, tmp_path: Path) -> None:
+    """Not one a second: somebody reads it tomorrow. And no escapes."""
+    process = piped(full, tmp_path, "run", "--mem", "10G", "--", "true")
+    err = tmp_path / "err"
+    until(lambda: "waits for memory" in err.read_text(), what="the reason")
+    full.cli("drain", "0")
+    until(lambda: "waits for a device that is not drained" in err.read_text(), what="the other reason")
+    process.send_signal(signal.SIGINT)
+
+    assert 130 == process.wait(60)
+    said = err.read_text()
+    assert 2 == said.count(" waits ")
+    assert "\x1b" not in said
+    assert "\r" not in said
+    assert JobState.CANCELLED is full.client.get(2).state
+
+
+def test_what_starts_at_once_has_not_waited(working: Site) -> None:
+    """No word about a wait."""
+    said = working.cli("run", "--mem", "1M", "--", "true")
+
+    assert "gpuqueue: job 1 queued\ngpuqueue: job 1 succeeded (exit 0)\n" == said.stderr
+
+
+# ---- Ctrl-C ------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> None:
+    """Go on; detach, and attach again; cancel. A script can tell the last two apart: both were 130."""
+    job_id = looper(working, tmp_path / "done")
+    with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
+        terminal.shows("begun")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press("x\r")  # it went on, as if that had been said
+        terminal.shows("answer c, d or g")
+        terminal.press("\r")
+        terminal.shows(f"job {job_id} goes on")
+        terminal.press(CTRL_C)
+        until(lambda: sum(QUESTION in line for line in terminal.lines()) == 3, what="another question")
+        terminal.press("d\r")
+        assert LEFT == terminal.ended()
+        assert f"job {job_id}: it runs on: gpuqueue attach {job_id}" in terminal.picture()
+    working.until_state_in_queue(job_id, JobState.RUNNING)
+
+    with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
+        terminal.shows("begun")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press("c\r")
+        assert 130 == terminal.ended()
+        assert f"gpuqueue: job {job_id} cancelled" in terminal.lines()
+
+
+def test_the_question_is_taken_back_when_the_job_ends(working: Site, tmp_path: Path) -> None:
+    """Nobody has to answer for a job that is over: its exit code comes back, with the rest of its output."""
+    job_id = looper(working, tmp_path / "done")
+    with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
+        terminal.shows("begun")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        (tmp_path / "done").touch()
+        assert 3 == terminal.ended()
+        assert "over" in terminal.lines()
+        assert f"gpuqueue: job {job_id} failed (exit 3)" in terminal.lines()
+
+
+def test_a_ctrl_c_between_the_submit_and_the_first_look_leaves_no_job_behind(working: Site) -> None:
+    """It said no more than "interrupted", and the job ran."""
+    early = (
+        "import os, signal; from gpuqueue.cli import main, submit\n"
+        "submit.warn_if_nobody_sends = lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
+        "main.main()"
+    )
+    command = [sys.executable, "-c", early, "run", "--mem", "1M", "--", "sleep", "600"]
+    done = subprocess.run(
+        command, env=working.environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert 130 == done.returncode, done.stderr
+    assert JobState.CANCELLED is working.until_state(1, JobState.CANCELLED).state
+
+
+def test_who_cancels_what_waits_is_told_in_one_line(full: Site) -> None:
+    """That it has no log, because it has not run, is no news to them; and the waiting line is gone, ^C and all."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=85) as terminal:
+        terminal.shows("waits for memory")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press("c\r")
+        assert 130 == terminal.ended()
+        said = [line for line in terminal.lines() if line]
+        assert "gpuqueue: job 2 cancelled" == said[-1]
+        assert QUESTION in said[-2]
+        assert "waits for memory" not in terminal.picture()
+
+
+def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:
+    """As everybody tries."""
+    job_id = looper(working, tmp_path / "done")
+    with Terminal([GPUQUEUE, "attach", str(job_id)], working.environ) as terminal:
+        terminal.shows("begun")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press(CTRL_C)
+        assert 130 == terminal.ended()
+    assert JobState.CANCELLED is working.client.get(job_id).state
+
+
+def test_ctrl_d_at_the_question_leaves_the_job_as_well(full: Site) -> None:
+    """As it leaves a shell; the code says that the job goes on."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
+        terminal.shows("waits for memory")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press("\x04")
+        assert LEFT == terminal.ended()
+        assert "job 2: it runs on: gpuqueue attach 2" in terminal.picture()
+    assert JobState.QUEUED is full.client.get(2).state
+
+
+def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
+    """The question takes the place of the waiting line."""
+    with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
+        terminal.shows("waits for memory")
+        terminal.press(CTRL_C)
+        terminal.shows(QUESTION)
+        terminal.press("d\r")
+        assert LEFT == terminal.ended()
+    assert JobState.QUEUED is full.client.get(2).state
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_no_byte_is_lost_or_doubled_by_a_ctrl_c_in_the_flood(working: Site, tmp_path: Path, unbuffered: str) -> None:
+    """The question comes between two pieces of output, never inside one."""
+    working.environ["PYTHONUNBUFFERED"] = unbuffered
+    out = tmp_path / "out"
+    slow = tmp_path / "slow.py"
+    slow.write_text("import os, time\nwhile some := os.read(0, 65536):\n    os.write(1, some)\n    time.sleep(0.02)\n")
+    reader = f"(trap '' INT; exec python3 {slow} > {out})"  # so slow that whoever writes is always in a write
+    words = f"set -o pipefail; {GPUQUEUE} run --mem 1M -- seq 1 1000000 | {reader}"
+    with Terminal(["/bin/bash", "-c", words], working.environ) as terminal:
+        for count in (1, 2, 3):
+            until(lambda: out.exists() and out.stat().st_size > 0, what="output")
+            terminal.press(CTRL_C)
+            found = until(
+                lambda n=count: (
+                    sum(QUESTION in line for line in terminal.lines()) >= n  # type: ignore[misc]
+                    or (terminal.process.poll() is not None and "over")
+                ),
+                what="a question, or the end",
+            )
+            if found == "over":
+                break
+            terminal.press("g\r")
+            until(
+                lambda n=count: sum("goes on" in line for line in terminal.lines()) >= n,  # type: ignore[misc]
+                what="the answer to be taken",
+            )
+        assert 0 == terminal.ended()
+        assert QUESTION in terminal.picture()
+    assert out.read_bytes() == b"".join(b"%d\n" % number for number in range(1, 1000001))
+
+
+def test_an_attached_job_is_not_cancelled_where_nobody_can_be_asked(working: Site, tmp_path: Path) -> None:
+    """Whoever only looks on must not end it by leaving; and their script is not told that it was cancelled."""
+    job_id = looper(working, tmp_path / "done")
+    process = piped(working, tmp_path, "attach", str(job_id))
+    until(lambda: "begun" in (tmp_path / "out").read_text(), what="output")
+    process.send_signal(signal.SIGINT)
+
+    assert LEFT == process.wait(60)
+    assert JobState.RUNNING is working.client.get(job_id).state
+
+
+# ---- output and exit code ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("exit 7", 7), ("kill -SEGV $$", 139), ("kill -KILL $$", 137), ("true", 0)]
+)
+def test_the_exit_code_or_signal_comes_back(working: Site, script: str, code: int) -> None:
+    """From `run`, from `wait`, and from `attach` afterwards."""
+    done = working.cli("run", "--mem", "1M", "--", "sh", "-c", f"echo out; {script}", check=False)
+
+    assert (code, "out\n") == (done.returncode, done.stdout)
+    again = working.cli("attach", "1", check=False)
+    assert (code, "out\n") == (again.returncode, again.stdout)
+    assert code == working.cli("wait", "1", check=False).returncode
+
+
+def test_a_worker_that_dies_is_no_reason_to_stop_showing(working: Site, tmp_path: Path) -> None:
+    """The next worker takes over; whoever looks on sees nothing of it."""
+    job_id = looper(working, tmp_path / "done")
+    process = piped(working, tmp_path, "attach", str(job_id))
+    until(lambda: "begun" in (tmp_path / "out").read_text(), what="output")
+    worker = working._processes[-1]
+    working.end(worker, signal.SIGKILL)
+    working.start_worker()
+    (tmp_path / "done").touch()
+
+    assert 3 == process.wait(60)
+    assert "begun\nover\n" == (tmp_path / "out").read_text()
+
+
+def test_a_second_run_is_told_and_shown_from_its_beginning(working: Site, tmp_path: Path) -> None:
+    """The first was lost with its shim; what both wrote is shown, in order, and the notice is not in the output."""
+    mark = tmp_path / "mark"
+    script = f"if [ -e {mark} ]; then echo two; exit 5; fi; touch {mark}; echo one; kill -9 $PPID; sleep 60"
+    done = working.cli("run", "--mem", "1M", "--", "sh", "-c", script, check=False)
+
+    assert (5, "one\ntwo\n") == (done.returncode, done.stdout)
+    assert 1 == done.stderr.count("job 1 runs again, attempt 2: what follows is of that run")
+
+
+def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_path: Path) -> None:
+    """Its log lies on another host, or is somebody else's: nothing more was said up to the end."""
+    site.start_recorder()
+    serve(site.queue, make_offer(host="elsewhere"))
+    job_id = site.queue.submit(make_spec()).id
+    claim = must_claim(site.queue, host="elsewhere")
+    site.queue.started(job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    process = piped(site, tmp_path, "attach", str(job_id))
+    err = tmp_path / "err"
+    until(lambda: f"job {job_id} running on elsewhere\n" in err.read_text(), what="its state")
+
+    ending = Ending.from_status(3)
+    site.queue.finish(job_id, claim.token, state=JobState.FAILED, ending=ending, duration_s=1.0, devices=())
+
+    assert 3 == process.wait(60)
+    first, *others = err.read_text().splitlines()
+    assert first.startswith(f"gpuqueue: the log of job {job_id} lies on host elsewhere: /l. What becomes of it is told")
+    assert [f"gpuqueue: job {job_id} running on elsewhere", f"gpuqueue: job {job_id} failed (exit 3)"] == others
+
+
+def test_nobody_attaches_to_what_is_not_there(site: Site) -> None:
+    """The same line and code as everywhere."""
+    site.cli("db", "upgrade")
+    done = site.cli("attach", "77", check=False)
+
+    assert 3 == done.returncode
+    assert "there is no job 77" in done.stderr
+
+
+def test_the_tail_of_a_log_and_what_comes_after_it(site: Site, tmp_path: Path) -> None:
+    """`--tail` alone, with `-f` before the job has run, and with a reader that leaves."""
+    site.start_recorder()
+    site.cli("hold", str(site.client.submit(["sh", "-c", "seq 100000"], mem="1M").id))
+    process = piped(site, tmp_path, "logs", "-f", "-n", "3", "1")
+    until(lambda: "held" in (tmp_path / "err").read_text(), what="a follower")
+    site.start_worker()
+    site.cli("release", "1")
+
+    assert 0 == process.wait(60)
+    assert "100000" == (tmp_path / "out").read_text().split()[-1]
+    assert "99999\n100000\n" == site.cli("logs", "--tail", "2", "1").stdout
+    left = subprocess.run(
+        ["/bin/bash", "-c", f"{GPUQUEUE} logs 1 | head -1; echo ${{PIPESTATUS[0]}}"],
+        env=site.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ("1\n141\n", "") == (left.stdout, left.stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_who_is_ended_says_that_the_job_runs_on(working: Site, tmp_path: Path, number: signal.Signals) -> None:
+    """A connection that broke left a job behind that nobody was told of."""
+    said = tmp_path / "said"
+    with said.open("wb") as file:
+        command = [str(BIN / "gpuqueue"), "run", "--mem", "1M", "--", "sh", "-c", "echo on; sleep 60"]
+        process = subprocess.Popen(command, env=working.environ, stdout=file, stderr=file, stdin=subprocess.DEVNULL)
+        until(lambda: b"on\n" in said.read_bytes(), what="the job's output")
+
+        process.send_signal(number)
+
+        assert 128 + number == process.wait(30)
+    assert b"job 1: it runs on: gpuqueue attach 1" in said.read_bytes()
+    assert JobState.RUNNING is working.client.get(1).state
+    working.cli("cancel", "1")
+
+
+def test_a_reader_that_goes_is_told_of_the_job_that_stays(working: Site) -> None:
+    """``run … | head`` left it running without a word."""
+    command = f'"{BIN / "gpuqueue"}" run --mem 1M -- yes | head -1'
+
+    done = subprocess.run(["/bin/sh", "-c", command], env=working.environ, capture_output=True, text=True, check=False)
+
+    assert "y\n" == done.stdout
+    assert "job 1: it runs on: gpuqueue attach 1" in done.stderr
+    working.cli("cancel", "1")
+
+
+# ---- after its output --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [(), ("--pty",)])
+def test_our_line_stands_by_itself_and_in_our_colours(working: Site, more: tuple[str, ...]) -> None:
+    """What a job had left unfinished went on in it: red, behind the last word, with the cursor hidden."""
+    script = r"printf '\033[?25l\033[31mred no newline'"
+    command = [GPUQUEUE, "run", *more, "--mem", "1M", "--", "sh", "-c", script]
+    with Terminal(command, working.environ, columns=100) as terminal:
+        assert 0 == terminal.ended()
+        ours = terminal.shows("gpuqueue: job 1 succeeded")
+        row = terminal.lines().index(ours)
+        assert ours.startswith("gpuqueue: ")
+        assert "default" == terminal.screen.buffer[row][0].fg
+        assert not terminal.screen.cursor.hidden
+        terminal.shows("red no newline")
+
+
+def test_output_that_is_whole_gets_nothing_added(working: Site) -> None:
+    """No line of ours more than there was, and nothing for a pipe."""
+    with Terminal([GPUQUEUE, "run", "--mem", "1M", "--", "echo", "hello"], working.environ) as terminal:
+        assert 0 == terminal.ended()
+        terminal.shows("gpuqueue: job 1 succeeded")
+        assert b"hello\r\ngpuqueue: job 1 succeeded" in terminal.written

@@ -1,0 +1,259 @@
+"""``run --pty`` and ``attach`` at a terminal that one types on: a real one here, a real one there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+
+import pytest
+from bounded import until
+from hypothesis import given
+from hypothesis import strategies as st
+from site_of_one import BIN, Site
+from terminal import Terminal
+
+from gpuqueue.cli.follow.terminal import Leaving
+from gpuqueue.console import LEFT
+from gpuqueue.model.job import JobState
+
+GPUQUEUE = str(BIN / "gpuqueue")
+TALKS = 'echo ready; while read line; do echo "got <$line>"; [ "$line" = over ] && exit 4; done'
+
+
+@pytest.fixture
+def working(site: Site) -> Site:
+    """Return a site with a worker."""
+    site.start_recorder()
+    site.start_worker()
+    return site
+
+
+def run(script: str) -> list[str]:
+    """Return the command that runs *script* at a terminal."""
+    return [GPUQUEUE, "run", "--pty", "--mem", "1M", "--", "sh", "-c", script]
+
+
+def seat_at(terminal: Terminal) -> None:
+    """Wait until keys go to the job."""
+    terminal.shows("this is the terminal")
+    until(lambda: not is_cooked(terminal), what="our terminal to pass keys on")
+
+
+def odd_guest(path: Path) -> socket.socket:
+    """Return a connection to the socket at *path*."""
+    guest = socket.socket(socket.AF_UNIX)
+    guest.settimeout(30)
+    guest.connect(str(path))
+    return guest
+
+
+def is_cooked(terminal: Terminal) -> bool:
+    """Return whether the terminal shows and gathers what is typed by itself, as where nobody sits at a job's."""
+    wanted = termios.ECHO | termios.ICANON | termios.ISIG
+    return termios.tcgetattr(terminal._ours)[3] & wanted == wanted
+
+
+def test_keys_go_to_the_job_and_its_exit_code_comes_back(working: Site) -> None:
+    """It echoes as any terminal does; afterwards ours is what it was."""
+    with Terminal(run(TALKS), working.environ, columns=100) as terminal:
+        seat_at(terminal)
+        terminal.shows("ready")
+        terminal.press("hello\r")
+        terminal.shows("got <hello>")
+        assert "hello" in terminal.lines()
+        terminal.press("over\r")
+        assert 4 == terminal.ended()
+        assert is_cooked(terminal)
+        terminal.shows("failed (exit 4)")
+    assert "got <hello>" in working.cli("logs", "1").stdout
+
+
+def test_ctrl_c_is_the_jobs_own(working: Site) -> None:
+    """Nobody is asked; what it makes of it is its own affair."""
+    script = "trap 'echo caught' INT; echo ready; while :; do read line && break; done; echo bye"
+    with Terminal(run(script), working.environ, columns=100) as terminal:
+        seat_at(terminal)
+        terminal.shows("ready")
+        terminal.press("\x03")
+        terminal.shows("caught")
+        assert "[c]ancel it" not in terminal.picture()
+        terminal.press("x\r")
+        terminal.shows("bye")
+        assert 0 == terminal.ended()
+
+
+def test_what_is_said_of_the_keys_is_true_when_it_is_said(working: Site) -> None:
+    """It was said while a Ctrl-C was still ours, and who pressed it in that moment was asked about the job."""
+    script = "trap 'echo caught' INT; while :; do read line && break; done"
+    with Terminal(run(script), working.environ, columns=100) as terminal:
+        terminal.shows("this is the terminal")
+        assert not is_cooked(terminal)
+        terminal.press("\x03")
+        terminal.shows("caught")
+        assert "[c]ancel it" not in terminal.picture()
+        terminal.press("x\r")
+        assert 0 == terminal.ended()
+
+
+def test_a_ctrl_c_right_before_is_ours_and_is_asked_about_at_once(working: Site) -> None:
+    """It was kept until the job had ended, and then asked what to do with it."""
+    early = (
+        "import os, signal, sys, tty; from gpuqueue.cli import main, seat; raw = tty.setraw\n"
+        "def slow(*words):\n"
+        "    tty.setraw = raw; os.kill(os.getpid(), signal.SIGINT); raw(*words)\n"
+        "tty.setraw = slow; main.main()"
+    )
+    with Terminal([sys.executable, "-c", early, *run(TALKS)[1:]], working.environ, columns=100) as terminal:
+        terminal.shows("[c]ancel it")
+        assert is_cooked(terminal)
+        assert "this is the terminal" not in terminal.picture()
+        terminal.press("g\r")
+        seat_at(terminal)
+        terminal.press("over\r")
+        assert 4 == terminal.ended()
+        assert 1 == terminal.picture().count("ready")
+
+
+def test_what_is_said_of_the_keys_comes_before_the_jobs_first_prompt(working: Site) -> None:
+    """A job that was last seen as starting showed its prompt first, and one typed behind our line."""
+    late = (
+        "from dataclasses import replace; from gpuqueue.cli import main; from gpuqueue.cli.follow import attach\n"
+        "from gpuqueue.model.job import JobState\n"
+        "seen = attach.Attendance._seen\n"
+        "def late(self, job):\n"
+        "    is_new = job.state is JobState.RUNNING and not self._is_told\n"
+        "    seen(self, replace(job, state=JobState.STARTING) if is_new else job)\n"
+        "attach.Attendance._seen = late; main.main()"
+    )
+    with Terminal([sys.executable, "-c", late, *run(TALKS)[1:]], working.environ, columns=100) as terminal:
+        terminal.shows("ready")
+        assert 0 <= terminal.written.find(b"this is the terminal") < terminal.written.find(b"ready")
+        terminal.press("over\r")
+        assert 4 == terminal.ended()
+
+
+def test_the_size_follows_ours(working: Site) -> None:
+    """The job is told as any program at a resized terminal is."""
+    script = "trap 'stty size' WINCH; stty size; echo ready; while :; do sleep 0.05; done"
+    with Terminal(run(script), working.environ, columns=97, rows=31) as terminal:
+        seat_at(terminal)
+        terminal.shows("31 97")
+        terminal.shows("ready")
+        terminal.resize(columns=88, rows=20)
+        terminal.shows("20 88")
+        working.cli("cancel", "1")
+        assert 130 == terminal.ended()
+
+
+def test_one_leaves_comes_back_and_types_on(working: Site) -> None:
+    """It runs on meanwhile; attach shows what it wrote before."""
+    with Terminal(run(TALKS), working.environ, columns=100) as terminal:
+        terminal.shows("ready")
+        terminal.press("first\r")
+        terminal.shows("got <first>")
+        terminal.press("~.")
+        assert LEFT == terminal.ended()
+        terminal.shows("it runs on: gpuqueue attach 1")
+        assert is_cooked(terminal)
+    assert JobState.RUNNING is working.until_state(1, JobState.RUNNING).state
+
+    with Terminal([GPUQUEUE, "attach", "1"], working.environ, columns=100) as terminal:
+        terminal.shows("got <first>")
+        seat_at(terminal)
+        terminal.press("over\r")
+        assert 4 == terminal.ended()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_our_terminal_as_it_was(working: Site, number: signal.Signals) -> None:
+    """A shell in which nothing is echoed any more would be all that is left of a kill."""
+    with Terminal(run(TALKS), working.environ, columns=100) as terminal:
+        seat_at(terminal)
+        terminal.shows("ready")
+        os.kill(terminal.process.pid, number)
+        assert 128 + number == terminal.ended()
+        assert is_cooked(terminal)
+        terminal.shows("it runs on: gpuqueue attach 1")
+    working.cli("cancel", "1")
+
+
+def test_what_is_written_fast_is_all_there(working: Site) -> None:
+    """Nobody who reads slowly loses anything; nor does the log."""
+    with Terminal(run("read go; seq 200000; echo the end"), working.environ, columns=100) as terminal:
+        seat_at(terminal)
+        terminal.press("\r")
+        terminal.shows("the end")
+        assert 0 == terminal.ended()
+        assert b"".join(b"%d\r\n" % number for number in range(1, 200001)) in terminal.written
+
+
+def test_a_paste_that_is_larger_than_any_buffer_arrives(working: Site) -> None:
+    """The job reads it when it likes; nothing of it is lost on the way."""
+    script = "stty raw -echo; echo ready; sleep 1; head -c 300000 | cksum"
+    with Terminal(run(script), working.environ, columns=100) as terminal:
+        seat_at(terminal)
+        terminal.shows("ready")
+        paste = "".join(f"{number:07}\r" for number in range(37500))
+        typing = threading.Thread(target=terminal.press, args=(paste,))
+        typing.start()
+        terminal.shows(f"{cksum(paste)} 300000")
+        typing.join()
+        assert 0 == terminal.ended()
+
+
+def cksum(text: str) -> int:
+    """Return the checksum that a job can make as well, without any Python."""
+    said = subprocess.run(["cksum"], input=text.encode(), capture_output=True, check=True).stdout  # noqa: S607
+    return int(said.split()[0])
+
+
+def test_without_a_terminal_nobody_types(working: Site) -> None:
+    """In a script standard input stays empty: nothing waits there for somebody who will never come."""
+    shown = working.cli("run", "--pty", "--mem", "1M", "--", "sh", "-c", "cat; tty <&1; echo end", stdin="typed\n")
+
+    assert "typed" not in shown.stdout
+    assert shown.stdout.endswith("end\n")
+
+
+def test_the_socket_is_for_its_account_alone_and_goes_with_the_job(working: Site, tmp_path: Path) -> None:
+    """What sits there without sense is sent away, and the job goes on."""
+    with Terminal(run(TALKS), working.environ, columns=100) as terminal:
+        seat_at(terminal)
+        (socket_path,) = working.settings.runs_dir.glob("1/*/tty")
+        assert 0 == socket_path.stat().st_mode & 0o077
+        link = tmp_path / "s"
+        link.symlink_to(socket_path)
+        with odd_guest(link) as guest:
+            guest.sendall(b"X\x00\x01y")
+            assert b"" == guest.recv(1)
+        terminal.press("over\r")
+        assert 4 == terminal.ended()
+        until(lambda: not socket_path.exists(), what="the end of the socket")
+
+
+@given(st.lists(st.sampled_from([b"a", b"~", b"\r", b"\n", b".", b"~.", b"b~"]), max_size=12))
+def test_leaving_does_not_depend_on_how_keys_arrive(parts: list[bytes]) -> None:
+    """One at a time, or all in one paste; what was not meant for us reaches the job."""
+    whole = Leaving().take(b"".join(parts))
+    one, out, left = Leaving(), b"", False
+    for part in parts:
+        some, left = one.take(part)
+        out += some
+        if left:
+            break
+
+    assert whole == (out, left)
+
+
+def test_a_tilde_is_one_where_it_is_none_of_ours() -> None:
+    """As ssh has it."""
+    assert (b"ls ~.\r", False) == Leaving().take(b"ls ~.\r")
+    assert (b"ls\r", True) == Leaving().take(b"ls\r~.more")
+    assert (b"~.\r", False) == Leaving().take(b"~~.\r")
+    assert (b"~user\r", False) == Leaving().take(b"~user\r")

@@ -1,0 +1,355 @@
+"""Several jobs at once: words that name them, filters that choose them, and the question before."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from factories import BOB, make_spec, must_claim
+from spoken import speak
+from terminal import Terminal
+
+from gpuqueue.model.array import Array
+from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.run import Ending
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.system.account import current_account
+
+ME = current_account("laptop")
+
+
+def put(queue: JobQueue, *names: str, account: Account = ME) -> list[int]:
+    """Queue a job of each name."""
+    return [queue.submit(make_spec(name=name, account=account)).id for name in names]
+
+
+def states(queue: JobQueue) -> dict[int, str]:
+    """Return where each job stands that has not ended."""
+    return {job.id: job.state.value for job in queue.live() if not job.state.is_end}
+
+
+def test_words_name_jobs_ranges_and_parts(here: JobQueue) -> None:
+    """`1-3` are the jobs that there are from 1 to 3; a line for each, in the order of the words."""
+    put(here, "a", "b", "c", "d")
+    array = here.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
+
+    said = speak(["hold", "4", "1-3", f"{array}_2-4"])
+
+    lines = ["job 4: held", "job 1: held", "job 2: held", "job 3: held", f"job {array}_2-4: held"]
+    assert (0, lines, "") == (said.code, said.stdout.decode().splitlines(), said.stderr)
+    assert b"job 2: queued\njob 3: queued\n" == speak(["release", "2-3"]).stdout
+    assert {1: "held", 2: "queued", 3: "queued", 4: "held", array: "queued"} == states(here)
+
+
+def test_one_bad_word_does_not_keep_the_others_from_it(here: JobQueue) -> None:
+    """Malformed, unknown, ended, an empty range: each is told, the rest is done, and the worst code is the end."""
+    put(here, "a", "b")
+
+    said = speak(["cancel", "1", "99", "xyz", "50-60", "2"])
+
+    assert (3, b"job 1: cancelled\njob 2: cancelled\n", 3) == (said.code, said.stdout, said.stderr.count("\n"))
+    for told in ("there is no job 99", "'xyz' is no job: write 17", "no job of 50-60 waits or runs"):
+        assert told in said.stderr
+    assert {} == states(here)
+
+
+def test_the_worst_code_is_the_end(here: JobQueue) -> None:
+    """Also where the last word was good: 5 for one that has ended outweighs 3 for one that never was."""
+    running, waiting = put(here, "a", "b")
+    must_claim(here)
+
+    said = speak(["hold", str(running), "99", str(waiting)])
+
+    assert (5, f"job {waiting}: held\n".encode(), 2) == (said.code, said.stdout, said.stderr.count("\n"))
+    assert 2 == speak(["hold", "xyz"]).code
+
+
+def test_of_a_part_it_says_what_was_held_and_what_was_not(here: JobQueue) -> None:
+    """What runs, what is over and what never was: each is told, and the rest is held."""
+    array = here.submit(make_spec(array=Array.parse("0-9"), account=ME)).id
+    over, _, _ = (must_claim(here) for _ in range(3))
+    here.lose(over.job_id, over.token, loss_limit=1, detail="gone")
+    here.cancel(over.job_id)
+
+    said = speak(["hold", f"{array}_0,1-4,77"])
+
+    assert (5, f"job {array}_3-4: held\n") == (said.code, said.stdout.decode())
+    assert (
+        f"gpuqueue: {array}_1-2 are starting, {array}_0 is over, {array}_77 is no member: there is nothing to hold\n"
+        == said.stderr
+    )
+    said = speak(["hold", f"{array}_1-2"])
+    assert (5, "") == (said.code, said.stdout.decode())
+    assert f"nothing of {array}_1-2 waits: there is nothing to hold" in said.stderr
+    assert (0, f"job {array}: held, but {array}_1-2 are starting\n") == (
+        (said := speak(["hold", str(array)])).code,
+        said.stdout.decode(),
+    )
+    assert (5, f"job {array}_5: queued\n") == (
+        (said := speak(["release", f"{array}_1,5"])).code,
+        said.stdout.decode(),
+    )
+
+
+@pytest.mark.parametrize("verb", ["cancel", "hold", "release"])
+def test_what_never_was_is_not_said_to_be_done(here: JobQueue, verb: str) -> None:
+    """Of `2-9` where there is `0-3` the two that there are; of `7-9` there is no job; and 3 cannot be told from 4."""
+    array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
+    if verb == "release":
+        here.part(array, "hold")
+    state = {"cancel": "cancelled", "hold": "held", "release": "queued"}[verb]
+
+    said = speak([verb, f"{array}_2-9"])
+
+    told = f"gpuqueue: {array}_4-9 are no members: there is nothing to {verb}\n"
+    assert (5, f"job {array}_2-3: {state}\n", told) == (said.code, said.stdout.decode(), said.stderr)
+    none = speak([verb, f"{array}_7-9"])
+    assert (3, b"") == (none.code, none.stdout)
+    assert f"there is no job {array}_7-9: the members of {array} are 0-3" in none.stderr
+
+
+def fail(queue: JobQueue) -> int:
+    """Let the next job fail; return which it was."""
+    run = must_claim(queue)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    failed = {"state": JobState.FAILED, "ending": Ending.from_status(256), "duration_s": 1.0, "devices": ()}
+    assert queue.finish(run.job_id, run.token, **failed)  # type: ignore[arg-type]
+    return run.job_id
+
+
+def test_a_range_passes_over_what_is_over_and_what_lies_between(here: JobQueue) -> None:
+    """It means what is there; and what was done is said of that alone."""
+    array = here.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
+    fail(here)
+    assert 0 == speak(["cancel", f"{array}_2"]).code
+
+    said = speak(["hold", f"{array}_0-8"])
+
+    assert (0, f"job {array}_4,6,8: held\n", "") == (said.code, said.stdout.decode(), said.stderr)
+    assert b"" == speak(["hold", f"{array}_0,4"]).stdout, "they are held, and over"
+
+
+def test_a_part_of_many_ranges_is_told_in_one_short_line(here: JobQueue) -> None:
+    """What was left of a large array in which every second member had ended took thousands of characters."""
+    array = here.submit(make_spec(array=Array.parse("0-99"), account=ME)).id
+    assert 0 == speak(["cancel", f"{array}_" + ",".join(map(str, range(1, 100, 2)))]).code
+
+    said = speak(["cancel", f"{array}_0-99"])
+
+    named = ",".join(map(str, range(0, 24, 2)))
+    assert (0, f"job {array}_{named} and 38 more: cancelled\n") == (said.code, said.stdout.decode())
+
+
+def test_what_has_ended_of_an_array_is_not_cancelled_again(here: JobQueue) -> None:
+    """As a single job that has ended. It said `cancelled` of a member that had failed, as often as one asked."""
+    array = here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
+    first, second = fail(here), fail(here)
+    assert (array + 1, array + 2) == (first, second)
+    assert f"job {array}_2: cancelled\n".encode() == speak(["cancel", f"{array}_2"]).stdout
+
+    member, both, again = (speak(["cancel", f"{array}_{part}"]) for part in ("1", "0-1", "2"))
+
+    line = f"gpuqueue: job {array}_1 has failed already: see gpuqueue show {array}_1\n"
+    assert (5, b"", line) == (member.code, member.stdout, member.stderr)
+    nothing = f"gpuqueue: nothing of {array}_0-1 waits or runs: there is nothing to cancel, see gpuqueue show {array}\n"
+    assert (5, b"", nothing) == (both.code, both.stdout, both.stderr)
+    assert (0, f"job {array}_2 was cancelled already\n".encode(), "") == (again.code, again.stdout, again.stderr)
+
+
+def test_a_part_all_of_which_was_cancelled_says_so(here: JobQueue) -> None:
+    """As one member does: it was refused where a single one was not. What failed beside it does not count."""
+    array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
+    part = f"{array}_1-2"
+    speak(["cancel", part])
+    before = speak(["cancel", part])
+    speak(["cancel", str(array)])
+    after = speak(["cancel", part])
+
+    for said in (before, after):
+        assert (0, f"job {part} was cancelled already\n".encode(), "") == (said.code, said.stdout, said.stderr)
+
+
+def test_a_range_that_has_ended_is_not_one_that_never_was(here: JobQueue) -> None:
+    """A script tells "too late" from "wrong id" by the code: 5 and 3. Both gave 3."""
+    put(here, "a", "b")
+    fail(here)
+    fail(here)
+
+    for verb in ("cancel", "hold"):
+        ended, never = speak([verb, "1-2"]), speak([verb, "50-60"])
+        line = "gpuqueue: no job of 1-2 waits or runs: see gpuqueue queue and gpuqueue history\n"
+        assert (5, line, 3) == (ended.code, ended.stderr, never.code)
+
+
+def test_what_is_cancelled_is_said_to_be_so_however_often_one_asks(here: JobQueue) -> None:
+    """Of a job, an array and a member alike: a script may ask twice, and is told that nothing was done again."""
+    (single,) = put(here, "single")
+    array, other = (here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id for _ in range(2))
+    names = [str(single), str(array), f"{other}_1"]
+
+    for word in (": cancelled", " was cancelled already"):
+        said = speak(["cancel", *names])
+        done = "".join(f"job {name}{word}\n" for name in names).encode()
+        assert (0, done, "") == (said.code, said.stdout, said.stderr)
+    first = must_claim(here)
+    here.started(first.job_id, first.token, lease_s=300, log_path="/l", devices=())
+    for _ in range(2):
+        said = speak(["cancel", str(other)])
+        assert (0, f"job {other}: cancelling\n".encode(), "") == (said.code, said.stdout, said.stderr)
+
+
+def test_a_member_that_cannot_be_moved_has_the_name_that_one_gave_it(here: JobQueue) -> None:
+    """Not the id that it has within: nobody saw that."""
+    array = here.submit(make_spec(array=Array.parse("0-2"), account=ME)).id
+    must_claim(here)
+
+    said = speak(["move", f"{array}_0", "--front"])
+
+    line = f"gpuqueue: job {array}_0 is starting: only a job that waits can be moved\n"
+    assert (5, line) == (said.code, said.stderr)
+
+
+def test_a_filter_without_a_terminal_wants_a_yes(here: JobQueue) -> None:
+    """Nothing is done, and the one line says what to add."""
+    put(here, "a", "b")
+
+    said = speak(["cancel", "--all"])
+
+    line = "gpuqueue: this would cancel 2 jobs, and there is no terminal to ask on: add --yes\n"
+    assert (2, b"", line) == (said.code, said.stdout, said.stderr)
+    assert 2 == len(states(here))
+
+
+def test_filters_choose_among_ones_own_jobs(here: JobQueue) -> None:
+    """By name and pattern, by where they stand; another's only where that is asked for."""
+    put(here, "train", "train-2", "eval")
+    first = must_claim(here).job_id
+    theirs = put(here, "train", account=BOB)
+
+    assert b"job 2: cancelled\n" == speak(["cancel", "--name", "train-?", "--yes"]).stdout
+    assert f"job {first}: cancelling\n".encode() == speak(["cancel", "--state", "running", "-y"]).stdout
+    assert b"job 3: held\n" == speak(["hold", "--all", "--yes"]).stdout
+    assert b"job 3: cancelled\n" == speak(["cancel", "--state", "waiting", "--yes"]).stdout
+    assert {first: "cancelling", theirs[0]: "queued"} == states(here)
+    assert f"job {theirs[0]}: held\n".encode() == speak(["hold", "--user", "bob", "--yes"]).stdout
+    assert f"job {theirs[0]}: queued\n".encode() == speak(["release", "--user", "bob", "--all", "--yes"]).stdout
+
+
+def test_what_waits_of_an_array_is_chosen_without_what_runs(here: JobQueue) -> None:
+    """`--state waiting` must not end the member that runs; `--all` names the array once, not its members again."""
+    array = here.submit(make_spec(array=Array.parse("0-8:2"), account=ME)).id
+    member = must_claim(here).job_id
+
+    said = speak(["cancel", "--state", "waiting", "--yes"])
+
+    assert (0, f"job {array}_2,4,6,8: cancelled\n".encode()) == (said.code, said.stdout)
+    assert "starting" == states(here)[member]
+    assert f"job {array}: cancelling\n".encode() == speak(["cancel", "--all", "--yes"]).stdout
+    assert "cancelling" == states(here)[member]
+
+
+def test_nothing_that_matches_is_no_mistake(here: JobQueue) -> None:
+    """A script that cleans up may do so twice."""
+    put(here, "a")
+
+    said = speak(["cancel", "--name", "b*", "--yes"])
+
+    assert (0, b"", "gpuqueue: no job matches: there is nothing to cancel\n") == (said.code, said.stdout, said.stderr)
+
+
+@pytest.mark.parametrize(
+    ("typed", "line"),
+    [
+        (["cancel"], "which jobs? Name them: gpuqueue cancel 12 14-19, or choose: --name, --user, --all"),
+        (["hold", "--yes"], "which jobs? Name them: gpuqueue hold 12 14-19, or choose: --name, --user, --all"),
+        (["cancel", "1", "--all"], "name jobs, or choose them by --user, --name, --tag, --state or --all: not both"),
+        (["cancel", "9-1"], "'9-1' is no range of jobs: write the lower id first, such as 12-19"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_words_that_may_mean_two_things_are_refused(typed: list[str], line: str) -> None:
+    """One line that says what to type instead."""
+    said = speak(typed)
+
+    assert (2, b"", f"gpuqueue: {line}\n") == (said.code, said.stdout, said.stderr)
+
+
+@pytest.mark.parametrize(("answer", "code", "left"), [("y", 0, 0), ("n", 1, 7), ("", 1, 7)])
+def test_on_a_terminal_it_shows_what_it_found_and_asks(here: JobQueue, answer: str, code: int, left: int) -> None:
+    """The first few, how many more, and nothing is done without a yes."""
+    put(here, *["train"] * 7)
+
+    with Terminal([str(Path(sys.executable).parent / "gpuqueue"), "cancel", "--all"], os.environ) as terminal:
+        terminal.shows("cancel 7 jobs? [y/N]")
+        shown = "\n".join(terminal.lines())
+        terminal.press(f"{answer}\n")
+        assert code == terminal.ended()
+
+    assert 5 == len(re.findall(r"^  \d+  train  \S+  queued$", shown, re.MULTILINE))
+    assert "  and 2 more" in shown
+    assert left == len(states(here))
+
+
+def test_what_is_no_answer_is_asked_again_and_ctrl_c_has_a_line_of_its_own(here: JobQueue) -> None:
+    """It said "Error: invalid input", and `^Cgpuqueue: interrupted`."""
+    put(here, "a")
+
+    with Terminal([str(Path(sys.executable).parent / "gpuqueue"), "cancel", "--all"], os.environ) as terminal:
+        terminal.shows("cancel 1 job? [y/N]:")
+        terminal.press("maybe\n")
+        terminal.shows("answer y or n")
+        terminal.press("\x03")
+        assert 130 == terminal.ended()
+        assert "gpuqueue: interrupted" in [line.rstrip() for line in terminal.lines()]
+
+    assert {1: "queued"} == states(here)
+
+
+def test_who_is_asked_knows_how_many_members_that_means(here: JobQueue) -> None:
+    """An array of a thousand was one job of two; what is not chosen of it does not count."""
+    put(here, "single")
+    array = here.submit(make_spec(name="sweep", array=Array.parse("0-1199"), account=ME)).id
+    gpuqueue = str(Path(sys.executable).parent / "gpuqueue")
+
+    with Terminal([gpuqueue, "cancel", "--all"], os.environ) as terminal:
+        terminal.shows("cancel 2 jobs (1 of them an array with 1 200 members)? [y/N]")
+        assert any(line.startswith(f"  {array}  sweep") and line.endswith("1 200 members") for line in terminal.lines())
+        terminal.press("n\n")
+        terminal.ended()
+    speak(["hold", "1", f"{array}_0-9"])
+    must_claim(here)  # one of its members runs, and does not wait
+    with Terminal([gpuqueue, "cancel", "--name", "sweep", "--state", "waiting"], os.environ) as terminal:
+        terminal.shows("cancel 1 job (an array with 1 199 members)? [y/N]")
+        terminal.press("n\n")
+        terminal.ended()
+    assert "this would cancel 2 jobs (1 of them an array with 1 200 members), and" in speak(["cancel", "--all"]).stderr
+
+
+def test_what_is_named_first_goes_first(here: JobQueue) -> None:
+    """`move 4 2-3 --front` leads to 4, 2, 3, 1; `why` says so, and `--undo` takes it back."""
+    put(here, "a", "b", "c", "d")
+    array = here.submit(make_spec(array=Array.parse("0-3"), account=ME)).id
+
+    said = speak(["move", "4", "2-3", "--front"])
+
+    assert (0, [f"job {each}: queued, before all others of its user" for each in (3, 2, 4)]) == (
+        said.code,
+        said.stdout.decode().splitlines(),
+    )
+    assert b"job 2: queued, back at its place by arrival\n" == speak(["move", "2", "--undo"]).stdout
+    assert 0 == speak(["move", "4", "2", "--front"]).code
+    assert f"order  level normal; moved to the front of {ME.name}'s own; nobody is before it" in (
+        speak(["why", "4"]).stdout.decode()
+    )
+    assert f"before it: 3 of {ME.name}'s own" in speak(["why", "1"]).stdout.decode()
+    assert [4, 2, 3, 1] == [must_claim(here).job_id for _ in range(4)]
+    gone = speak(["move", "4", "--front"])
+    assert (5, "gpuqueue: job 4 is starting: only a job that waits can be moved\n") == (gone.code, gone.stderr)
+    part = speak(["move", f"{array}_2", "--front"])
+    line = f"gpuqueue: {array}_2 waits with its array, which goes in its own order: move all of {array}\n"
+    assert (2, line) == (part.code, part.stderr)
+    for words in (["move", "1"], ["move", "--front"]):
+        assert "say which jobs, and where to: gpuqueue move 17 --front, or --undo" in speak(words).stderr

@@ -1,0 +1,221 @@
+"""What people see of jobs that wait for something else than a device."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from factories import make_spec, must_claim, serve
+from site_of_one import Site
+
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.settings.settings import Settings
+from workers.services.recorder import Recorder
+
+TRUE = ["--mem", "1G", "--", "true"]
+
+
+@pytest.fixture
+def open_site(site: Site) -> Site:
+    """Return a site with a history and a card that nobody works for."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    return site
+
+
+def submit(site: Site, *words: str) -> int:
+    """Submit by the command line and return the id."""
+    return int(site.cli("submit", *words, *TRUE).stdout)
+
+
+def end(site: Site, code: int = 0) -> None:
+    """End the job that comes next."""
+    claimed = must_claim(site.queue)
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    ending = Ending.from_status(code)
+    site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
+
+
+def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site) -> None:
+    """It was accepted, and the job ran once more all the same."""
+    job_id = submit(open_site, "--retries", "2")
+    end(open_site, 256)
+
+    refused = open_site.cli("edit", str(job_id), "--retries", "0", "--name", "x", check=False)
+
+    said = f"gpuqueue: job {job_id} waits for its retry 1 already: gpuqueue cancel {job_id} if it is to run no more, or"
+    assert (5, f"{said} --retries 1 that this is the last\n") == (refused.returncode, refused.stderr)
+    assert "x" != open_site.client.get(job_id).spec.name
+    assert 1 == len(open_site.cli("edit", str(job_id), "--retries", "1").stdout.splitlines())
+
+
+def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site) -> None:
+    """It was taken by that number, and shown as a job that no list has; by its name it was refused."""
+    array = submit(open_site, "--array", "0-3")
+    other = submit(open_site)
+    end(open_site)
+    member = array + 1
+    assert open_site.client.get(member).label == f"{array}_0"
+    line = f"job {member} is {array}_0: of an array only all of it can be waited for: say {array}"
+
+    def refused(*words: str) -> None:
+        done = open_site.cli(*words, check=False)
+        assert (2, f"gpuqueue: {line}\n") == (done.returncode, done.stderr)
+
+    refused("submit", "--after", str(member), *TRUE)
+    refused("edit", str(other), "--after", f"{member}:any")
+
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    while recorder.record(0):
+        pass
+    assert open_site.queue.get(member) is None, "the queue has forgotten it, and the book knows it"
+    refused("submit", "--after", str(member), *TRUE)
+
+
+def test_why_says_drained_once(open_site: Site) -> None:
+    """`drained: drained by ann` says it twice."""
+    job_id = submit(open_site)
+    open_site.queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="", by="ann")
+
+    told = open_site.cli("why", str(job_id)).stdout
+
+    assert "drained: by ann" in told
+
+
+def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
+    """`queue` and `show` said low where `why` said high, and nothing said since when."""
+    job_id = submit(open_site, "--priority", "low")
+    store = connect(open_site.queue.url)
+    store.hset(keys.job(job_id), "ts", open_site.queue.now_ms() - 90 * 1000)
+    store.close()
+    assert [1, 0] == [open_site.queue.age(after_s=60) for _ in range(2)]
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    while recorder.record(0):
+        pass
+
+    assert "level low, lifted to normal" in open_site.cli("queue").stdout
+    shown = open_site.cli("show", str(job_id)).stdout
+    assert ", level low, lifted to normal\n" in shown
+    assert "waited long: lifted to level normal\n" in shown
+    assert "level normal" in open_site.cli("why", str(job_id)).stdout
+    (note,) = json.loads(open_site.cli("show", str(job_id), "--json").stdout)["notes"]
+    assert (0, "waited long: lifted to level normal") == (note["attempt"], note["text"])
+
+
+def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:
+    """The other job and where it stands, the time, the retry."""
+    first = submit(open_site, "--name", "first")
+    second = submit(open_site, "--after", str(first), "--retries", "2")
+    third = submit(open_site, "--begin", "2h", "--hold")
+    fourth = submit(open_site, "--begin", "2h")
+
+    rows = open_site.cli("queue").stdout.splitlines()
+    assert f"job {first}" in rows[2]
+    assert "held" in rows[3]
+    assert "begin in 1:59:" in rows[4] or "begin in 2:00:00" in rows[4]
+    story = open_site.cli("why", str(second)).stdout
+    assert f"start  not before job {first} has succeeded: it is queued" in story
+    assert "it fits" not in story
+    assert "start  not before 20" in open_site.cli("why", str(fourth)).stdout
+    shown = open_site.cli("show", str(second)).stdout
+    assert f"(job {first})" in shown
+    assert "retries    0 of 2, after: failed, signalled, lost" in shown
+    assert f"  after      {first}:ok" in shown
+    plain = json.loads(open_site.cli("why", str(second), "--json").stdout)
+    assert {"not_yet"} == {each["obstacle"] for each in plain["devices"]}
+    assert plain["start"] is None
+    assert [f"{first}:ok"] == plain["job"]["awaits"]
+    assert "held" in open_site.cli("show", str(third)).stdout
+
+
+def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Site) -> None:
+    """Its exit code is that of a job that did not succeed."""
+    first = submit(open_site)
+    second = submit(open_site, "--after", f"{first}")
+    end(open_site, 1)
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    while recorder.record(0):
+        pass
+
+    assert f"cancelled (dependency {first} failed)" in open_site.cli("show", str(second)).stdout
+    done = open_site.cli("wait", str(second), check=False)
+    assert 130 == done.returncode
+    assert f"job {second} cancelled (dependency {first} failed)" in done.stderr
+    (told, _) = json.loads(open_site.cli("history", "--json").stdout)
+    assert (f"dependency {first} failed", "dependency") == (told["because"], told["reason"])
+    assert f"dependency {first} failed" in open_site.cli("history", "--columns", "id,state,because").stdout
+
+
+def test_what_ended_long_ago_is_looked_up_in_the_history(open_site: Site) -> None:
+    """The queue has forgotten it."""
+    first, second = submit(open_site), submit(open_site)
+    end(open_site)
+    end(open_site, 1)
+    recorder = Recorder(Settings.load(), open_site.queue, open_site.client.book)
+    while recorder.record(0):
+        pass
+    assert open_site.queue.get(first) is None
+
+    assert 3 == submit(open_site, "--after", f"{first},{second}:fail")
+    done = open_site.cli("submit", "--after", str(second), *TRUE, check=False)
+    assert (2, "") == (done.returncode, done.stdout)
+    assert f"job {second} failed, or was cancelled" in done.stderr
+    assert "memory" in open_site.cli("queue").stdout
+
+
+def test_a_second_job_with_a_key_is_the_first(open_site: Site) -> None:
+    """It says so, and all is well."""
+    first = submit(open_site, "--dedupe", "nightly")
+
+    done = open_site.cli("submit", "--dedupe", "nightly", *TRUE)
+
+    assert f"{first}\n" == done.stdout
+    assert f"job {first} has this dedupe key and is queued" in done.stderr
+    assert 1 == len(open_site.queue.live())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--after", "x"], "is no job to wait for: write --after 12"),
+        (["--after", "1:well"], "is no job to wait for"),
+        (["--after", "1,1:any"], "only once"),
+        (["--after", "17_3"], "of an array only all of it can be waited for: say 17"),
+        (["--begin", "9999-12-31"], "more than ten years away"),
+        (["--begin", "soon"], "is no time to begin: write 2h"),
+        (["--begin", "25:00"], "is no time to begin"),
+        (["--dedupe", "a b"], "is no dedupe key"),
+        (["--retries", "-1"], "retries must be a whole number from 0 to 100"),
+        (["--retries", "1000"], "from 0 to 100"),
+        (["--retry-on", "lost"], "say how many retries"),
+        (["--retries", "1", "--retry-on", "sunday"], "is nothing to retry after"),
+        (["--retries", "1", "--no-requeue"], "leave out --retries or --no-requeue"),
+    ],
+)
+def test_a_mistake_gets_a_clear_line_and_nothing_is_queued(open_site: Site, words: list[str], line: str) -> None:
+    """What is wrong, and what to write."""
+    open_site.queue.submit(make_spec())
+
+    _is_refused(open_site, words, 2, line)
+
+
+@pytest.mark.parametrize(("ids", "line"), [("77", "no job 77 to wait for"), ("77,78", "no job 77, 78 to wait for")])
+def test_a_job_that_nobody_knows_cannot_be_waited_for(open_site: Site, ids: str, line: str) -> None:
+    """The exit code is that of a job which nobody knows, as from all other commands; it was 2."""
+    open_site.queue.submit(make_spec())
+
+    _is_refused(open_site, ["--after", ids], 3, line)
+    assert 3 == open_site.cli("edit", "1", "--after", ids, check=False).returncode
+
+
+def _is_refused(open_site: Site, words: list[str], code: int, line: str) -> None:
+    done = open_site.cli("submit", *words, *TRUE, check=False)
+
+    assert (code, "") == (done.returncode, done.stdout)
+    assert line in done.stderr
+    assert 1 == done.stderr.count("\n")
+    assert 1 == len(open_site.queue.live())

@@ -1,0 +1,139 @@
+"""`gpuqueue drain` and `resume`, as people and programs use them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_device, make_offer, serve
+from site_of_one import Site
+
+from gpuqueue.cli.output.drains import _going_on
+from gpuqueue.client.changing import MAX_REASON
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.job import JobState
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.system.account import current_account
+
+ME = current_account("h").name
+
+
+@pytest.fixture
+def two(store_url: str, tmp_path: Path) -> Iterator[Site]:
+    """Return a site with two small devices and no worker yet."""
+    made = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:2x1G")
+    yield made
+    made.stop()
+
+
+def announce(site: Site) -> None:
+    """Let two devices of this host, and one of another, be known."""
+    for index in (0, 1):
+        device = make_device(f"sim-{site.settings.host}-{index}", index=index)
+        serve(site.queue, make_offer(device.uuid, device=device, host=site.settings.host))
+    serve(site.queue, make_offer("GPU-far", host="far"))
+
+
+@pytest.mark.parametrize(("jobs", "words"), [((), ""), ((4,), "; job 4 goes on"), ((4, 5), "; jobs 4, 5 go on")])
+def test_it_is_said_what_goes_on(jobs: tuple[int, ...], words: str) -> None:
+    """It said "job 94, 95, 96 goes on"."""
+    assert words == _going_on(jobs, {})
+
+
+def test_a_drained_device_takes_no_new_job_and_its_running_one_goes_on(two: Site, tmp_path: Path) -> None:
+    """The whole way with a real worker: drain, wait, look, resume; its log tells it, too."""
+    two.start_recorder()
+    two.start_worker("0")
+    gate = tmp_path / "gate"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.02; done"
+    running = int(two.cli("submit", "--mem", "1M", "--", "sh", "-c", wait).stdout)
+    two.until_state(running, JobState.RUNNING)
+
+    said = two.cli("drain", "0", "--reason", "the fan\x1b[31m\n is broken").stdout
+    waiting = int(two.cli("submit", "--mem", "1M", "--", "true").stdout)
+
+    uuid = f"sim-{two.settings.host}-0"
+    assert f"device 0 of {two.settings.host} ({uuid}): takes no new job; job {running} goes on\n" == said
+    until(lambda: f"{uuid} takes no new job, drained by {ME}: the fan" in two.log(), what="the worker's word")
+    table = two.cli("gpus").stdout
+    assert f"drained by {ME}\n" in table
+    assert f"drained: {two.settings.host} device 0 since 20" in table
+    assert f" by {ME}: the fan\ufffd[31m is broken\n" in table
+    (device,) = json.loads(two.cli("gpus", "--json").stdout)
+    assert "the fan\ufffd[31m is broken" == device["drained"]
+    assert [("person", ME)] == [(each["origin"], each["by"]) for each in device["drains"]]
+    gate.touch()
+    assert JobState.SUCCEEDED is two.until_recorded(running).job.state
+    assert JobState.QUEUED is two.client.get(waiting).state  # the end of a run rings for the next claim
+
+    assert f"device 0 of {two.settings.host} ({uuid}): takes jobs again\n" == two.cli("resume", uuid).stdout
+
+    assert JobState.SUCCEEDED is two.until_recorded(waiting).job.state
+    until(lambda: f"{uuid} takes jobs again" in two.log(), what="the worker's word")
+
+
+def test_all_is_this_host_s_and_nobody_else_s(site: Site) -> None:
+    """And `resume` may name what `drain --all` took."""
+    announce(site)
+
+    site.cli("drain", "--all")
+    site.cli("resume", f"{site.settings.host}:1")
+
+    assert {"GPU-far": 0, f"sim-{site.settings.host}-0": 1, f"sim-{site.settings.host}-1": 0} == {
+        each.device.uuid: len(each.drains) for each in site.queue.devices()
+    }
+
+
+def test_resume_says_when_a_machine_is_going_down(site: Site) -> None:
+    """The person's own word is taken back; the rest is for `up`."""
+    announce(site)
+    uuid = f"sim-{site.settings.host}-0"
+    site.cli("drain", "0")
+    site.queue.drain([uuid], origin=DrainOrigin.DOWN, why="going down", by="ada")
+
+    done = site.cli("resume", "--all", check=False)
+
+    assert 5 == done.returncode
+    assert f"device 1 of {site.settings.host} (sim-{site.settings.host}-1): takes jobs again\n" == done.stdout
+    assert "still takes no new job: its machine is going down, and gpuqueue up takes that back\n" in done.stderr
+    assert ["down"] == [str(said.origin) for said in site.queue.devices(site.settings.host)[0].drains]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["drain"], "name the devices"),
+        (["resume"], "name the devices"),
+        (["drain", "--all", "0"], "not both"),
+        (["drain", "9"], "there is no device '9'"),
+        (["resume", "GPU-nobody"], "there is no device 'GPU-nobody'"),
+        (["drain", "0", "sim-"], "'sim-' could be sim-"),
+        (["drain", "0", "--reason", "x" * (MAX_REASON + 1)], "at most 200 characters, not 201"),
+    ],
+)
+def test_a_mistake_changes_nothing(site: Site, words: list[str], line: str) -> None:
+    """Not even the devices that were named well beside a wrong one."""
+    announce(site)
+
+    done = site.cli(*words, check=False)
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert line in done.stderr
+    assert 1 == done.stderr.count("\n")
+    assert not any(each.drains for each in site.queue.devices())
+
+
+def test_a_python_program_can_do_the_same(site: Site) -> None:
+    """`Client.drain` and `Client.resume` return the devices as they are then, in the order of the names."""
+    announce(site)
+
+    drained = site.client.drain("far:0", "1", reason="bytes \udce9 of a wrong encoding")
+
+    assert ["GPU-far", f"sim-{site.settings.host}-1"] == [each.device.uuid for each in drained]
+    assert ["bytes \ufffd of a wrong encoding"] * 2 == [each.drained for each in drained]
+    assert [None] * 2 == [each.drained for each in site.client.resume("far:0", "1")]
+    with pytest.raises(BadRequest):
+        site.client.drain("nobody's")

@@ -1,0 +1,170 @@
+"""``estimate`` as people use it: the real command, a real book, a real torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from factories import BOB, make_spec
+from outbox import Outbox, facts
+from site_of_one import Site
+from torch_scripts import NETWORK, NETWORK_PARAMETERS
+
+from gpuqueue.codec import encode_ended
+from gpuqueue.model.device import Peak, PeakSource
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.run import Ending
+from gpuqueue.system.account import current_account
+from gpuqueue.text.units import GIB, MIB, format_bytes
+
+#: Kept from before the tests wipe the environment.
+IN_CI = bool(os.environ.get("CI"))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    """Return a script for the real torch; skip where there is none, but never in CI."""
+    if importlib.util.find_spec("torch") is None:
+        if IN_CI:
+            pytest.fail("CI must make dry runs, and there is no torch")
+        pytest.skip("torch is not installed here")
+    path = tmp_path / "network.py"
+    path.write_text(NETWORK)
+    return path
+
+
+def remember(site: Site, path: Path, *sizes: int, account: Account | None = None) -> None:
+    """Let the book know runs of the script at *path* with these peaks, without arguments."""
+    site.cli("db", "upgrade")
+    outbox = Outbox(site.client.book)
+    for job_id, size in enumerate(sizes, start=1):
+        spec = make_spec(
+            argv=(sys.executable, path.name),
+            script=path.name,
+            interpreter=sys.executable,
+            cwd=str(path.parent),
+            account=account or current_account("h"),
+        )
+        outbox.submit(job_id, spec)
+        outbox.claim(job_id)
+        outbox.started(job_id)
+        peak = Peak(bytes=size, source=PeakSource.NVML_SAMPLED, samples=100)
+        ended = encode_ended(ending=Ending.from_status(0), duration_s=9.0, devices=facts("GPU-0", peak))
+        outbox.tell(job_id, Act.FINISH, JobState.SUCCEEDED, token="1.a", ended=ended)
+    outbox.record()
+
+
+def test_history_answers_and_nothing_is_run(site: Site, tmp_path: Path) -> None:
+    """The script would fail: it is not even looked into."""
+    path = tmp_path / "train.py"
+    path.write_text("raise SystemExit('it was run')")
+    remember(site, path, 3 * GIB, 2 * GIB)
+
+    told = site.cli("estimate", str(path)).stdout
+    plain = json.loads(site.cli("estimate", str(path), "--history-only", "--json").stdout)
+
+    assert "runs of this file by you" in told
+    assert told.endswith("ask for  --mem 3.5G\n")
+    assert ("same_arguments", [2, 1], None) == (
+        plain["past"]["rule"],
+        [run["job_id"] for run in plain["past"]["runs"]],
+        plain["dry_run"],
+    )
+    assert -(-3 * GIB * 105 // 100) + 256 * MIB == plain["need_bytes"]
+
+
+def test_runs_of_others_help_where_there_are_none_of_ones_own(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same file, and not of years ago."""
+    path = tmp_path / "train.py"
+    path.write_text("")
+    now = datetime.now(timezone.utc)
+    monkeypatch.setattr("outbox.T0", now - timedelta(days=1))
+    remember(site, path, GIB, account=BOB)
+
+    plain = json.loads(site.cli("estimate", str(path), "--json", "--history-only").stdout)
+
+    assert ("anybody", "same_script") == (plain["past"]["whose"], plain["past"]["rule"])
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_history_that_has_no_answer_is_no_success(site: Site, script: Path, words: tuple[str, ...]) -> None:
+    """It was a note and exit code 0: a script that asked went on without a figure."""
+    site.cli("db", "upgrade")
+
+    done = site.cli("estimate", str(script), "--history-only", *words, check=False)
+
+    line = "the history knows no run of this script whose peak can be trusted (on simulated devices none can)"
+    assert (1, f"gpuqueue: {line}\n") == (done.returncode, done.stderr)
+    assert [line] == (json.loads(done.stdout)["notes"] if words else [line])
+    assert words or not done.stdout
+
+
+def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Path) -> None:
+    """With the formula, the limits and what to ask for; and the same as JSON."""
+    site.cli("db", "upgrade")
+
+    told = site.cli("estimate", str(script), "--python", sys.executable, "--", "--optimizer", "Adam").stdout
+
+    assert "note: the history knows no run of this script whose peak can be trusted" in told
+    assert "optimizer states (Adam)" in told
+    assert "2 x parameters" in told
+    assert f"formula: 4 x parameters = {format_bytes(16 * NETWORK_PARAMETERS)}" in told
+    assert "It sees no workspace of cuDNN" in told
+    assert told.endswith("ask for  --mem 512M\n")
+
+
+def test_batches_are_compared(site: Site, script: Path) -> None:
+    """Even where the history answers, because they are asked for; the book need not be there."""
+    done = site.cli("estimate", str(script), "--python", sys.executable, "--batch-sizes", "4,256", "--json")
+
+    plain = json.loads(done.stdout)
+    small, large = plain["batches"]
+    assert [4, 256] == [small["size"], large["size"]]
+    assert small["peak_bytes"] < plain["dry_run"]["peak_bytes"] < large["peak_bytes"]
+    assert plain["notes"][0].startswith("the history could not be asked")
+
+
+def test_a_script_that_fails_shows_its_own_end(site: Site, tmp_path: Path, script: Path) -> None:
+    """Its traceback on stderr, then one line of ours, nothing on stdout, exit code 1."""
+    script.write_text("import torch\nopen('no-such-data')\n")
+
+    done = site.cli("estimate", str(script), "--python", sys.executable, "--no-history", check=False)
+
+    assert (1, "") == (done.returncode, done.stdout)
+    *trace, last = done.stderr.splitlines()
+    assert trace[-1].endswith("FileNotFoundError: [Errno 2] No such file or directory: 'no-such-data'")
+    assert last == "gpuqueue: network.py failed in the dry run; it is not counted"
+    assert ["network.py"] == [each.name for each in tmp_path.iterdir() if each.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("missing.py",), 2, "no such file: missing.py"),
+        (("/bin/true",), 2, "/bin/true is no .py file"),
+        (("job.py", "--batch-sizes", "1,x"), 2, "write numbers with commas"),
+        (("job.py", "--batch-sizes", "0"), 2, "numbers from 1 up"),
+        (("job.py", "--history-only", "--dry-run"), 2, "choose one"),
+        (("job.py", "--timeout", "5"), 2, "say the unit"),
+        (("job.py", "--python", "no-python"), 2, "no such interpreter: no-python"),
+        (("job.py", "--history-only"), 4, "is not there yet"),
+        (("job.py", "--no-history", "--timeout", "0.2s", "--python", sys.executable), 124, "made no step"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(site: Site, tmp_path: Path, words: tuple[str, ...], code: int, said: str) -> None:
+    """And a documented exit code."""
+    (tmp_path / "job.py").write_text("import time; time.sleep(600)")
+    given = [str(tmp_path / word) if word == "job.py" else word for word in words]
+
+    done = site.cli("estimate", *given, check=False)
+
+    assert (code, "", 1) == (done.returncode, done.stdout, len(done.stderr.splitlines()))
+    assert said in done.stderr

@@ -1,0 +1,212 @@
+"""A person feels imports: what the commands that are typed all day load, and what they ask the store for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from factories import make_offer, make_spec, serve
+from own_store import OwnStore
+
+from gpuqueue.client import Client
+from gpuqueue.history.database import Book
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.resp.client import Door
+from gpuqueue.queue.resp.protocol import Word
+from workers.services.recorder import Recorder
+
+#: None of these is for somebody who waits. Each costs as much as one of our own modules, most as much as all of them.
+HEAVY = frozenset(
+    {
+        "alembic",
+        "asyncio",
+        "celery",
+        "concurrent.futures",
+        "email",
+        "hashlib",
+        "importlib.metadata",
+        "importlib.resources",
+        "kombu",
+        "logging",
+        "multiprocessing",
+        "platformdirs",
+        "psutil",
+        "pynvml",
+        "random",
+        "redis",
+        "rich",
+        "secrets",
+        "sqlalchemy",
+        "ssl",
+        "subprocess",
+        "tempfile",
+        "textual",
+        "torch",
+        "typing_extensions",
+        "workers",
+    }
+)
+#: Modules that a command may load on top of those of click and of Python itself; fewer than the first is a test that
+#: measures nothing.
+RANGE = range(40, 123)
+
+#: Runs a command line and tells, on the last line of stderr, which modules click alone would not have loaded.
+TELLING = """
+import atexit, json, sys
+import click
+before = set(sys.modules)
+atexit.register(lambda: print(json.dumps(sorted(set(sys.modules) - before)), file=sys.stderr))
+from gpuqueue.cli.main import main
+sys.argv = ["gpuqueue", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.fixture
+def queue(own_store: OwnStore) -> JobQueue:
+    """Return the queue of a store that one device is served on."""
+    opened = JobQueue(own_store.url)
+    opened.open(0)
+    serve(opened, make_offer())
+    return opened
+
+
+@pytest.fixture
+def running(queue: JobQueue, own_store: OwnStore) -> Job:
+    """Return a job that runs here and has written a line; the job after it waits."""
+    job = queue.submit(make_spec())
+    queue.submit(make_spec())
+    claim = queue.claim(make_offer(), worker="w", lease_s=300, nonce="n")
+    assert claim is not None
+    log = own_store.settings.state_dir / "log-of-it"
+    log.write_text("one line\n")
+    assert queue.started(
+        job.id,
+        claim.token,
+        lease_s=300,
+        log_path=str(log),
+        devices=(RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**30),),
+    )
+    return job
+
+
+@pytest.fixture
+def ended(running: Job, queue: JobQueue, own_store: OwnStore, migrated_sqlite: Path) -> Job:
+    """Return a job that has failed, of which only the book still knows."""
+    shutil.copy(migrated_sqlite, own_store.settings.state_dir / "book.db")
+    known = queue.record(running.id)
+    assert known is not None
+    assert known.last_run is not None
+    queue.finish(
+        running.id,
+        known.last_run.token,
+        state=JobState.FAILED,
+        ending=Ending.from_status(7),
+        duration_s=1.0,
+        devices=(RunDevice(uuid=make_offer().device.uuid, lease_bytes=2**30),),
+    )
+    with closing(Book(own_store.settings.database_url)) as book:
+        recorder = Recorder(own_store.settings, queue, book)
+        recorder.mend()
+        while recorder.record(0):
+            pass
+    assert queue.get(running.id) is None
+    return running
+
+
+def loaded_by(store: OwnStore, *words: str, code: int = 0) -> tuple[str, set[str]]:
+    """Return what the command says, which ends with *code*, and which modules it loads."""
+    environ = {**os.environ, "GPUQUEUE_STATE_DIR": str(store.settings.state_dir)}
+    environ["GPUQUEUE_HOST"] = make_offer().host
+    command = [sys.executable, "-c", TELLING, *words]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert code == done.returncode, done.stderr
+    *errors, told = done.stderr.splitlines()
+    return "\n".join([done.stdout, *errors]) if code else done.stdout, set(json.loads(told))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("submit", "--help"),
+        ("submit", "--mem", "1M", "--", "true"),
+        ("queue",),
+        ("queue", "--json"),
+        ("why", "2"),
+        ("hold", "2"),
+        ("cancel", "2"),
+        ("logs", "1"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_typed_all_day_loads_nothing_heavy(running: Job, own_store: OwnStore, words: tuple[str, ...]) -> None:
+    """Also no more of our own than it needs; a number would depend on the machine, so modules are counted."""
+    assert 1 == running.id
+
+    said, loaded = loaded_by(own_store, *words)
+
+    assert said
+    assert set() == HEAVY & loaded
+    assert len(loaded) in RANGE, sorted(loaded)
+
+
+def test_the_log_of_a_running_job_needs_no_history(running: Job, own_store: OwnStore) -> None:
+    """The store knows where it is; SQL would take longer to import than all the rest."""
+    said, _ = loaded_by(own_store, "logs", str(running.id))
+
+    assert "one line\n" == said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("logs", "1"), 0, "one line"),
+        (("logs", "-f", "1"), 0, "one line"),
+        (("wait", "1"), 7, ""),
+        (("show", "1"), 0, "exit 7"),
+        (("cancel", "1"), 5, "has failed already"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, tuple) else None,
+)
+def test_of_an_ended_job_the_book_tells_without_its_library(
+    ended: Job, own_store: OwnStore, words: tuple[str, ...], code: int, says: str
+) -> None:
+    """One looks at a log once its job has ended, most of the time: then only the book knows where it lies."""
+    assert 1 == ended.id
+
+    said, loaded = loaded_by(own_store, *words, code=code)
+
+    assert says in said
+    assert set() == HEAVY & loaded
+    assert len(loaded) in RANGE, sorted(loaded)
+
+
+def test_a_list_is_two_questions_to_the_store(
+    running: Job, own_store: OwnStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once was a dozen: each is a journey through the network, and `top` asks every second."""
+    asked: list[int] = []
+    ask = Door.ask
+
+    def counted(door: Door, commands: Sequence[Sequence[Word]]) -> list[object]:
+        asked.append(len(commands))
+        return ask(door, commands)
+
+    monkeypatch.setattr(Door, "ask", counted)
+    with Client(replace(own_store.settings, host=make_offer().host)) as client:
+        listing = client.listing(limit=1001)
+        client.progress(listing.jobs, listing.logs)
+        assert 2 == len(asked)
+        assert [running.id, running.id + 1] == [job.id for job in listing.jobs]
+        assert WaitReason.MEMORY is client.get(running.id + 1).reason
+        assert 4 == len(asked)

@@ -1,0 +1,227 @@
+"""What the command line teaches: its help, its guesses at what was meant, its answers to programs."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from factories import make_offer, make_spec, serve
+from site_of_one import BIN, Site
+from terminal import Terminal
+
+from gpuqueue.cli.main import COMMANDS, SECTIONS, commands
+from workers.cli import worker_commands
+
+#: Commands that only tell something: what to type for an answer as JSON, once job 1 has ended.
+READ = {
+    "queue": [],
+    "show": ["1"],
+    "why": ["1"],
+    "wait": ["1"],
+    "history": [],
+    "stats": [],
+    "top": [],
+    "gpus": [],
+    "limits": [],
+    "notify": [],
+    "status": [],
+    "doctor": [],
+}
+#: Their output is the job's own bytes, or a script for a shell.
+RAW = {"logs", "completion"}
+ACT = {
+    "submit",
+    "run",
+    "attach",
+    "cancel",
+    "hold",
+    "release",
+    "edit",
+    "retry",
+    "move",
+    "tag",
+    "note",
+    "estimate",
+    "simulate",
+    "drain",
+    "resume",
+    "up",
+    "down",
+    "db",
+}
+DOCS = Path(__file__).parents[3] / "docs"
+#: What a terminal takes for a colour or a weight.
+STYLE = re.compile(rb"\x1b\[[0-9;]*m")
+
+
+def every_command() -> Iterator[tuple[str, click.Command]]:
+    """Yield each command, those of groups included, by what one types behind ``gpuqueue``."""
+    context = click.Context(commands)
+    for name in commands.list_commands(context):
+        command = commands.get_command(context, name)
+        assert command is not None
+        yield name, command
+        if isinstance(command, click.Group):
+            yield from ((f"{name} {below}", each) for below, each in command.commands.items())
+
+
+@pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
+def test_every_help_has_examples_that_can_be_typed(name: str, command: click.Command) -> None:
+    """At least one line to copy, with this very command in it, and options that exist."""
+    text = command.get_help(click.Context(command, info_name=f"gpuqueue {name}"))
+
+    _, _, below = text.partition("Examples:\n")
+    examples = [line.strip() for line in below.partition("\n\n")[0].splitlines()]
+
+    assert examples, text
+    assert all(f"gpuqueue {name}" in line for line in examples), examples
+    options = {option for each in command.params for option in each.opts}
+    typed = {word for line in examples for word in line.partition(" -- ")[0].partition("|")[0].split()}
+    assert {word for word in typed if re.fullmatch(r"--?[a-z][\w-]*", word)} <= options | {"-s"}
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [("", commands), *every_command()], ids=["", *(name for name, _ in every_command())]
+)
+def test_every_help_fits_a_terminal_of_80_columns(name: str, command: click.Command) -> None:
+    """Lines that click shall keep are as long as they were written: the exit codes and one example were broken."""
+    context = click.Context(command, info_name=f"gpuqueue {name}".strip(), terminal_width=80)
+
+    assert [] == [line for line in command.get_help(context).splitlines() if len(line) > 80]
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [("", commands), *every_command(), ("", worker_commands), *worker_commands.commands.items()]
+)
+def test_no_help_names_a_file_that_only_a_checkout_has(name: str, command: click.Command) -> None:
+    """``--json`` pointed to docs/reference/json.md, which no installed user has: a page is named by its title."""
+    text = " ".join(command.get_help(click.Context(command, info_name=name)).split())
+    titles = {path.read_text().splitlines()[0].removeprefix("# ") for path in DOCS.rglob("*.md")}
+
+    assert not re.search(r"docs/|\.md\b", text), text
+    assert set(re.findall(r'"([^"]+)" in the documentation', text)) <= titles
+
+
+@pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
+def test_no_help_tells_a_bound_that_nobody_meets(name: str, command: click.Command) -> None:
+    """``[default: 50; 1<=x<=1000000000]`` tells how large a number is that a database takes; INTEGER RANGE nothing."""
+    text = command.get_help(click.Context(command, info_name=name))
+
+    assert not re.search(r"\d{7}|INTEGER", text), text
+
+
+def test_the_help_of_edit_tells_what_edit_does() -> None:
+    """It had those of submit: a device that nobody said, and after which endings a job is tried if nothing is said."""
+    edit, submit = (
+        " ".join((commands.get_command(click.Context(commands), name) or commands).get_help(context).split())
+        for name in ("edit", "submit")
+        for context in [click.Context(commands, terminal_width=80)]
+    )
+
+    for words in ("Nothing said: a GPU", "[default: failed,signalled,lost]"):
+        assert words in submit
+        assert words not in edit
+    for words in ("none for none", "now for at once", "none takes it back", "what is not said stays as it is"):
+        assert words in edit
+
+
+@pytest.mark.parametrize(("name", "command"), list(every_command()), ids=[name for name, _ in every_command()])
+def test_every_example_is_understood(name: str, command: click.Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each line is read as a shell and the command would read it: every value is one, and nothing is missing."""
+    monkeypatch.chdir("/")
+    text = command.get_help(click.Context(command, info_name=f"gpuqueue {name}"))
+    lines = text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+
+    for line in lines:
+        typed = line[line.index(f"gpuqueue {name}") :].removeprefix(f"gpuqueue {name}")
+        words = re.split(r"   |[|>)&;]", typed)[0]  # what stands behind is a remark, or of the shell
+        if not isinstance(command, click.Group):
+            command.make_context(name, shlex.split(words))  # it says so where it cannot be
+
+
+def test_every_command_stands_in_one_section_and_is_a_read_or_an_act() -> None:
+    """A new command must say where it belongs, and whether programs may want its answer."""
+    placed = [name for names in SECTIONS.values() for name in names]
+
+    assert sorted(COMMANDS) == sorted(placed)
+    assert sorted(COMMANDS) == sorted([*READ, *RAW, *ACT])
+
+
+def test_help_as_a_word_is_the_option(site: Site) -> None:
+    """As with git: also of one command, and of none there is."""
+    assert site.cli("--help").stdout == site.cli("help").stdout
+    assert site.cli("submit", "--help").stdout == site.cli("help", "submit").stdout
+    assert "No such command 'xyzzy'." in site.cli("help", "xyzzy", check=False).stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["quue"], "Did you mean queue?"),
+        (["cancle", "1"], "Did you mean cancel?"),
+        (["ls"], "Did you mean queue?"),
+        (["ps"], "Did you mean queue?"),
+        (["kill", "1"], "Did you mean cancel?"),
+        (["squeue"], "Did you mean queue?"),
+        (["sbatch", "x"], "Did you mean submit?"),
+        (["scancel", "1"], "Did you mean cancel?"),
+        (["sinfo"], "Did you mean gpus?"),
+        (["sacct"], "Did you mean history?"),
+        (["srun"], "Did you mean run?"),
+        (["statu"], "Did you mean status or stats?"),
+        (["xyzzy"], "No such command 'xyzzy'. See gpuqueue --help"),
+        (["queue", "--usr", "ada"], "--user"),
+        (["submit", "--meem", "1G", "--", "true"], "--mem"),
+        (["submit", "x.py", "--meem", "1G"], "--mem"),
+        (["submit", "x.py", "--meem", "1G"], "What belongs to the script goes after --."),
+    ],
+)
+def test_a_slip_is_told_what_was_meant(site: Site, typed: list[str], meant: str) -> None:
+    """One line, exit code 2, nothing done."""
+    said = site.cli(*typed, check=False)
+
+    assert (2, "", 1) == (said.returncode, said.stdout, said.stderr.count("\n"))
+    assert meant in said.stderr.replace("--meem", "")
+
+
+def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) -> None:
+    """`--json` is one JSON value, without colour; and `| head` ends each of them quietly."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer(host=site.settings.host))
+    site.start_recorder()
+    site.queue.cancel(site.queue.submit(make_spec()).id)
+    site.until_recorded(1)
+
+    site.queue.submit(make_spec())
+
+    for name, words in READ.items():
+        said = site.cli(name, *words, "--json", check=False)
+        assert isinstance(json.loads(said.stdout), (list, dict)), name
+        assert "\x1b" not in said.stdout, name
+        left = subprocess.run(
+            ["/bin/bash", "-c", f"{BIN / 'gpuqueue'} {' '.join([name, *words])} | head -c 0; echo ${{PIPESTATUS[0]}}"],
+            env=site.environ,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert left.stderr in {"", "nothing ran in this time\n"}, name
+        # 141: it noticed. What prints little may be done before the reader has left; `wait` prints nothing.
+        assert int(left.stdout) in {141, said.returncode}, name
+
+
+@pytest.mark.parametrize(("no_color", "styled"), [("", True), ("1", False)])
+def test_colour_is_for_terminals_and_no_color_turns_it_off(site: Site, no_color: str, *, styled: bool) -> None:
+    """https://no-color.org: an empty variable says nothing."""
+    environ = {**site.environ, "NO_COLOR": no_color}
+    with Terminal([str(BIN / "gpuqueue"), "doctor"], environ, rows=100) as terminal:
+        terminal.ended()
+        assert styled is bool(STYLE.search(terminal.written))
+    assert "\x1b" not in site.cli("doctor", check=False).stdout

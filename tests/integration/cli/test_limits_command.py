@@ -1,0 +1,68 @@
+"""Limits as people meet them: at submit, in `queue`, in `why` and in `limits`."""
+
+from __future__ import annotations
+
+import json
+
+from factories import make_spec, must_claim, serve
+from site_of_one import Site
+
+from gpuqueue.model.limits import Limits
+from gpuqueue.text.units import GIB
+
+
+def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
+    """What is used of them, by whom, and what a job waits for."""
+    queue = site.queue
+    serve(queue)
+    members = {"lab": ("ada", "bob")}
+    queue.set_limits(Limits.parse("*: running_mem=2G queued_jobs=9; @lab: running_jobs=5", "big: max_time=1h", members))
+    for _ in range(3):
+        queue.submit(make_spec())
+    must_claim(queue), must_claim(queue)
+    site.cli("db", "upgrade")
+
+    shown = site.cli("limits").stdout.splitlines()
+    told = json.loads(site.cli("limits", "--json").stdout)
+    why = site.cli("why", "3").stdout
+    why_told = json.loads(site.cli("why", "3", "--json").stdout)
+
+    assert ["ada", "running_mem", "2G", "2G", "waits"] == shown[1].split()
+    assert ["ada", "queued_jobs", "1", "9", "is", "refused"] == shown[2].split()
+    assert ["@lab", "running_jobs", "2", "5", "waits"] == shown[3].split()
+    assert ["everybody", "else", "running_mem", "-", "2G", "waits"] == shown[4].split()
+    assert ["big", "-", "-", "1:00:00", "1:00:00", "-"] == shown[-1].split()
+    assert ("ada", 2 * GIB) == (told["limits"][0]["whose"], told["limits"][0]["used"])
+    assert [{"pool": "big", "max_time_s": 3600.0}] == [
+        {name: each[name] for name in ("pool", "max_time_s")} for each in told["pools"]
+    ]
+    words = "limit  ada has 2G of 2G in use (running_mem), and this job asks for 1G: job 1 (ada), job 2 (ada)"
+    assert words in why
+    assert "it has room, and a limit leaves none: see above" in why
+    assert "start  cannot say: there is room under the limit once job 1 has ended, and it has no time limit" in why
+    assert [1, 2] == why_told["limit"]["runs"]
+    assert "limit" == site.cli("queue").stdout.splitlines()[-1].split()[-1]
+
+
+def test_a_site_without_limits_says_so(site: Site) -> None:
+    """In one line."""
+    assert (
+        'nothing is limited here: limits and pool_limits do that, such as limits = "ada: running_jobs=4"\n'
+        == site.cli("limits").stdout
+    )
+
+
+def test_a_pool_gives_a_job_its_memory(site: Site) -> None:
+    """Where neither the job nor its submitter's settings say; else it must be said."""
+    serve(site.queue)
+    site.queue.set_limits(Limits.parse("", "*: default_mem=2G max_mem=4G", {}))
+
+    job_id = site.cli("submit", "--", "true").stdout.strip()
+    refused = site.cli("submit", "--mem", "8G", "--", "true", check=False)
+
+    assert 2 * GIB == json.loads(site.cli("queue", "--json").stdout)[0]["mem_bytes"]
+    assert "1" == job_id
+    assert 5 == refused.returncode
+    assert "8G on a device asked for, and a job without a pool may have 4G (limit max_mem)" in refused.stderr
+    site.queue.set_limits(Limits())
+    assert "say how much device memory the job needs" in site.cli("submit", "--", "true", check=False).stderr

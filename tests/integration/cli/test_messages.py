@@ -1,0 +1,98 @@
+"""What was done in silence, or said of what was not so: each is told in a line."""
+
+from __future__ import annotations
+
+import pytest
+from factories import make_spec
+from spoken import speak
+
+from gpuqueue.model.job import JobState
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.system.account import current_account
+
+ME = current_account("laptop")
+
+
+SWEEP = ["submit", "--mem", "1G", "--sweep", "lr=1,2", "--", "python", "t.py"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--lrate", "{lrr}"], "{lrr} stays as it is: this array has {index} and {lr}"),
+        (["--out", "run-{Lr}-{seed}"], "{Lr}, {seed} stays as it is"),
+        (['{"lr": 1}', "{}", "{0}", "${HOME}", "{{lr}}", "{lr}-{index}", "{a b}"], ""),
+    ],
+    ids=["a typing error", "two of them", "what is none"],
+)
+def test_a_name_that_the_array_does_not_have_is_told(here: JobQueue, words: list[str], told: str) -> None:
+    """All members ran with ``{lrr}`` as it was written. It is told and not refused: braces are common."""
+    said = speak([*SWEEP, *words])
+
+    assert (0, b"1\n") == (said.code, said.stdout)
+    assert told in said.stderr
+    assert bool(told) is bool(said.stderr)
+    assert 1 == len(here.live())
+
+
+def test_braces_of_a_single_job_are_its_own(here: JobQueue) -> None:
+    """Nothing would be put in their place anyway."""
+    assert "" == speak(["submit", "--mem", "1G", "--", "awk", "{print}"]).stderr
+    assert 1 == len(here.live())
+
+
+def test_an_empty_name_is_refused(here: JobQueue) -> None:
+    """It came from a variable that was not set, and the job was called after its program."""
+    said = speak(["submit", "--mem", "1G", "--name", "", "--", "true"])
+
+    assert (2, b"") == (said.code, said.stdout)
+    assert "--name is empty" in said.stderr
+    assert [] == here.live()
+
+
+def test_a_time_to_begin_that_has_been_is_told(here: JobQueue) -> None:
+    """Somebody meant next year. ``now`` is no mistake."""
+    said = speak(["submit", "--mem", "1G", "--begin", "2020-01-01", "--", "true"])
+    now = speak(["submit", "--mem", "1G", "--begin", "now", "--", "true"])
+
+    assert (0, b"1\n") == (said.code, said.stdout)
+    assert "--begin 2020-01-01 has been: job 1 may start at once" in said.stderr
+    assert (0, "") == (now.code, now.stderr)
+    assert 2 == len(here.live())
+
+
+def test_any_and_all_contradict_each_other(here: JobQueue) -> None:
+    """The last one won, and a script waited for the wrong thing."""
+    here.submit(make_spec(account=ME))
+    for words in (["--any", "--all"], ["--all", "--any"]):
+        said = speak(["wait", *words, "1"])
+
+        assert (2, b"") == (said.code, said.stdout)
+        assert "contradict each other" in said.stderr
+
+
+def test_a_release_of_what_was_not_held_says_so(here: JobQueue) -> None:
+    """It said the same of both, as if it had done something."""
+    for _ in range(2):
+        here.submit(make_spec(account=ME))
+    here.hold(2)
+
+    assert b"job 1: queued (it was not held)\njob 2: queued\n" == speak(["release", "1", "2"]).stdout
+    assert [JobState.QUEUED] * 2 == [job.state for job in here.live()]
+
+
+def test_a_tag_says_what_it_changed(here: JobQueue) -> None:
+    """A word that a job never had was no longer there, and a typing error in one looked well."""
+    here.submit(make_spec(account=ME))
+
+    said = [
+        speak(["tag", "1", *words]).stdout
+        for words in (("best", "paper"), ("best", "old"), ("papper", "--remove"), ("paper", "x", "--remove"))
+    ]
+
+    assert [
+        b"job 1: tagged best paper\n",
+        b"job 1: tagged old, already tagged best\n",
+        b"job 1: never tagged papper\n",
+        b"job 1: no longer tagged paper, never tagged x\n",
+    ] == said

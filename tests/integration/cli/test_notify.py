@@ -1,0 +1,276 @@
+"""People are told of the ends of their jobs: by a real recorder, a real web server and a real mail server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_offer, make_spec, must_claim, serve
+from listeners import Hook, MailBox, mail_server, web_hook
+from site_of_one import Site
+
+from gpuqueue.model.job import JobState
+from gpuqueue.model.notification import Notice
+from gpuqueue.model.run import Ending
+
+SECRET = "sEcReT-T0ken"  # noqa: S105 - that nobody may see it is what is tested
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    """Return a web server that keeps what is posted."""
+    with web_hook() as made:
+        yield made
+
+
+@pytest.fixture
+def box() -> Iterator[MailBox]:
+    """Return a mail server."""
+    with mail_server() as made:
+        yield made
+
+
+@pytest.fixture
+def told_site(store_url: str, tmp_path: Path, hook: Hook, box: MailBox) -> Iterator[Site]:
+    """Return a site with a team's hook and a mail account, whose secrets stand in the settings of its machine."""
+    targets = f"team={hook.url(SECRET)} mail=mailto://ann:{SECRET}@127.0.0.1:{box.port}?mode=insecure&from=q@site.org"
+    made = Site(tmp_path / "state", store_url, GPUQUEUE_NOTIFY=targets)
+    yield made
+    made.stop()
+
+
+def ready(site: Site) -> None:
+    """Start a recorder, and wait until its sender says what it can."""
+    site.start_recorder()
+    until(site.queue.senders, what=f"a sender\n{site.log()}")
+
+
+def submit(site: Site, *words: str, command: tuple[str, ...] = ("true",)) -> int:
+    """Submit by the command line and return the id."""
+    return int(site.cli("submit", "--mem", "64M", *words, "--", *command).stdout)
+
+
+def end(site: Site, code: int = 0) -> int:
+    """End the job that comes next on a card that nobody works for."""
+    claimed = must_claim(site.queue)
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    ending = Ending.from_status(code)
+    site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=11520.0, devices=())
+    return claimed.job_id
+
+
+def test_a_failed_job_tells_a_web_hook_and_a_person(told_site: Site, hook: Hook, box: MailBox) -> None:
+    """What ran, how it ended, where, how much memory it took, the last lines of its log, and where there is more."""
+    ready(told_site)
+    told_site.start_worker()
+    script = 'for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo line $i; done; printf "\\033[31mboom\\n"; exit 3'
+    to = ("--on-end", "team", "--on-fail", "bob@example.org", "--name", "train")
+
+    job = submit(told_site, *to, command=("sh", "-c", script))
+
+    told_site.until_recorded(job)
+    (post,) = until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
+    ((sender, recipients, mail),) = until(lambda: box.mails, what=f"a mail\n{told_site.log()}")
+    assert post["title"].startswith(f"job {job} (train) failed: exit code 3 after 0 s on {told_site.settings.host}:0")
+    assert ("q@site.org", ("bob@example.org",)) == (sender, recipients)
+    assert post["title"] == mail["Subject"]
+    body = post["message"]
+    assert "asked 64M" in body
+    assert "command  sh -c" in body
+    assert "line 3\n" not in body
+    assert "line 4\n" in body
+    assert "\ufffd[31mboom\n" in body
+    assert body.endswith(f"\ngpuqueue show {job}")
+    part = mail.get_body(("plain",))
+    assert part is not None
+    assert f"gpuqueue show {job}" in part.get_content()
+    until(lambda: "sent 20" in told_site.cli("show", str(job)).stdout, what="that it was sent")
+
+
+def test_success_is_no_failure_and_each_is_told_once(told_site: Site, hook: Hook, box: MailBox) -> None:
+    """What is only for failures is noted as not needed."""
+    serve(told_site.queue, make_offer())
+    ready(told_site)
+    job = submit(told_site, "--on-fail", "team", "--on-end", hook.url(), "--on-end", "ann@example.org")
+
+    end(told_site)
+
+    def outcomes() -> list[str]:
+        told = json.loads(told_site.cli("show", str(job), "--json").stdout)["told"]
+        return [each["outcome"] for each in told] if all(each["outcome"] for each in told) else []
+
+    assert ["sent", "sent", "not_needed"] == until(outcomes, what=f"three outcomes\n{told_site.log()}")
+    assert f"job {job} (true) succeeded after 3 h 12 min" in hook.told()[0]["title"]
+    assert (1, 0, 1) == (len(hook.told()), len(hook.told(SECRET)), len(box.mails))
+
+
+def test_no_secret_is_shown_anywhere(told_site: Site, hook: Hook) -> None:
+    """Not of a URL that came with the job, nor of the settings; neither in lists, stories, JSON, logs nor doctor."""
+    serve(told_site.queue, make_offer())
+    ready(told_site)
+    refused = submit(told_site, "--on-end", f"json://ann:{SECRET}@localhost:1/{SECRET}", "--on-end", "team")
+    end(told_site)
+    until(lambda: hook.told(SECRET), what="a post")
+    until(lambda: "not sent yet after" in told_site.cli("show", str(refused)).stdout, what=f"a try\n{told_site.log()}")
+
+    said = [
+        told_site.cli(*words, check=False)
+        for words in (
+            ("show", str(refused)),
+            ("show", str(refused), "--json"),
+            ("history", "--json"),
+            ("wait", str(refused), "--json"),
+            ("doctor",),
+            ("doctor", "--json"),
+        )
+    ]
+
+    assert "on end     json://…: not sent yet after 1 try: " in said[0].stdout
+    assert "on end     team: sent 20" in said[0].stdout
+    for done in said:
+        assert SECRET not in done.stdout + done.stderr, done.args
+    assert SECRET not in told_site.log()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "dependency"])
+def test_an_end_without_a_run_is_told_as_well(told_site: Site, hook: Hook, how: str) -> None:
+    """Nobody would look for a job that never ran."""
+    serve(told_site.queue, make_offer())
+    ready(told_site)
+    first = submit(told_site)
+    after = ("--after", str(first)) if how == "dependency" else ("--begin", "2h")
+    job = submit(told_site, "--on-end", "team", *after)
+
+    if how == "cancelled":
+        told_site.cli("cancel", str(job))
+    else:
+        end(told_site, 1)
+
+    (post,) = until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
+    assert f"job {job} (true) cancelled before it ever ran" in post["title"]
+
+
+def test_a_job_that_runs_again_has_not_ended(told_site: Site, hook: Hook) -> None:
+    """One message, when it has ended for good."""
+    ready(told_site)
+    told_site.start_worker()
+    script = 'test "$GPUQUEUE_ATTEMPT" = 2'
+
+    job = submit(told_site, "--on-end", "team", "--retries", "1", command=("sh", "-c", script))
+
+    told_site.cli("edit", str(job), "--begin", "now", check=False)
+    until(lambda: hook.told(SECRET), timeout_s=60, what=f"a post\n{told_site.log()}")
+    assert [f"job {job} (sh) succeeded"] == [post["title"].partition(" after")[0] for post in hook.told(SECRET)]
+    assert 2 == len(told_site.client.show(job).runs)
+
+
+def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
+    """When all its members have ended, with how many ended how."""
+    serve(told_site.queue, make_offer())
+    ready(told_site)
+    array = submit(told_site, "--on-fail", "team", "--array", "0-9")
+    for index in range(9):
+        end(told_site, int(index == 4))
+    told_site.client.cancel(f"{array}_9")
+
+    (post,) = until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
+
+    assert f"array {array} (true) cancelled: 8 succeeded, 1 failed, 1 cancelled" == post["title"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (
+            ["--on-end", "nobody"],
+            2,
+            "no target is called 'nobody' here (setting notify): there are mail, team; name",
+        ),
+        (["--on-end", "nonsense://x"], 2, "nothing can be sent to nonsense://…: Apprise knows no such scheme"),
+        (["--on-end", ""], 2, "can be told nothing"),
+        (["--on-fail", "two words"], 2, "can be told nothing"),
+        (["--on-end", "command:"], 2, "can be told nothing"),
+        (["--array", "0-3", "--on-end", "command:true"], 2, "no command can run at the end of an array"),
+        ([each for i in range(17) for each in ("--on-end", f"command:true {i}")], 2, "at most 16 targets"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_at_submit(told_site: Site, words: list[str], code: int, line: str) -> None:
+    """In one line, with what there is."""
+    serve(told_site.queue, make_offer())
+    ready(told_site)
+
+    done = told_site.cli("submit", "--mem", "64M", *words, "--", "true", check=False)
+
+    assert (code, "") == (done.returncode, done.stdout)
+    assert line in done.stderr
+    assert 1 == done.stderr.count("\n")
+
+
+def test_targets_are_listed_and_tried(told_site: Site, hook: Hook, box: MailBox) -> None:
+    """Also before any recorder runs; a test says how it went, and nothing secret."""
+    (before,) = [line.split() for line in told_site.cli("notify").stdout.splitlines() if line.startswith("team")]
+    ready(told_site)
+
+    listed = json.loads(told_site.cli("notify", "--json").stdout)
+    tried = [told_site.cli("notify", "--test", to) for to in ("team", "bob@example.org", hook.url())]
+    dead = told_site.cli("notify", "--test", f"json://localhost:1/{SECRET}", check=False)
+
+    host = told_site.settings.host
+    assert ["team", host, "no"] == before
+    assert [{"target": name, "host": host, "sends": True} for name in ("mail", "team")] == listed
+    assert "sent to team (json://…) in " in tried[0].stdout
+    assert "sent to bob@example.org (mailto://…) in " in tried[1].stdout
+    assert "sent to json://… in " in tried[2].stdout
+    assert f"a test from gpuqueue on {host}" == hook.told(SECRET)[0]["title"] == box.mails[0][2]["Subject"]
+    assert ("bob@example.org",) == box.mails[0][1]
+    assert (1, "") == (dead.returncode, dead.stdout)
+    assert dead.stderr.startswith("gpuqueue: nothing was sent to json://…: ")
+    assert SECRET not in dead.stderr
+
+
+def test_a_site_may_take_names_alone(store_url: str, tmp_path: Path, hook: Hook) -> None:
+    """Then its server fetches nothing that people ask for: refused at submit, and where it is sent as well."""
+    site = Site(tmp_path / "state", store_url, GPUQUEUE_NOTIFY=f"team={hook.url(SECRET)}", GPUQUEUE_NOTIFY_URLS="false")
+    serve(site.queue, make_offer())
+    ready(site)
+    other = Site(tmp_path / "other", store_url)  # somebody whose settings do not know of it
+
+    here, there = (
+        each.cli("submit", "--mem", "64M", "--on-end", hook.url(), "--", "true", check=False) for each in (site, other)
+    )
+    job = site.queue.submit(make_spec(notices=(Notice(hook.url()), Notice("team")))).id
+    end(site)
+
+    assert [5, 5] == [here.returncode, there.returncode]
+    assert "this site takes no URLs of jobs (notify_urls): name one of its targets" in here.stderr
+    assert here.stderr == there.stderr
+    until(lambda: hook.told(SECRET), what=f"a post\n{site.log()}")
+    until(lambda: "takes no URLs of jobs" in site.cli("show", str(job)).stdout, what="why it was not sent")
+    assert [] == hook.told()
+    site.stop()
+    other.stop()
+
+
+def test_who_submits_from_elsewhere_names_what_the_recorder_announced(
+    told_site: Site, tmp_path: Path, hook: Hook
+) -> None:
+    """Their settings hold no secret, and their machine needs no Apprise."""
+    serve(told_site.queue, make_offer())
+    ready(told_site)
+    other = Site(tmp_path / "other", told_site.settings.redis_url)
+
+    job = int(other.cli("submit", "--mem", "64M", "--on-end", "team", "--", "true").stdout)
+    tried = [other.cli("notify", "--test", to, check=False) for to in ("team", "bob@example.org", "nobody")]
+    end(told_site)
+
+    assert [(2, "", 1)] * 3 == [(each.returncode, each.stdout, each.stderr.count("\n")) for each in tried]
+    knows = f"the recorder on {told_site.settings.host} knows the target"
+    assert f"{knows} 'team', and this shell's settings, by which a test is sent, do not: set notify" in tried[0].stderr
+    assert f"{knows} 'mail'" in tried[1].stderr
+    assert "no target is called 'nobody' here" in tried[2].stderr
+    until(lambda: hook.told(SECRET), what=f"a post\n{told_site.log()}")
+    assert f"job {job} (true) succeeded" in hook.told(SECRET)[0]["title"]
+    other.stop()

@@ -1,0 +1,115 @@
+"""On which device a job is put, through the real command line and real workers."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bounded import until
+from site_of_one import Site
+
+from gpuqueue.model.job import JobState
+
+SLEEP = ("--", "sleep", "60")
+
+
+@pytest.fixture
+def cards(store_url: str, tmp_path: Path) -> Iterator[Site]:
+    """Two cards of 4G and one of 8G, each with its worker."""
+    site = Site(tmp_path / "cards", store_url, GPUQUEUE_DEVICES="sim:2x4G+8G", GPUQUEUE_SLOTS_ON="8G=1")
+    site.start_recorder()
+    for index in range(3):
+        site.start_worker(str(index))
+    yield site
+    for job in site.queue.live():
+        if not job.state.is_end:
+            site.queue.cancel(job.id)
+    until(lambda: not any(job.state.is_active for job in site.queue.live()), timeout_s=30, what="the end of all jobs")
+    site.stop()
+
+
+def submitted(site: Site, *words: str) -> int:
+    """Submit a job that lasts, and return its id."""
+    return int(site.cli("submit", *words, *SLEEP).stdout)
+
+
+def place_of(site: Site, job_id: int) -> list[int]:
+    """Return the indexes of the devices on which a job runs, once it does."""
+    job = site.until_state(job_id, JobState.RUNNING)
+    index = {each.device.uuid: each.device.index for each in site.queue.devices()}
+    return [index[uuid] for uuid in job.devices]
+
+
+def test_jobs_run_where_they_were_put(cards: Site) -> None:
+    """By type, by number, by UUID; and who is alone stays alone, and is named to who waits for it."""
+    host = cards.settings.host
+    assert [2] == place_of(cards, submitted(cards, "--mem", "1G", "--device-type", "8g"))
+    assert [1] == place_of(cards, submitted(cards, "--mem", "1G", "--device", "1"))
+    alone = submitted(cards, "--exclusive", "--device", f"{host}:0")
+    assert [0] == place_of(cards, alone)
+
+    third = submitted(cards, "--mem", "1M", "--device", "2")
+    assert "it runs as many jobs as it may: 1" in cards.cli("why", str(third)).stdout
+    assert "1/1" in cards.cli("gpus").stdout
+
+    waiting = submitted(cards, "--mem", "1M", "--device", f"sim-{host}-0")
+    said = cards.cli("why", str(waiting)).stdout
+    assert f"job {alone} (" in said
+    assert "it has the device for itself" in said
+    assert "the job names another device" in said
+    assert "exclusive" == json.loads(cards.cli("why", str(waiting), "--json").stdout)["devices"][0]["obstacle"]
+    crowded = submitted(cards, "--exclusive", "--mem", "1G", "--device", "1")
+    assert "the job wants it for itself: job 2 (" in cards.cli("why", str(crowded)).stdout
+    wanted = json.loads(cards.cli("show", str(alone), "--json").stdout)
+    assert {"exclusive": True, "whole": True, "models": [], "preference": None} == {
+        key: wanted["placement"][key] for key in ("exclusive", "whole", "models", "preference")
+    }
+    assert [f"sim-{host}-0"] == wanted["placement"]["devices"]
+    story = cards.cli("show", str(alone)).stdout
+    assert f"all on 1 device, alone there, only sim-{host}-0" in story
+    assert "lease 4G" in story
+    (first, *_) = json.loads(cards.cli("gpus", "--json").stdout)
+    assert (True, 0) == (first["exclusive"], first["free_bytes"])
+
+    cards.cli("cancel", str(alone))
+    assert [0] == place_of(cards, waiting)
+
+
+REFUSED = {
+    ("--mem", "1G", "--device-type", "H100"): "no device of type H100: there are 2 of Simulated 4G, 1 of Simulated 8G",
+    ("--mem", "6G", "--device", "0"): "can give 4G",
+    ("--mem", "1G", "--device", "7"): "there is no device '7': gpuqueue gpus lists them by host and index",
+    ("--mem", "1G", "--device", "gpu,0"): "say either a kind of device, or which devices",
+    ("--mem", "1G", "--gpus", "2", "--device", "0"): "2 devices asked for, and 1 named",
+    ("--mem", "1G", "--device-type", "…"): "is no device type",
+    ("--device", "0"): "say how much device memory the job needs",
+}
+
+
+def test_what_could_never_be_is_said_in_one_line(cards: Site) -> None:
+    """With exit code 2, and nothing is queued."""
+    for words, said in REFUSED.items():
+        done = cards.cli("submit", *words, *SLEEP, check=False)
+        assert (2, 1) == (done.returncode, len(done.stderr.splitlines()))
+        assert said in done.stderr
+    assert [] == cards.queue.live()
+
+
+def test_a_worker_that_hangs_keeps_no_job_waiting(store_url: str, tmp_path: Path) -> None:
+    """The device that left it the job looks again by itself, long before its next look by the clock."""
+    site = Site(tmp_path / "hung", store_url, GPUQUEUE_DEVICES="sim:4G+8G", GPUQUEUE_POLL="120s")
+    try:
+        site.start_recorder()
+        site.start_worker("0")
+        hung = site.start_worker("1")
+        hung.send_signal(signal.SIGSTOP)
+        job_id = submitted(site, "--mem", "1G")
+        assert [0] == place_of(site, job_id)
+        hung.send_signal(signal.SIGCONT)
+        site.cli("cancel", str(job_id))
+        site.until_state(job_id, JobState.CANCELLED)
+    finally:
+        site.stop()

@@ -1,0 +1,190 @@
+"""Another try at a job that has ended: same request, same environment, a new id."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from factories import make_offer, make_spec, must_claim, serve
+from site_of_one import Site
+
+from gpuqueue import Client
+from gpuqueue.client import connection
+from gpuqueue.errors import Refused
+from gpuqueue.model.array import Indexes
+from gpuqueue.model.job import Account, JobState, Level
+from gpuqueue.model.run import Ending
+from gpuqueue.text.units import GIB, MIB
+
+
+def ended(site: Site, status: int, job_id: int) -> None:
+    """Let the job that is next end with this exit status; it must be *job_id*."""
+    claimed = must_claim(site.queue, host=site.settings.host)
+    assert job_id == claimed.job_id
+    site.queue.started(job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    state = JobState.SUCCEEDED if status == 0 else JobState.FAILED
+    ending = Ending.from_status(status)
+    site.queue.finish(job_id, claimed.token, state=state, ending=ending, duration_s=1, devices=())
+
+
+def quiet(site: Site) -> Client:
+    """Return the client of a site with a recorder, whose device nobody works for but the test."""
+    site.start_recorder()
+    serve(site.queue, make_offer(host=site.settings.host))
+    return site.client
+
+
+def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> None:
+    """Its command, directory and environment of then, not of now; what is said anew is other, and it prints its id."""
+    site.start_recorder()
+    site.start_worker()
+    (tmp_path / "here").mkdir()
+    script = 'pwd; echo "$COLOUR ${GPUQUEUE_JOB_ID:+with id}"; test -e flag'
+    words = ("--mem", "64M", "--name", "try", "--cwd", str(tmp_path / "here"), "--env", "COLOUR=blue")
+    first = int(site.cli("submit", *words, "--", "sh", "-c", script).stdout)
+    assert JobState.FAILED is site.until_recorded(first).job.state
+    (tmp_path / "here" / "flag").touch()
+    site.environ["COLOUR"] = "red"
+
+    second = int(site.cli("retry", str(first), "--mem", "128M", "--time", "5m", "--priority", "high").stdout)
+
+    assert JobState.SUCCEEDED is site.until_recorded(second).job.state
+    assert site.cli("logs", str(first)).stdout == site.cli("logs", str(second)).stdout
+    assert site.cli("logs", str(second)).stdout.startswith(f"{tmp_path / 'here'}\nblue ")
+    told = json.loads(site.cli("show", str(second), "--json").stdout)
+    assert (first, "try", 128 * MIB, 300, "high") == (
+        told["retry_of"],
+        told["name"],
+        told["mem_bytes"],
+        told["time_limit_s"],
+        told["level"],
+    )
+    assert f"  retry of   job {first}\n" in site.cli("show", str(second)).stdout
+    assert "retry of" not in site.cli("show", str(first)).stdout
+
+
+def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
+    """As an array with those indexes, so that a sweep's values are the same; a member alone becomes a single job."""
+    client = quiet(site)
+    array = client.submit(["train", "{lr}"], mem="64M", sweep={"lr": [1, 2, 3, 4]}, at_once=3, after=None).id
+    for index, status in enumerate((0, 1, 0, 1)):
+        ended(site, status, array + 1 + index)
+
+    again = client.retry(array, mem="1G")
+    part = client.retry(f"{array}_2-3")
+    one = client.retry(f"{array}_0")
+
+    assert (Indexes.parse("1,3"), 3, GIB, array) == (
+        again.spec.array.indexes if again.spec.array else None,
+        again.spec.array.at_once if again.spec.array else None,
+        again.spec.mem_bytes,
+        again.spec.retry_of,
+    )
+    assert "train 4" == client.get(f"{again.id}_3").spec.command
+    assert part.spec.array is not None
+    assert Indexes.parse("3") == part.spec.array.indexes
+    assert (None, "train 1", "0", array + 1) == (
+        one.spec.array,
+        one.spec.command,
+        one.spec.env["GPUQUEUE_ARRAY_INDEX"],
+        one.spec.retry_of,
+    )
+    with pytest.raises(Refused, match=f"no member of {array}_0,2 failed or was lost"):
+        client.retry(f"{array}_0,2")
+
+
+def test_of_a_range_what_failed_is_tried_again(site: Site) -> None:
+    """A job by its own name in any case: that it succeeded is no hindrance."""
+    client = quiet(site)
+    jobs = [client.submit(["true"], mem="1M", name=f"job-{n}").id for n in range(4)]
+    for job, status in zip(jobs, (1, 0, 1), strict=False):
+        ended(site, status, job)
+    site.until_recorded(jobs[2])
+
+    said = site.cli("retry", f"{jobs[0]}-{jobs[3]}", str(jobs[1]))
+
+    assert ["job-0", "job-2", "job-1"] == [client.get(int(each)).spec.name for each in said.stdout.split()]
+    none = site.cli("retry", f"{jobs[3]}-{jobs[3] + 1}", check=False)
+    line = f"gpuqueue: no job of {jobs[3]}-{jobs[3] + 1} failed: see gpuqueue queue and gpuqueue history\n"
+    assert (5, "", line) == (none.returncode, none.stdout, none.stderr)
+
+
+def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
+    """Each says what does what was probably meant; and what came of one word keeps no other from being done."""
+    client = quiet(site)
+    running, waiting = (client.submit(["true"], mem="1M").id for _ in range(2))
+    must_claim(site.queue, host=site.settings.host)
+    array = client.submit(["true"], mem="1M", array="0-3").id
+    client.cancel(cancelled := client.submit(["true"], mem="1M").id)
+
+    said = site.cli("retry", str(running), str(waiting), str(array), str(cancelled), check=False)
+
+    assert (5, 1) == (said.returncode, len(said.stdout.split()))
+    assert [
+        (
+            f"gpuqueue: job {running} is starting: only a job that has ended can be retried; "
+            f"gpuqueue cancel {running} ends it, gpuqueue wait {running} waits for its end"
+        ),
+        (
+            f"gpuqueue: job {waiting} is queued: only a job that has ended can be retried; "
+            f"gpuqueue edit {waiting} changes what it asks for"
+        ),
+        (
+            f"gpuqueue: job {array} is queued: only a job that has ended can be retried; "
+            f"gpuqueue edit {array} changes what it asks for"
+        ),
+    ] == said.stderr.splitlines()
+    assert 3 == site.cli("retry", "999", check=False).returncode
+    assert 2 == site.cli("retry", str(cancelled), "--mem", "x", check=False).returncode
+
+
+def test_only_its_owner_tries_it_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request holds the owner's environment: tokens and passwords may be in it. An admin's try is the admin's."""
+    client = quiet(site)
+    job = site.queue.submit(make_spec()).id
+    site.queue.cancel(job)
+    monkeypatch.setattr(connection, "current_account", lambda host: Account(name="bob", uid=1001, host=host))
+
+    with pytest.raises(Refused, match=f"job {job} is ada's: only ada may run it again, .* environment of ada"):
+        client.retry(job)
+
+    site.queue.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
+    again = client.retry(job, level=Level.LOW)
+    assert ("bob", {"PATH": "/usr/bin:/bin"}, Level.LOW) == (again.spec.account.name, again.spec.env, again.spec.level)
+
+
+def test_what_it_waited_for_is_not_waited_for_again(site: Site) -> None:
+    """But a dedupe key still makes one job at a time."""
+    client = quiet(site)
+    first = client.submit(["true"], mem="1M", begin="1h", hold=True, dedupe="nightly", retries=2)
+    client.cancel(first.id)
+
+    again = client.retry(first.id)
+    found: list[int] = []
+    twin = client.retry(first.id, found=lambda job: found.append(job.id))
+
+    assert (JobState.QUEUED, None, 2) == (again.state, again.begins_at, again.spec.retries.times)
+    assert (again.id, [again.id]) == (twin.id, found)
+
+
+def test_a_retry_notes_what_is_checked_out_now(site: Site, tmp_path: Path) -> None:
+    """The files that it reads are those of now, whatever commit its first try had."""
+
+    def git(*words: str) -> str:
+        command = ("git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b", *words)
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "one")
+    client = quiet(site)
+    first = int(site.cli("submit", "--mem", "64M", "--cwd", str(tmp_path), "--", "true").stdout)
+    ended(site, 1, first)
+    git("commit", "-q", "--allow-empty", "-m", "two")
+
+    second = int(site.cli("retry", str(first)).stdout)
+
+    seen = client.get(second).spec.git
+    assert seen is not None
+    assert git("rev-parse", "HEAD") == seen.commit

@@ -1,0 +1,191 @@
+"""``stats`` and ``--plot`` as people use them: the real command, a real book, real pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from factories import ADA, BOB, make_spec
+from outbox import T0, Outbox, facts
+from site_of_one import BIN, Site
+from terminal import Terminal
+
+from gpuqueue.cli.commands.stats import course_of
+from gpuqueue.codec import encode_ended
+from gpuqueue.model.device import Peak, PeakSource, Timeline
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
+from gpuqueue.model.statistics import By
+from gpuqueue.text.units import GIB
+
+PNG = b"\x89PNG\r\n\x1a\n"
+NAME = "$\\frac{a}{ <b>&名"  # no formula, no mark-up, and in a script that few fonts have
+
+
+@pytest.fixture
+def recorded(site: Site) -> Site:
+    """Return a site whose book has two ended jobs, one with a timeline on two devices, and one that never ran."""
+    pytest.importorskip("matplotlib")
+    site.cli("db", "upgrade")
+    outbox = Outbox(site.client.book)
+    outbox.submit(1, make_spec(account=ADA, name=NAME, mem_bytes=2 * GIB, gpus=2))
+    outbox.claim(1, devices="GPU-0,GPU-1")
+    outbox.started(1, devices="GPU-0,GPU-1")
+    line = Timeline(step_s=0.5, bytes=(None, GIB // 2, GIB, None, None, GIB // 4))
+    peak = Peak(bytes=GIB, source=PeakSource.NVML_SAMPLED, samples=4, interval_s=0.5)
+    devices = tuple(replace(each, timeline=line) for each in facts("GPU-0,GPU-1", peak))
+    ended = encode_ended(ending=Ending.from_status(0), duration_s=2.8, devices=devices)
+    outbox.tell(1, Act.FINISH, JobState.SUCCEEDED, token="1.a", ended=ended)
+    outbox.submit(2, make_spec(account=BOB, name="short"))
+    outbox.claim(2)
+    outbox.started(2)
+    outbox.finish(2, Ending.from_status(3), JobState.FAILED)
+    outbox.submit(3)
+    outbox.record()
+    return site
+
+
+PERIOD = ("--since", "2026-11-01", "--until", "2026-11-05")
+
+
+def test_the_table_json_and_csv_tell_the_same(recorded: Site) -> None:
+    """A line a user and one for all; what is asked of the same book gives the same figures in each form."""
+    table = recorded.cli("stats", *PERIOD).stdout.splitlines()
+    plain = json.loads(recorded.cli("stats", *PERIOD, "--json").stdout)
+    rows = list(csv.DictReader(io.StringIO(recorded.cli("stats", *PERIOD, "--csv").stdout)))
+
+    assert ["USER", "ada", "bob", "all"] == [line.split()[0] for line in table[:4]]
+    assert ["ada", "bob"] == [group["label"] for group in plain["groups"]] == [row["key"] for row in rows]
+    assert max(map(len, table[4:])) <= 80, "the notes below it broke on a usual terminal"
+    assert (2, 1, 0.5) == (plain["total"]["runs"], plain["total"]["failed"], plain["total"]["failure_rate"])
+    assert [str(group["gpu_s"]) for group in plain["groups"]] == [row["gpu_s"] for row in rows]
+    assert "nothing ran in this time" in recorded.cli("stats", "--since", "2026-11-02", "--until", "2026-11-03").stderr
+
+
+@pytest.mark.parametrize("columns", [30, 60])
+def test_the_table_fits_a_narrow_terminal(recorded: Site, columns: int) -> None:
+    """Of 76 columns a terminal of 60 made two lines each; who held how many GPU-hours stays."""
+    with Terminal([str(BIN / "gpuqueue"), "stats", *PERIOD], recorded.environ, columns=columns) as terminal:
+        assert 0 == terminal.ended()
+        lines = terminal.written.decode().splitlines()
+
+    assert max(map(len, lines)) <= columns
+    assert lines[0].startswith("USER ")
+    assert "GPU H" in lines[0]
+
+
+def test_a_day_on_which_nothing_ran_is_not_a_row(recorded: Site) -> None:
+    """Of a month with one job there were thirty lines of dashes; programs get every day."""
+    by_day = ("stats", *PERIOD, "--by", "day")
+    plain = json.loads(recorded.cli(*by_day, "--json").stdout)
+    table = recorded.cli(*by_day).stdout.split("\n\n")[0].splitlines()
+
+    with_runs = [group["label"] for group in plain["groups"] if group["runs"]]
+    assert 0 < len(with_runs) < len(plain["groups"])
+    assert ["DAY", *with_runs] == [line.split()[0] for line in table if not line.startswith("all")]
+
+
+def test_a_chart_over_time_begins_shortly_before_the_first_run(recorded: Site) -> None:
+    """The first charts of a new site showed thirty days, and all that there was in the last half of one."""
+    runs = recorded.client.stats(By.USER, since=T0 - timedelta(days=30), until=T0 + timedelta(hours=1))
+
+    course = course_of(recorded.client, runs, None)
+
+    assert course.bounds[0] > T0 - timedelta(hours=2)
+    assert course.bounds[-1] == runs.until
+    assert runs.total.runs == sum(step.waits for step in course.steps)
+
+
+@pytest.mark.parametrize("words", [("stats", *PERIOD), ("show", "1")])
+def test_each_picture_is_whole_and_nothing_else_is_written(
+    recorded: Site, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    """A page holds the drawing and the words, and nothing in it is obeyed. It says which file it wrote."""
+    for kind in ("png", "svg", "html"):
+        path = tmp_path / f"out.{kind}"
+        done = recorded.cli(*words, "--plot", str(path))
+        assert ("", f"gpuqueue: {path} written\n") == (done.stdout, done.stderr)
+
+    assert {"out.png", "out.svg", "out.html"} == {entry.name for entry in tmp_path.iterdir() if entry.is_file()}
+    assert (tmp_path / "out.png").read_bytes().startswith(PNG)
+    assert ET.parse(tmp_path / "out.svg").getroot().tag.endswith("svg")  # noqa: S314 - our own
+    page = (tmp_path / "out.html").read_text()
+    assert ("<svg" in page, "<b>" in page, "http-equiv" in page) == (True, False, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "line"),
+    [
+        (["stats", "--plot", "charts.pdf"], 2, "name a file that ends in .png, .svg, .html"),
+        (["stats", "--plot", "charts.png", "--json"], 2, "exclude each other"),
+        (["stats", "--by", "colour"], 2, "say user, device, host or day"),
+        (["stats", "--since", "2026-11-05", "--until", "2026-11-01"], 2, "nothing lies between them"),
+        (["stats", "--since", "2020-01-01", "--by", "day"], 2, "at most 400 days"),
+        (["stats", "--since", "2999-01-01"], 2, "in the future"),
+        (
+            ["stats", "--plot", "nowhere/charts.png"],
+            2,
+            "cannot write 'nowhere/charts.png': No such file or directory: name a file in a directory",
+        ),
+        (
+            ["show", "1", "--plot", "nowhere/job.svg"],
+            2,
+            "cannot write 'nowhere/job.svg': No such file or directory: name a file in a directory",
+        ),
+        (["show", "1", "--plot", "job.png", "--json"], 2, "exclude each other"),
+        (["show", "2", "--plot", "job.png"], 5, "job 2 has no memory to draw"),
+        (
+            ["stats", "--since", "2026-11-02", "--until", "2026-11-03", "--plot", "none.png"],
+            5,
+            "no job ran in this time: there is nothing to draw",
+        ),
+        (["stats", *PERIOD, "--user", "eve", "--plot", "none.png"], 5, "no job of eve ran in this time"),
+        (["show", "9", "--plot", "job.png"], 3, "there is no job 9"),
+    ],
+)
+def test_a_picture_that_cannot_be_is_one_line(recorded: Site, words: list[str], code: int, line: str) -> None:
+    """What is wrong, on stderr; nothing is left behind."""
+    done = recorded.cli(*words, check=False)
+
+    assert (code, "", 1) == (done.returncode, done.stdout, len(done.stderr.splitlines()))
+    assert line in done.stderr
+    assert not Path(words[-1]).exists()
+
+
+def test_an_old_picture_stays_where_the_new_one_fails(recorded: Site, tmp_path: Path) -> None:
+    """A picture takes the old one's place only once it is whole."""
+    path = tmp_path / "out.png"
+    path.write_text("old")
+    recorded.cli("show", "2", "--plot", str(path), check=False)
+    assert "old" == path.read_text()
+    recorded.cli("show", "1", "--plot", str(path))
+    assert path.read_bytes().startswith(PNG)
+
+
+def test_without_the_library_it_says_what_to_install(recorded: Site, tmp_path: Path) -> None:
+    """Before anything is asked of the book; and no command needs the library but those two, with --plot."""
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; import importlib.util as u; real = u.find_spec;"
+        "u.find_spec = lambda name, *rest: None if name == 'matplotlib' else real(name, *rest);"
+        "from gpuqueue.cli.main import main; main()"
+    )
+    for words, expected in ((("stats",), 0), (("show", "1"), 0), (("stats", "--plot", str(tmp_path / "a.png")), 1)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env=recorded.environ,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert expected == done.returncode, done.stderr
+    assert "pip install 'gpuqueue-server[plot]'" in done.stderr

@@ -1,0 +1,266 @@
+"""Tags and notes: with the job while it lives, in the book for ever, and on both databases alike."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from factories import make_spec, must_claim, serve
+from site_of_one import Site
+from store_dump import dump, faults
+
+from gpuqueue import Client
+from gpuqueue.client import connection
+from gpuqueue.errors import BadRequest, JobNotFound, Refused
+from gpuqueue.history.database import Book
+from gpuqueue.model.array import Array
+from gpuqueue.model.event import Act
+from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.job import Account, JobState
+from gpuqueue.model.run import Record
+from gpuqueue.queue.changes import Mark
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.recovery.reopen import catch_up, open_queue
+from gpuqueue.settings.settings import Settings
+from workers.services.recorder import Recorder
+
+
+@pytest.fixture
+def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+    """Return a way to have the book take all that the outbox has."""
+    recorder = Recorder(Settings.load(), queue, book)
+
+    def drain() -> None:
+        while recorder.record(0):
+            pass
+
+    return drain
+
+
+@pytest.fixture
+def client(queue: JobQueue, book_url: str, store_url: str) -> Iterator[Client]:
+    """Return a client of that store and that book."""
+    serve(queue)
+    with Client(Settings.load({"GPUQUEUE_REDIS_URL": store_url, "GPUQUEUE_DATABASE_URL": book_url})) as opened:
+        yield opened
+
+
+def known(book: Book, job_id: int) -> Record:
+    """Return a job that the book must know."""
+    found = book.get(job_id)
+    assert found is not None
+    return found
+
+
+def found_by(book: Book, *tags: str, text: str | None = None) -> list[int]:
+    """Return the ids that the history finds."""
+    return [each.job.id for each in book.history(HistoryQuery(tags=tags, text=text))]
+
+
+def test_a_job_has_its_tags_from_the_start_to_the_end(client: Client, book: Book, record: Callable[[], None]) -> None:
+    """Given with submit, changed while it waits and while it runs, and kept when it has ended."""
+    job = client.submit(["true"], mem="1M", tags=["paper", "baseline"]).id
+    assert ("paper", "baseline") == client.get(job).tags
+
+    client.tag(job, "long", "paper")
+    claimed = must_claim(client.queue)
+    client.tag(job, "paper", remove=True)
+    client.note(job, "diverges: naïve \N{GREEK SMALL LETTER LAMDA}")
+    client.queue.giveback(job, claimed.token, detail="busy")
+    client.edit(job, mem="2M")
+
+    job_now = client.get(job)
+    assert (("baseline", "long"), "diverges: naïve \N{GREEK SMALL LETTER LAMDA}") == (job_now.tags, job_now.note)
+    record()
+    assert (job_now.tags, job_now.note) == (known(book, job).job.tags, known(book, job).job.note)
+    client.cancel(job)
+    record()
+    assert client.queue.get(job) is None
+    assert ("baseline", "long") == client.get(job).tags
+    assert ([job], [job], []) == (found_by(book, "long"), found_by(book, "long", "baseline"), found_by(book, "paper"))
+    assert [job] == found_by(book, text="DIVERGES: na") == found_by(book, text="true")
+
+
+def test_a_job_that_the_book_alone_knows_is_marked_through_the_outbox(
+    client: Client, book: Book, record: Callable[[], None]
+) -> None:
+    """Nobody but the recorder writes to the book; where the job stands, and when it ended, is not moved by that."""
+    job = client.submit(["true"], mem="1M", tags=["a"]).id
+    client.cancel(job)
+    record()
+    before = known(book, job).job
+    assert client.queue.get(job) is None
+
+    client.tag(job, "b")
+    client.tag(job, "c")  # before the book has heard of the one before: nothing gets lost
+    client.tag(job, "a", remove=True)
+    client.note(job, "first")
+    client.note(job, "second")
+    assert before == known(book, job).job
+    record()
+
+    after = known(book, job).job
+    assert (("b", "c"), "second") == (after.tags, after.note)
+    assert (before.state, before.ended_at, before.attempt) == (after.state, after.ended_at, after.attempt)
+    marks = [each for each in book.events(job) if each.act is Act.MARK]
+    assert (5, {JobState.CANCELLED}) == (len(marks), {each.state for each in marks})
+    client.note(job, "")
+    record()
+    assert None is known(book, job).job.note
+    assert client.queue.get(job) is None
+
+
+def test_arrays_and_members(client: Client, book: Book, record: Callable[[], None]) -> None:
+    """A member has the tags that its array was submitted with, and then its own."""
+    array = client.submit(["true"], mem="1M", array="0-2", tags=["sweep"]).id
+    member = must_claim(client.queue).job_id
+
+    client.tag(f"{array}_0", "best")
+    client.tag(array, "done")
+
+    assert (("sweep", "best"), ("sweep", "done"), ("sweep",)) == (
+        client.get(f"{array}_0").tags,
+        client.get(array).tags,
+        client.get(f"{array}_1").tags,
+    )
+    record()
+    assert {"sweep", "best"} == set(known(book, member).job.tags)
+    assert [member, array] == found_by(book, "sweep")
+    with pytest.raises(BadRequest, match=f"{array}_1 has no story of its own yet: say it of all of {array}"):
+        client.tag(f"{array}_1", "x")
+
+
+def test_what_makes_no_tag_or_note_is_refused(client: Client) -> None:
+    """And nothing is changed."""
+    job = client.submit(["true"], mem="1M").id
+
+    for word in ("", "a b", "a,b", "ä", "x" * 65, "\x1b"):
+        with pytest.raises(BadRequest, match="is no tag"):
+            client.tag(job, word)
+        with pytest.raises(BadRequest, match="is no tag"):
+            client.submit(["true"], mem="1M", tags=[word])
+    client.tag(job, *(f"t{n}" for n in range(32)))
+    with pytest.raises(BadRequest, match=f"job {job} would have more than 32 tags"):
+        client.tag(job, "one-more")
+    with pytest.raises(BadRequest, match="at most 1000 characters"):
+        client.note(job, "x" * 1001)
+    with pytest.raises(JobNotFound):
+        client.tag(99, "a")
+    client.note(job, "\N{HOT BEVERAGE}" * 1000)
+    assert 32 == len(client.get(job).tags)
+
+
+def test_only_the_owner_says_something(
+    client: Client, record: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a job that lives, and of one that the book alone knows."""
+    living, ended = (client.queue.submit(make_spec()).id for _ in range(2))
+    client.queue.cancel(ended)
+    record()
+    monkeypatch.setattr(connection, "current_account", lambda host: Account(name="bob", uid=1001, host=host))
+
+    for job in (living, ended):
+        with pytest.raises(Refused, match=f"job {job} is ada's"):
+            client.tag(job, "mine")
+    client.queue.set_policy(half_life_s=86400, urgent=None, shares={}, admins="bob")
+    client.tag(ended, "seen")
+
+
+def test_a_rebuilt_store_knows_them(client: Client, book: Book, record: Callable[[], None], store_url: str) -> None:
+    """Also that all tags were taken away."""
+    both = client.submit(["true"], mem="1M", tags=["a"]).id
+    none = client.submit(["true"], mem="1M", tags=["a"]).id
+    client.tag(both, "b")
+    client.note(both, "text with spaces, commas: 100 %")
+    client.tag(none, "a", remove=True)
+    record()
+    store = connect(store_url)
+    store.flushall()
+
+    assert open_queue(client.queue, book, lease_s=300) is not None
+
+    assert (("a", "b"), "text with spaces, commas: 100 %") == (client.get(both).tags, client.get(both).note)
+    assert () == client.get(none).tags
+    assert [] == faults(dump(store))
+    store.close()
+
+
+def test_a_book_that_lost_its_history_hears_of_them_again(
+    client: Client, book: Book, record: Callable[[], None]
+) -> None:
+    """Of what lives, as it is now; a copy that knows older tags forgets them."""
+    job = client.submit(["true"], mem="1M", tags=["a", "b"]).id
+    client.tag(job, "c")
+    client.note(job, "text")
+    record()
+    with book._engine.begin() as connection_:
+        connection_.exec_driver_sql("DELETE FROM outbox_cursor")
+        connection_.exec_driver_sql("DELETE FROM job_events")
+        connection_.exec_driver_sql(f"INSERT INTO job_tags (job_id, tag) VALUES ({job}, 'old')")
+    client.queue.mark(job, Mark(remove=("b",)))
+
+    assert 1 == catch_up(client.queue, book)
+    record()
+
+    assert (("a", "c"), "text") == (known(book, job).job.tags, known(book, job).job.note)
+
+
+def test_another_try_has_them_too(client: Client) -> None:
+    """As they are by then."""
+    job = client.submit(["true"], mem="1M", tags=["a"]).id
+    client.tag(job, "b")
+    client.cancel(job)
+
+    assert ("a", "b") == client.retry(job).tags
+
+
+def test_as_people_use_them(site: Site) -> None:
+    """Submit, tag, note, show, history as table, CSV and JSON; cancel by a tag; a range also of what has ended."""
+    site.start_recorder()
+    client = site.client
+    jobs = [int(site.cli("submit", "--mem", "1M", "--tag", "exp1", "--hold", "--", "true").stdout) for _ in range(3)]
+    site.cli("cancel", str(jobs[0]))
+    site.until_recorded(jobs[0])
+
+    span = f"{jobs[0]}-{jobs[2]}"
+    assert [f"job {each}: tagged best paper" for each in jobs] == (
+        site.cli("tag", span, "best", "paper").stdout.splitlines()
+    )
+    assert f"job {jobs[1]}: no longer tagged paper\n" == site.cli("tag", str(jobs[1]), "paper", "--remove").stdout
+    assert f"job {jobs[0]}: noted\n" == site.cli("note", str(jobs[0]), "=too slow").stdout
+    assert f"job {jobs[1]}: cancelled\njob {jobs[2]}: cancelled\n" == site.cli("cancel", "--tag", "best", "-y").stdout
+    site.until_recorded(jobs[2])
+
+    shown = site.cli("show", str(jobs[0])).stdout
+    assert "  tags       best exp1 paper\n" in shown
+    assert "  note       =too slow\n" in shown
+    table = site.cli("history", "--tag", "best", "--tag", "paper", "--columns", "id,tags,note", "-r").stdout
+    assert [str(jobs[0]), "best", "exp1", "paper", "=too", "slow"] == table.splitlines()[1].split()
+    assert 3 == len(table.splitlines())
+    rows = list(csv.DictReader(io.StringIO(site.cli("history", "--csv", "-c", "TOO SLOW").stdout)))
+    assert [("best exp1 paper", "'=too slow")] == [(row["tags"], row["note"]) for row in rows]
+    told = json.loads(site.cli("history", "--tag", "exp1", "--json").stdout)
+    assert [["best", "exp1", "paper"], ["best", "exp1"]] == [each["tags"] for each in told if each["id"] in jobs[:2]][
+        ::-1
+    ]
+    assert "no job in the history matches" in site.cli("history", "--tag", "nothing").stderr
+    bad = site.cli("tag", str(jobs[0]), "two words", check=False)
+    line = "gpuqueue: 'two words' is no tag: letters, digits and _ . @ + - only, at most 64 of them\n"
+    assert (2, "", line) == (bad.returncode, bad.stdout, bad.stderr)
+    assert client.get(jobs[0]).note == "=too slow"
+
+
+def test_tags_of_a_damaged_spec_harm_nobody(queue: JobQueue) -> None:
+    """What looks like tags within an argument is none."""
+    serve(queue)
+    job = queue.submit(make_spec(argv=("echo", '"tags":["x"]'), env={"tags": "y"}, array=Array.parse("0-1"))).id
+
+    assert queue.mark(job, Mark(add=("z",)))
+
+    found = queue.get(job)
+    assert found is not None
+    assert ("z",) == found.tags

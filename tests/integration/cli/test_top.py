@@ -1,0 +1,264 @@
+"""``gpuqueue top`` on a real terminal, over a real store and real jobs."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+from factories import BOB, make_offer, make_spec, must_claim, serve
+from own_store import OwnStore
+from site_of_one import BIN, Site
+from terminal import Terminal
+
+from gpuqueue.model.array import Array
+from gpuqueue.model.job import JobState, Level
+from gpuqueue.queue.lease import Alive
+from gpuqueue.text.units import GIB
+
+TOP = [str(BIN / "gpuqueue"), "top", "--interval", "0.2"]
+BAR = (
+    "import sys, time, pathlib; "
+    "print(' 25%|##5       | 25/100 [00:10<00:30,  2.5it/s]', end='', file=sys.stderr, flush=True); "
+    "[time.sleep(0.05) for _ in iter(lambda: pathlib.Path(sys.argv[1]).exists(), True)]"
+)
+
+
+def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> None:
+    """The bar that a job writes into its log is its bar on the screen; its end takes it off."""
+    site.start_recorder()
+    site.start_worker()
+    done = tmp_path / "done"
+    job_id = int(site.cli("submit", "--mem", "1G", "--name", "mine", "--", "python3", "-c", BAR, str(done)).stdout)
+
+    with Terminal(TOP, site.environ) as terminal:
+        assert "25 % 25/100, 00:30 left" in terminal.shows("mine")
+        terminal.press("l")
+        terminal.shows("25%|##5")
+        terminal.press("d")
+        terminal.shows(f"job {job_id}  mine")
+        done.touch()
+        terminal.shows("0 running, 0 waiting")
+        terminal.press("q")
+        assert 0 == terminal.ended()
+        assert "Traceback" not in terminal.picture()
+
+
+def test_a_pane_is_scrolled_by_its_own_keys(site: Site, tmp_path: Path) -> None:
+    """It has nine lines on a usual terminal; the keys moved the cursor of the jobs, and the rest was never seen."""
+    site.start_recorder()
+    site.start_worker()
+    done = tmp_path / "done"
+    lines = (
+        "import sys, time, pathlib; print(*(f'line {n}.' for n in range(40)), sep='\\n', flush=True); "
+        "[time.sleep(0.05) for _ in iter(lambda: pathlib.Path(sys.argv[1]).exists(), True)]"
+    )
+    job_id = int(site.cli("submit", "--mem", "1G", "--name", "mine", "--", "python3", "-c", lines, str(done)).stdout)
+
+    with Terminal(TOP, site.environ) as terminal:
+        terminal.shows("mine")
+        terminal.press("l")
+        terminal.shows("line 39.")
+        terminal.shows("of 40 lines, PgUp PgDn")
+        terminal.press("\x1b[5~" * 9)
+        terminal.shows("line 0.")
+        terminal.hides("line 39.")
+        terminal.press("\x1b[6~" * 9)
+        terminal.shows("line 39.")
+        terminal.press("d")
+        terminal.shows(f"job {job_id}  mine")
+        terminal.press("\x1b[6~" * 9)
+        terminal.shows("run 1 on")
+        terminal.hides(f"job {job_id}  mine")
+        terminal.press("d")
+        terminal.hides("run 1 on")
+        terminal.press("d")
+        terminal.shows(f"job {job_id}  mine")
+        done.touch()
+        terminal.press("q")
+        assert 0 == terminal.ended()
+
+
+def test_keys_change_the_job_under_the_cursor(site: Site) -> None:
+    """Hold and release at once, cancel only after a yes; the word of the store is shown."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer(host=site.settings.host))
+    first, second = (site.queue.submit(make_spec(name=name)).id for name in ("one", "two"))
+
+    with Terminal(TOP, site.environ) as terminal:
+        terminal.shows("two")
+        terminal.press("\x1b[B")  # down
+        terminal.press("h")
+        terminal.shows(f"job {second}: held")
+        site.until_state_in_queue(second, JobState.HELD)
+        terminal.shows("held")
+        terminal.press("c")
+        terminal.shows(f"Cancel job {second} (two, ada, held)?")
+        terminal.press("n")
+        terminal.hides("Cancel job")
+        site.until_state_in_queue(second, JobState.HELD)
+        terminal.press("h")
+        site.until_state_in_queue(second, JobState.QUEUED)
+        terminal.press("c")
+        terminal.shows(f"Cancel job {second}")
+        terminal.press("y")
+        terminal.shows(f"job {second}: cancelled")
+        terminal.hides("two")
+    site.until_state_in_queue(first, JobState.QUEUED)
+
+
+def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -> None:
+    """The store says who may use the highest level; a job that runs stays where it is."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer(host=site.settings.host))
+    site.queue.set_policy(half_life_s=7 * 86400.0, urgent=["bob"], shares={})
+    job_id = site.queue.submit(make_spec(name="one", account=BOB)).id
+    other = site.queue.submit(make_spec(name="two")).id
+
+    with Terminal(TOP, site.environ, columns=100) as terminal:
+        terminal.shows("two")
+        terminal.press("++")
+        terminal.shows(f"job {job_id}: level urgent")
+        assert " one " in terminal.shows("memory, level urgent")
+        terminal.press("+")
+        terminal.shows("there is none above")
+        terminal.press("\x1b[B")
+        terminal.press("++")
+        terminal.shows("may not use the level urgent")
+        assert " two " in terminal.shows("memory, level high")
+        terminal.press("-")
+        terminal.shows(f"job {other}: level normal")
+        claim = must_claim(site.queue, host=site.settings.host)
+        assert claim.job_id == job_id
+        terminal.shows("starting")
+        terminal.press("\x1b[A")
+        terminal.press("d")
+        terminal.shows(f"job {job_id}  one")
+        terminal.press("-")
+        terminal.shows("only a job that waits can be edited")
+    assert [Level.URGENT, Level.NORMAL] == [job.spec.level for job in site.queue.live()]
+
+
+def test_memory_and_strangers_are_drawn(site: Site) -> None:
+    """Held, promised and foreign bytes have marks of their own, also without colour."""
+    host = site.settings.host
+    offer = make_offer(host=host, foreign_bytes=6 * GIB)
+    serve(site.queue, offer)
+    site.queue.submit(make_spec(mem_bytes=12 * GIB, account=BOB))
+    claim = must_claim(site.queue, host=host, foreign_bytes=6 * GIB)
+    site.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
+    alive = Alive(job_id=claim.job_id, token=claim.token, observed={"GPU-0": 6 * GIB})
+    site.queue.beat(offer, [alive], lease_s=300)
+
+    once = site.cli("top", "--once").stdout
+
+    assert f"{'█' * 5}{'▒' * 5}{'▚' * 5}{'·' * 5}" in once
+    assert "12G/24G" in once
+    assert "6G/12G" in next(line for line in once.splitlines() if " bob " in line)
+    assert "1 running" not in site.cli("top", "--once", "--user", "ada").stdout
+
+
+def test_a_store_that_goes_away_and_comes_back(own_store: OwnStore, tmp_path: Path) -> None:
+    """The last picture stays, with a word; nobody has to start `top` again."""
+    site = Site(tmp_path / "state", own_store.url)
+    try:
+        serve(site.queue, make_offer(host=site.settings.host))
+        site.queue.submit(make_spec(name="stays"))
+        with Terminal(TOP, site.environ, columns=100) as terminal:
+            terminal.shows("stays")
+            own_store.kill()
+            terminal.shows("(shown is what was last seen)")
+            terminal.shows("stays")
+            own_store.start()
+            terminal.hides("what was last seen")
+            terminal.press("q")
+            assert 0 == terminal.ended()
+    finally:
+        site.stop()
+
+
+def test_without_a_store_one_line_says_so(site: Site) -> None:
+    """The screen is not taken by a program that has nothing to show."""
+    environ = {**site.environ, "GPUQUEUE_REDIS_URL": "redis://127.0.0.1:1/0"}
+    with Terminal(TOP, environ) as terminal:
+        assert 4 == terminal.ended()
+        assert "does not answer" in terminal.picture()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_gives_the_terminal_back(site: Site, number: signal.Signals) -> None:
+    """The shell's own screen is there again, and the mouse is its own: neither was after a kill."""
+    site.cli("db", "upgrade")
+    with Terminal(
+        ["/bin/sh", "-c", f"echo before; {' '.join(TOP)}; echo left with $?; read line"], site.environ
+    ) as shell:
+        shell.shows("0 running")
+        (top,) = children(shell.process.pid)
+        os.kill(top, number)
+        shell.shows(f"left with {128 + number}")
+        assert "before" in shell.lines()
+        for mode in (b"1049", b"1000", b"1003"):
+            assert shell.written.rfind(b"?" + mode + b"l") > shell.written.rfind(b"?" + mode + b"h")
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that *pid* has started."""
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def test_a_terminal_that_knows_lines_alone_is_told_what_does(site: Site) -> None:
+    """It was covered with the marks of a screen that it does not have."""
+    with Terminal(TOP, site.environ, columns=120, term="dumb") as terminal:
+        assert 2 == terminal.ended()
+        terminal.shows("gpuqueue top --once prints one picture")
+        assert b"\x1b" not in terminal.written
+
+
+@pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
+def test_no_color_leaves_no_colour_at_all(site: Site, no_color: str, *, coloured: bool) -> None:
+    """https://no-color.org: there were greys. The row under the cursor is known by being the other way round."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer(host=site.settings.host))
+    site.queue.submit(make_spec(name="one"))
+    site.queue.submit(make_spec(name="two"))
+
+    with Terminal(TOP, {**site.environ, "NO_COLOR": no_color}) as terminal:
+        terminal.shows("two")
+        terminal.press("w")
+        terminal.shows("order  level normal")
+        terminal.press("c")
+        terminal.shows("Cancel job 1")
+        terminal.press("n")
+        terminal.hides("Cancel job")
+        rows = {line.split()[0]: row for row, line in enumerate(terminal.lines()) if line}
+        assert coloured is not terminal.screen.buffer[rows["1"]][2].reverse
+        assert not terminal.screen.buffer[rows["2"]][2].reverse
+        terminal.press("q")
+        assert 0 == terminal.ended()
+
+    assert coloured is bool(colours(terminal.written))
+
+
+def colours(written: bytes) -> set[int]:
+    """Return what of *written* a terminal takes for a colour; not 39 and 49, which go back to its own."""
+    said = {int(word) for words in re.findall(rb"\x1b\[([0-9;]*)m", written) for word in words.split(b";") if word}
+    return said & {*range(30, 39), *range(40, 49), 58, *range(90, 98), *range(100, 108)}
+
+
+def test_what_is_held_of_an_array_has_its_own_line_and_key(site: Site) -> None:
+    """Beside what waits of it; on that line the key releases."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer(host=site.settings.host))
+    array = site.queue.submit(make_spec(name="sweep", array=Array.parse("0-9"))).id
+    site.cli("hold", f"{array}_0-3")
+
+    with Terminal(TOP, site.environ, columns=100) as terminal:
+        terminal.shows(f"{array}_[4-9]")
+        assert "held" in terminal.shows(f"{array}_[0-3]")
+        terminal.press("\x1b[B")  # down
+        terminal.press("h")
+        terminal.shows(f"{array}_[0-9]")
+        terminal.press("c")
+        terminal.shows(f"Cancel job {array} with all its members")

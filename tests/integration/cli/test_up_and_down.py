@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from bounded import until
+from own_home import Home
+from site_of_one import BIN
+
+from gpuqueue.system.process import ProcessIdentity
+
+
+def test_up_a_job_history_down(home: Home) -> None:
+    """The embedded default, from nothing to nothing: no server to install, no root, no GPU needed."""
+    up = home("up", "--devices", "cpu")
+    assert "store    started" in up
+    assert "ready" in up
+    status = json.loads(home("status", "--json"))
+    assert (True, 1) == (status["store_answers"], len(status["devices"]))
+    assert "cpu" == status["devices"][0]["kind"]
+
+    hello = "print('hello'); held = b'x' * 2**25"  # more than its shim, else the kernel's maximum tells nothing of it
+    assert "hello\n" in home("run", "--mem", "100M", "--", sys.executable, "-c", hello)
+    (row,) = json.loads(home("history", "--json"))
+    assert ("succeeded", "host_rss") == (row["state"], row["runs"][0]["devices"][0]["peak"]["source"])
+
+    assert "already up" in home("up")
+    home("down")
+    assert [] == home.ours()
+    assert "silent" in home("status", code=4)
+    assert "does not answer: is it running? Start it with gpuqueue up" in home(
+        "submit", "--mem", "1M", "--", "true", code=4
+    )
+    assert "succeeded" in home("history")
+
+
+def test_the_store_is_private_and_durable(home: Home) -> None:
+    """The socket is its owner's only; a waiting job is still there after a kill -9 of everything."""
+    home("up", "--devices", "sim:1x1G")
+    socket = home.state / "store" / "store.sock"
+    assert 0o700 == socket.stat().st_mode & 0o777
+    home("submit", "--mem", "400M", "--name", "blocks", "--", "sleep", "1000")
+    home("submit", "--mem", "400M", "--name", "waits", "--", "true")
+    home("hold", "2")
+    for pid_file in (home.state / "host.pid", home.state / "store" / "pid"):
+        identity = ProcessIdentity.parse(pid_file.read_text())
+        assert identity is not None
+        identity.send(signal.SIGKILL)
+        assert identity.wait(10)
+
+    home("up", "--devices", "sim:1x1G")
+
+    queue = {job["name"]: job["state"] for job in json.loads(home("queue", "--json"))}
+    assert {"blocks": "running", "waits": "held"} == queue
+    assert "cancelling" in home("cancel", "1")
+
+
+def test_down_drains_by_default(home: Home) -> None:
+    """It waits for what runs, starts nothing new, and keeps what waits."""
+    home("up", "--devices", "sim:1x1G")
+    gate = home.state / "gate"
+    home("submit", "--mem", "400M", "--", "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done")
+    home("submit", "--mem", "400M", "--", "true")
+    home("hold", "2")
+    with subprocess.Popen(
+        [str(BIN / "gpuqueue"), "down"], env=home.environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as down:
+        assert down.stderr is not None
+        assert "waiting for job 1 to end" in down.stderr.readline()
+        home("release", "2")
+        gate.touch()
+        assert 0 == down.wait(timeout=60)
+
+    assert [] == home.ours()
+    home("up", "--devices", "sim:1x1G")
+    home("wait", "1", "2")
+
+
+def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> None:
+    """`down --leave-jobs`: only the job and its shim are left, and nothing of them is lost."""
+    home("up", "--devices", "cpu")
+    gate = home.state / "gate"
+    home("submit", "--mem", "10M", "--", "sh", "-c", f"echo began; while [ ! -e {gate} ]; do sleep 0.05; done; exit 4")
+    until(lambda: "began" in home("logs", "1", code=0) if list(home.state.glob("runs/1/*/log")) else False)
+
+    left = home("down", "--leave-jobs")
+
+    assert "1 job goes on without a worker for up to 7d" in left
+    (beat,) = home.state.glob("runs/[0-9]*/*/beat")
+    assert 6 * 86400 < float(beat.read_text()) - time.monotonic() <= 7 * 86400
+    assert any("forkserver.py" in command for command in home.ours())
+    home("up", "--devices", "cpu")
+    gate.touch()
+    home("wait", "1", code=4)
+    assert 1 == json.loads(home("show", "1", "--json"))["attempt"]
+
+
+def test_up_in_the_foreground_ends_with_its_signal(home: Home) -> None:
+    """For systemd and containers: one process to start, one signal to stop all."""
+    with subprocess.Popen(
+        [str(BIN / "gpuqueue"), "up", "--foreground", "--devices", "cpu"],
+        env=home.environ,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as up:
+        assert up.stdout is not None
+        until(lambda: "ready" in (up.stdout.readline() if up.stdout else ""))
+        up.send_signal(signal.SIGTERM)
+        assert 0 == up.wait(timeout=60)
+
+    assert [] == home.ours()
+
+
+def test_down_may_leave_the_jobs_of_an_up_in_the_foreground(home: Home) -> None:
+    """The foreground process ends with its workers, but not before `down` has said its last word to the store."""
+    with subprocess.Popen(
+        [str(BIN / "gpuqueue"), "up", "--foreground", "--devices", "cpu"],
+        env=home.environ,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as up:
+        until(lambda: "ready" in home.says("gpus"))
+        assert "it is up already" in home("up", "--foreground", code=5)
+        home("submit", "--mem", "10M", "--", "sleep", "1000")
+        until(lambda: json.loads(home("queue", "--json"))[0]["state"] == "running")
+
+        assert "1 job goes on" in home("down", "--leave-jobs")
+        assert 0 == up.wait(timeout=60)
+
+    home("up", "--devices", "cpu")
+    assert "cancelling" in home("cancel", "1")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_while_down_waits_leaves_the_machine_as_it_was(home: Home, number: signal.Signals) -> None:
+    """It was going to take no more jobs; it takes them again. A closed terminal is a Ctrl-C, too."""
+    home("up", "--devices", "sim:1x1G")
+    home("submit", "--mem", "10M", "--", "sleep", "1000")
+    with subprocess.Popen(
+        [str(BIN / "gpuqueue"), "down"], env=home.environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as down:
+        assert down.stderr is not None
+        assert "waiting for job 1 to end" in down.stderr.readline()
+        down.send_signal(number)
+        assert 130 == down.wait(timeout=30)
+
+    home("run", "--mem", "1M", "--", "true")
+    assert "ready" in home("gpus")
+
+
+@pytest.mark.parametrize("spec", ["sim:0x1G", "nonsense", "sim:4x24", "", " "])
+def test_devices_that_make_no_sense_are_refused_before_anything_starts(home: Home, spec: str) -> None:
+    """One line, exit code 2, and nothing runs."""
+    assert home("up", "--devices", spec, code=2).startswith("gpuqueue: ")
+    assert [] == home.ours()
+
+
+def test_up_starts_a_store_that_died_alone(home: Home) -> None:
+    """Every message says so: it must do it while the workers are up, too."""
+    home("up", "--devices", "sim:1x1G")
+    home("submit", "--mem", "10M", "--", "sleep", "1000")
+    identity = ProcessIdentity.parse((home.state / "store" / "pid").read_text())
+    assert identity is not None
+    identity.send(signal.SIGKILL)
+    assert identity.wait(10)
+    assert "gpuqueue up" in home("queue", code=4)
+
+    assert "store    restarted" in home("up")
+
+    assert "already up" in home("up", "--devices", "sim:1x1G")  # as it is typed again in an alarm: no other devices
+    assert "for other devices run gpuqueue down first" in home("up", "--devices", "cpu", code=5)
+    home("run", "--mem", "1M", "--", "true")
+    home("cancel", "1")
+
+
+def test_nothing_is_left_running_silently(home: Home) -> None:
+    """With the store dead, down names what still runs, and ends it where it was told to."""
+    home("up", "--devices", "sim:1x1G")
+    home("submit", "--mem", "10M", "--", "sleep", "1000")
+    until(lambda: json.loads(home("queue", "--json"))[0]["state"] == "running")
+    identity = ProcessIdentity.parse((home.state / "store" / "pid").read_text())
+    assert identity is not None
+    identity.send(signal.SIGKILL)
+    assert identity.wait(10)
+
+    assert "job 1 still runs without a worker" in home("down", code=5)
+    assert any("forkserver.py" in command for command in home.ours())
+    home("down", "--cancel-jobs")
+
+    assert [] == home.ours()
+    home("up", "--devices", "sim:1x1G")
+    home("wait", "1", code=130)
+    assert 1 == json.loads(home("show", "1", "--json"))["attempt"]
+
+
+def test_a_worker_that_dies_is_started_again(home: Home) -> None:
+    """The host process looks after its children."""
+    home("up", "--devices", "sim:1x1G")
+    (first,) = json.loads(home("status", "--json"))["devices"]
+    pid = next(int(entry.name) for entry in Path("/proc").iterdir() if _is_worker_of(entry, home))
+    os.kill(pid, signal.SIGKILL)
+
+    until(lambda: json.loads(home("status", "--json"))["devices"][0]["worker"] != first["worker"])
+    home("run", "--mem", "1M", "--", "true")
+
+
+def _is_worker_of(entry: Path, home: Home) -> bool:
+    try:
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+        return b"run" in words and str(home.state).encode() in (entry / "environ").read_bytes()
+    except OSError:
+        return False
+
+
+@pytest.mark.timeout(300)  # several ups and downs, each of several processes
+def test_a_persons_drain_survives_down_up_and_a_crash(home: Home) -> None:
+    """Only what `down` itself drained is resumed by `up`."""
+    home("up", "--devices", "sim:2x1G")
+    home("drain", "0", "--reason", "waits for its RMA")
+    home("down")
+    assert "waits for its RMA" in home("up", "--devices", "sim:2x1G")
+
+    home("up")  # said again while it is up: mends what a `down` left behind, and nothing more
+    host = ProcessIdentity.parse((home.state / "host.pid").read_text())
+    assert host is not None
+    host.send(signal.SIGKILL)
+    assert host.wait(10)
+    home("up", "--devices", "sim:2x1G")
+
+    zero, one = json.loads(home("gpus", "--json"))
+    assert (["person"], []) == ([each["origin"] for each in zero["drains"]], one["drains"])
+
+
+def test_a_reader_that_goes_away_takes_nothing_down(home: Home) -> None:
+    """With `gpuqueue up | head -1` the site was gone again at once, without a word."""
+    command = [str(BIN / "gpuqueue"), "up", "--devices", "sim:1x8G"]
+    with subprocess.Popen(command, env=home.environ, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        assert up.stdout.readline().startswith("store    started")
+        up.stdout.close()
+        assert 0 == up.wait(60)
+
+    assert "workers  up" in home("status")

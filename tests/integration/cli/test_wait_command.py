@@ -1,0 +1,227 @@
+"""Waiting for many jobs: for all, for the first, not for ever, and without the history's library."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from bounded import until
+from factories import make_offer, make_spec, must_claim, serve
+from site_of_one import BIN, Site
+
+from gpuqueue.errors import JobNotFound, WaitTimeout
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
+
+#: Runs `gpuqueue` and tells on stderr whether the library of the history was imported.
+TELLING = """
+import atexit, sys
+atexit.register(lambda: print("sqlalchemy" in sys.modules, file=sys.stderr))
+from gpuqueue.cli.main import main
+sys.argv = ["gpuqueue", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.fixture
+def open_site(site: Site) -> Site:
+    """Return a site with a history and a card that nobody works for."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    return site
+
+
+def submit(site: Site, **more: str) -> int:
+    """Submit a job and return its id."""
+    return site.client.submit(["true"], mem="64M", **more).id
+
+
+def end(site: Site, code: int = 0) -> int:
+    """End the job that comes next, and return its id."""
+    claimed = must_claim(site.queue)
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    ending = Ending.from_status(code)
+    site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
+    return claimed.job_id
+
+
+def waiting(site: Site, *words: str) -> subprocess.Popen[str]:
+    """Start `gpuqueue wait` in the background."""
+    return subprocess.Popen(
+        [str(BIN / "gpuqueue"), "wait", *words],
+        env=site.environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_any_returns_with_the_first_that_ends(open_site: Site) -> None:
+    """With its exit code, and its name on stdout: a script goes on with that one."""
+    open_site.spawn("record")
+    first, second = submit(open_site), submit(open_site, begin="2h")
+    process = waiting(open_site, "--any", str(second), str(first))
+
+    end(open_site, 7)
+
+    out, err = process.communicate(timeout=30)
+    assert (7, f"{first}\n") == (process.returncode, out), err
+
+
+def test_all_is_the_default_and_the_code_is_of_the_first_bad_one_named(open_site: Site) -> None:
+    """In the order of the command line, whichever of them ended first."""
+    open_site.spawn("record")
+    one, two, three = (submit(open_site) for _ in range(3))
+    process = waiting(open_site, str(three), str(two), str(one), "--json")
+
+    for code in (5, 6, 0):
+        end(open_site, code)
+
+    out, err = process.communicate(timeout=30)
+    assert 6 == process.returncode, err
+    assert [three, two, one] == [each["id"] for each in json.loads(out)]
+    assert 5 == open_site.cli("wait", "--all", str(one), str(two), check=False).returncode
+
+
+def test_a_member_that_was_cancelled_before_its_start_counts_in_its_array(open_site: Site) -> None:
+    """As one that was cancelled while it ran. The array gave the other's 1, as if nobody had cancelled anything."""
+    open_site.spawn("record")
+    array = open_site.client.submit(["false"], mem="64M", array="0-1").id
+    open_site.client.cancel(f"{array}_1")
+    end(open_site, 1)
+
+    for named in (f"{array}", f"{array}_0-1", f"{array}_1"):
+        assert 130 == open_site.cli("wait", named, check=False).returncode, named
+    assert 1 == open_site.cli("wait", f"{array}_0", f"{array}_1", check=False).returncode
+
+
+def test_of_a_part_the_highest_code_counts(open_site: Site) -> None:
+    """As of an array: that of the lowest index said nothing of the others."""
+    open_site.spawn("record")
+    array = open_site.client.submit(["false"], mem="64M", array="0-2").id
+    for code in (3, 7, 0):
+        end(open_site, code)
+
+    assert 7 == open_site.cli("wait", f"{array}_0-2", check=False).returncode
+    assert 7 == open_site.cli("wait", "--json", f"{array}_0-2", check=False).returncode
+    assert 7 == open_site.cli("wait", f"{array}", check=False).returncode
+
+
+def test_a_job_that_was_cancelled_while_it_waited_to_run_again_was_cancelled(open_site: Site) -> None:
+    """Whatever the code of its last run: nobody can tell from that that it was cancelled."""
+    open_site.spawn("record")
+    job = open_site.client.submit(["false"], mem="64M", retries=1).id
+    end(open_site, 3)
+    assert JobState.QUEUED is open_site.client.get(job).state
+    open_site.client.cancel(job)
+
+    assert 130 == open_site.cli("wait", str(job), check=False).returncode
+
+
+def test_each_held_job_is_told_while_others_run(open_site: Site) -> None:
+    """Not only once all before it have ended: whoever waits may be the one who is waited for."""
+    first, second = submit(open_site), submit(open_site, begin="2h")
+    open_site.client.hold(second)
+    process = waiting(open_site, str(first), str(second))
+    assert process.stderr is not None
+
+    assert f"job {second} is held" in process.stderr.readline()
+
+    end(open_site)
+    open_site.client.cancel(second)
+    open_site.spawn("record")
+    assert 130 == process.wait(timeout=30)
+    process.communicate()
+
+
+def test_out_of_time_is_124_and_says_who_goes_on(open_site: Site) -> None:
+    """One line on stderr, nothing on stdout, and nothing became of the jobs."""
+    array = open_site.client.submit(["true"], mem="64M", array="0-3").id
+    job = submit(open_site)
+
+    done = open_site.cli("wait", "--timeout", "0.1s", f"{array}_0-3", str(job), check=False)
+
+    assert (124, "") == (done.returncode, done.stdout)
+    assert f"job {array}_0 has not ended after 0.1 s: it goes on, and 4 more do" in done.stderr
+    done = open_site.cli("wait", "--timeout", "0.1s", f"{array}_0-1", check=False)
+    assert f"job {array}_0 has not ended after 0.1 s: it goes on, and 1 more does" in done.stderr
+    with pytest.raises(WaitTimeout, match=f"job {job} has not ended after 0 s: it goes on"):
+        next(open_site.client.ends([job], timeout_s=0))
+
+
+def test_a_job_that_nobody_knows_is_told_at_once(open_site: Site) -> None:
+    """However long the others take."""
+    with pytest.raises(JobNotFound, match="no job 77"):
+        next(open_site.client.ends([submit(open_site), 77]))
+
+
+def test_parts_of_arrays_are_waited_for_member_by_member(open_site: Site) -> None:
+    """One that no device ever took is cancelled as well; the array is no part of what is asked."""
+    array = open_site.client.submit(["true"], mem="64M", array="0-3").id
+    process = waiting(open_site, f"{array}_0-1", f"{array}_3")
+
+    end(open_site)
+    open_site.client.cancel(f"{array}_3")
+    until(lambda: end(open_site), what="the second member")
+    open_site.spawn("record")
+
+    assert 130 == process.wait(timeout=30)
+    process.communicate()
+    assert JobState.QUEUED is open_site.client.get(array).state
+
+
+@pytest.mark.parametrize("what", ["job", "member"])
+def test_the_history_is_not_asked_where_the_queue_knows(open_site: Site, what: str) -> None:
+    """Its library takes longer to import than all the rest: a job that succeeded under our eyes needs none of it."""
+    array = {"array": "0-1"} if what == "member" else {}
+    job = submit(open_site, **array)
+    name = f"{job}_0" if array else str(job)
+    process = subprocess.Popen(
+        [sys.executable, "-c", TELLING, "wait", name],
+        env={**os.environ, **open_site.environ},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+    end(open_site)
+
+    _, err = process.communicate(timeout=30)
+    assert (0, ["False"]) == (process.returncode, err.splitlines())
+
+
+def test_a_range_is_all_jobs_of_it_that_there_are(open_site: Site) -> None:
+    """Also those that have ended; of none at all it is said."""
+    first, second = submit(open_site), submit(open_site)
+    assert [first, second] == [end(open_site), end(open_site, 9)]
+
+    # Before the book has them they were not known; that ended with 3, as the job that this test had then.
+    early = open_site.cli("wait", f"{first}-{second + 7}", check=False)
+    assert (4, True) == (early.returncode, "not in the history yet" in early.stderr)
+    open_site.start_recorder()
+    open_site.until_recorded(2)
+    assert 9 == open_site.cli("wait", f"{first}-{second + 7}", check=False).returncode
+    nobody = open_site.cli("wait", f"{second + 1}-{second + 7}", check=False)
+    assert (3, True) == (nobody.returncode, "no job of" in nobody.stderr)
+
+
+def test_a_member_that_there_is_not_is_said_not_to_be(open_site: Site) -> None:
+    """It was said to neither wait nor run."""
+    array = open_site.client.submit(["true"], mem="64M", array="0-9").id
+
+    refused = open_site.cli("cancel", f"{array}_77", check=False)
+
+    assert 3 == refused.returncode
+    assert f"there is no job {array}_77: the members of {array} are 0-9" in refused.stderr
+
+
+def test_no_time_at_all_only_looks(site: Site) -> None:
+    """A script that polls must not have to wait; it was refused."""
+    serve(site.queue, make_offer())
+    job_id = site.queue.submit(make_spec()).id
+    for word in ("0s", "0"):
+        said = site.cli("wait", "--timeout", word, str(job_id), check=False)
+        assert (124, "") == (said.returncode, said.stdout)
+        assert f"job {job_id} has not ended after 0 s" in said.stderr

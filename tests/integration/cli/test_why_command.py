@@ -1,0 +1,484 @@
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+from factories import make_device, make_offer, make_spec, must_claim, serve
+from site_of_one import Site
+
+from gpuqueue.cli.why.story import story
+from gpuqueue.model.job import JobState, Level
+from gpuqueue.model.placement import Placement
+from gpuqueue.model.retries import Retries
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.text.units import GIB
+
+
+def one_run(queue: JobQueue, duration_s: float, **changes: object) -> None:
+    """Let a job run and end."""
+    queue.submit(make_spec(**changes))
+    run = must_claim(queue)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "devices": ()}
+    queue.finish(run.job_id, run.token, duration_s=duration_s, **done)  # type: ignore[arg-type]
+
+
+def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> None:
+    """What has no time limit is judged by how long the like took before; what is missing is said."""
+    site.start_recorder()
+    queue = site.queue
+    serve(queue, make_offer(headroom_bytes=GIB))
+    for duration_s in (3600.0, 7200.0):
+        one_run(queue, duration_s, name="long")
+    queue.submit(make_spec(mem_bytes=20 * GIB, name="long"))
+    must_claim(queue)
+    waiting = queue.submit(make_spec(mem_bytes=10 * GIB, name="mine")).id
+    site.until_recorded(2)
+
+    said = site.cli("why", str(waiting))
+
+    assert "job 4  mine (ada), 10G on 1 device" in said.stdout
+    assert "7G too little: job 3 (ada) 20G; headroom 1G" in said.stdout
+    assert "cannot say: nodeA:0 has room once job 3 has ended, and it has no time limit" in said.stdout
+    assert "job 3: runs of its name took 1:00:00 (half of them), 2:00:00 (nine of ten), by 2 runs" in said.stdout
+    plain = json.loads(site.cli("why", str(waiting), "--json").stdout)
+    known = {"job_id": 3, "median_s": 3600.0, "p90_s": 7200.0, "outlived": None, "in_vain": False}
+    assert known == plain["start"]["blockers"][0]
+    assert "memory" == plain["devices"][0]["obstacle"]
+
+
+def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
+    """`why` counted five jobs before it, and promised it the room that the first of these gets."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    serve(queue)
+    for _ in range(7):
+        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    must_claim(queue)
+
+    said = site.cli("why", "7").stdout
+
+    assert "before it: 5 of ada's own" in said
+    assert re.search(
+        r"^start  cannot say: 5 jobs that may take the room go before it; there is room for the first of them by "
+        r"\S+ \S+ on nodeA:0, when job 1 must have ended$",
+        said,
+        re.MULTILINE,
+    )
+    start = json.loads(site.cli("why", "7", "--json").stdout)["start"]
+    assert (None, 5) == (start["at"], start["rivals"])
+    assert start["first_room_at"] == json.loads(site.cli("why", "2", "--json").stdout)["start"]["at"]
+
+
+def test_a_run_that_outlived_those_before_it_is_told_as_such(site: Site) -> None:
+    """What history knew of it vanished without a word, when it was needed most."""
+    site.start_recorder()
+    queue = site.queue
+    serve(queue)
+    for _ in range(2):
+        one_run(queue, 0.0001, name="long")
+    queue.submit(make_spec(mem_bytes=20 * GIB, name="long"))
+    run = must_claim(queue)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    waiting = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    site.until_recorded(2)
+
+    said = site.cli("why", str(waiting)).stdout
+
+    assert "job 3: it has lasted longer than each of the last 2 runs of its name: nobody can say when it ends" in said
+    (blocker,) = json.loads(site.cli("why", str(waiting), "--json").stdout)["start"]["blockers"]
+    assert (None, 2) == (blocker["median_s"], blocker["outlived"])
+
+
+def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
+    """Of it was said that no device would ever have the room, while that of its array was told."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    parent = site.cli("submit", "--mem", "1G", "--hold", "--", "true").stdout.strip()
+    words = ("submit", "--mem", "1G", "--array", "0-2")
+    after = site.cli(*words, "--after", parent, "--", "true").stdout.strip()
+    later = site.cli(*words, "--begin", "2h", "--", "true").stdout.strip()
+
+    for array, start in ((after, f"not before job {parent} has succeeded: it is held"), (later, "not before ")):
+        said = [line for line in site.cli("why", array).stdout.splitlines() if line.startswith("start")]
+        assert len(said) == 1
+        assert start in said[0]
+        member = site.cli("why", f"{array}_2").stdout
+        assert said == [line for line in member.splitlines() if line.startswith("start")]
+        assert "cannot say" not in member
+
+
+def test_the_members_before_it_go_before_a_member(site: Site) -> None:
+    """It was told that nobody was before it, and by when it had started, with all the others still to come."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    array = site.cli("submit", "--mem", "20G", "--time", "10m", "--array", "0-9", "--", "true").stdout.strip()
+    must_claim(site.queue)  # the first
+
+    told = {index: json.loads(site.cli("why", f"{array}_{index}", "--json").stdout) for index in (1, 2, 9)}
+    assert {1: 0, 2: 1, 9: 8} == {index: each["order"]["own_before"] for index, each in told.items()}
+    assert {1: 0, 2: 1, 9: 8} == {index: each["start"]["rivals"] for index, each in told.items()}
+    assert told[1]["start"]["at"] is not None, "when the run must have ended that is in its way"
+    assert told[9]["start"]["at"] is None, "who knows"
+    assert "8 of" in site.cli("why", f"{array}_9").stdout
+
+
+def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> None:
+    """Devices are kept for one job on each host at a time: why the next had none, and since when, was told nowhere."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    site.environ["GPUQUEUE_RESERVE_AFTER"] = "0.001s"
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
+    for uuid in ("GPU-0", "GPU-1"):
+        queue.submit(make_spec(mem_bytes=20 * GIB))
+        must_claim(queue, uuid)
+    holder, next_one = (queue.submit(make_spec(mem_bytes=20 * GIB)).id for _ in range(2))
+    (standing,) = queue.reserve(after_s=0, most=1)
+    assert holder == standing.job_id
+
+    said = site.cli("why", str(next_one)).stdout
+    told = json.loads(site.cli("why", str(next_one), "--json").stdout)["kept_for_others"]
+
+    rule = "nothing is kept for this job yet: a host keeps devices for 1 job at a time (setting reservations)"
+    kept = rf"^kept   on nodeA for job {holder} \(ada\) since 20[-0-9]+ [:0-9]+; {re.escape(rule)}$"
+    assert len(re.findall(kept, said, re.MULTILINE)) == 1
+    assert [("nodeA", holder)] == [(each["host"], each["job_id"]) for each in told]
+    assert told[0]["since"].startswith("20")
+    own = site.cli("why", str(holder))
+    assert "kept   on" not in own.stdout
+    site.environ["GPUQUEUE_RESERVATIONS"] = "2"
+    assert "kept   on" not in site.cli("why", str(next_one)).stdout, "it has one at the next tick"
+    site.environ["GPUQUEUE_RESERVE_AFTER"] = "1h"
+    site.environ["GPUQUEUE_RESERVATIONS"] = "1"
+    assert "kept   on" not in site.cli("why", str(next_one)).stdout, "it has not waited for long enough"
+
+
+def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
+    """It said `ready` of a device on which others start only beside that job, or before it."""
+    queue = site.queue
+    site.environ |= {"GPUQUEUE_BEAT": "10s", "GPUQUEUE_LEASE": "1h"}  # nobody beats here
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
+    for uuid in ("GPU-0", "GPU-1"):
+        queue.submit(make_spec(mem_bytes=20 * GIB))
+        must_claim(queue, uuid)
+    holder = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert "kept" not in site.cli("gpus").stdout
+    (standing,) = queue.reserve(after_s=0, most=1)
+    connect(site.environ["GPUQUEUE_REDIS_URL"]).hset(keys.KEPT, "GPU-9", "damaged")
+
+    shown = site.cli("gpus").stdout.splitlines()
+    told = {each["uuid"]: each for each in json.loads(site.cli("gpus", "--json").stdout)}
+
+    (kept,) = standing.devices
+    (other,) = {"GPU-0", "GPU-1"} - {kept}
+    place = 1 if kept == "GPU-0" else 2
+    assert shown[place].endswith(f"kept for job {holder}")
+    assert shown[3 - place].endswith("ready")
+    (below,) = [line for line in shown if line.startswith("kept: ")]
+    assert below.startswith(f"kept: nodeA device {place - 1} since 20")
+    assert below.endswith(f"for job {holder}, see gpuqueue why {holder}")
+    assert (holder, None) == (told[kept]["kept_for"], told[other]["kept_for"])
+    assert told[kept]["kept_since"].startswith("20")
+    assert told[other]["kept_since"] is None
+
+
+def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
+    """That it is held hid its job and its time, and of each device was said that it starts there at its turn."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    parent = site.cli("submit", "--mem", "1G", "--hold", "--", "true").stdout.strip()
+    waits = ("--mem", "1G", "--hold", "--after", parent, "--begin", "2h")
+    job = site.cli("submit", *waits, "--", "true").stdout.strip()
+    array = site.cli("submit", "--mem", "1G", "--array", "0-2", "--", "true").stdout.strip()
+    site.client.hold(f"{array}_1")
+
+    said = site.cli("why", job).stdout
+
+    starts = [line for line in said.splitlines() if line.startswith("start")]
+    assert 3 == len(starts)
+    assert f"start  not before somebody releases it: gpuqueue release {job}" == starts[0]
+    assert f"start  not before job {parent} has succeeded: it is held" == starts[1]
+    assert re.fullmatch(r"start  not before \S+ \S+", starts[2])
+    for each in (job, parent, f"{array}_1"):
+        told = site.cli("why", each).stdout
+        assert "it has room, but the job may not start yet" in told
+        assert "it starts there" not in told
+
+
+def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site) -> None:
+    """It read that it does not wait: held; and of an array with nobody at it any more that it runs since then."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    array = site.cli("submit", "--mem", "1G", "--array", "0-1", "--", "true").stdout.strip()
+    run = must_claim(site.queue)
+    site.queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    site.client.hold(f"{array}_1")
+
+    assert f"held: it waits for a person: gpuqueue release {array}_1\n" in site.cli("why", f"{array}_1").stdout
+    assert "it does not wait: running since" in site.cli("why", array).stdout
+    again = {"state": JobState.FAILED, "ending": Ending.from_status(75), "devices": ()}
+    site.queue.finish(run.job_id, run.token, duration_s=1.0, **again)  # type: ignore[arg-type]
+    assert f"its members wait to be run again: gpuqueue why {array}_N tells" in site.cli("why", array).stdout
+    site.client.hold(f"{array}_0")
+    said = site.cli("why", array).stdout
+    assert f"held: it waits for a person: gpuqueue release {array}\n" in said
+    assert "does not wait" not in said
+
+
+def test_a_held_jobs_pause_before_a_retry_is_told_while_it_lasts(site: Site) -> None:
+    """Its reason is another one by then."""
+    serve(site.queue)
+    queue = site.queue
+    queue.submit(make_spec(retries=Retries(times=1)))
+    run = must_claim(queue)
+    failed = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
+    queue.finish(run.job_id, run.token, duration_s=1.0, **failed)  # type: ignore[arg-type]
+    queue.hold(run.job_id)
+    found = site.client.why(run.job_id)
+
+    assert " (before it is run again)" in story(found)
+    assert found.job.begins_at is not None
+    assert found.explanation is not None
+    assert "held: it waits for a person" in story(found)
+    over = replace(found, job=replace(found.job, begins_at=found.job.submitted_at))
+    assert "not before somebody releases it" in story(over)
+    assert "run again" not in story(over)
+
+
+@pytest.mark.parametrize(
+    ("code", "told", "in_queue"),
+    [
+        (75, "(its last run asked to be run again, with exit code 75)", r"again in \d+(\.\d)?s"),
+        (1, "(a retry)", r"retry in \d+(\.\d)?s"),
+    ],
+)
+def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, told: str, in_queue: str) -> None:
+    """Exit code 75 is no failure: it was called a retry all the same, and the retries stayed as many as they were."""
+    serve(site.queue)
+    job_id = site.queue.submit(make_spec(retries=Retries(times=1))).id
+    run = must_claim(site.queue)
+    ended = {"state": JobState.FAILED, "ending": Ending.from_status(code), "devices": ()}
+    site.queue.finish(job_id, run.token, duration_s=1.0, **ended)  # type: ignore[arg-type]
+
+    assert told in site.cli("why", str(job_id)).stdout
+    assert re.search(in_queue, site.cli("queue").stdout)
+    reason = json.loads(site.cli("queue", "--json").stdout)[0]["reason"]
+    assert reason == ("requeue" if code == 75 else "retry")
+
+
+def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
+    """Held, running, ended, or nobody's."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    site.queue.submit(make_spec())
+    must_claim(site.queue)
+    held = site.queue.submit(make_spec()).id
+    site.queue.hold(held)
+
+    assert "it does not wait: starting" in site.cli("why", "1").stdout
+    assert f"held: it waits for a person: gpuqueue release {held}" in site.cli("why", str(held)).stdout
+    site.queue.cancel(held)
+    assert f"it has ended: cancelled. How: gpuqueue show {held}" in site.cli("why", str(held)).stdout
+    nobody = site.cli("why", "77", check=False)
+    assert 3 == nobody.returncode
+    assert "gpuqueue: there is no job 77: see gpuqueue queue and gpuqueue history" == nobody.stderr.strip()
+
+
+def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -> None:
+    """It was said that no device would ever have the room; the job started when the other had."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    running = site.queue.submit(make_spec(mem_bytes=8 * GIB)).id
+    must_claim(site.queue)
+    large, small = (site.queue.submit(make_spec(mem_bytes=size * GIB)).id for size in (20, 5))
+    store = connect(site.queue.url)
+    store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:{running}")
+    store.hset(keys.job(large), "rv", "GPU-0")
+
+    said = site.cli("why", str(small)).stdout
+
+    assert f"start  cannot say: there is room once job {large} (ada), for which devices are kept, has started" in said
+    assert "ever have the room" not in said
+    store.close()
+
+
+def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> None:
+    """A job for a drained card was told to wait for one that another host's card was kept for."""
+    site.cli("db", "upgrade")
+    serve(site.queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    large = site.queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    small = site.queue.submit(make_spec(placement=Placement(devices=("GPU-1",)))).id
+    site.queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    store = connect(site.queue.url)
+    store.hset(keys.PREFIX + "rsv", "GPU-0", f"{large}:{20 * GIB}:0:")
+    store.hset(keys.job(large), "rv", "GPU-0")
+
+    said = site.cli("why", str(small)).stdout
+
+    assert f"job {large}" not in said.partition("start  ")[2]
+    assert "start  not before somebody resumes" in said
+    store.close()
+
+
+def test_who_made_place_is_told_that_it_did(site: Site) -> None:
+    """It read that the room is kept for a job that has waited too long; that one had come a moment ago."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
+    run = must_claim(queue)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    small = queue.submit(make_spec(mem_bytes=5 * GIB)).id
+    assert {run.job_id: urgent} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=600)
+    asked = site.cli("why", str(run.job_id)).stdout
+    assert re.search(rf"^place  it makes place for job {urgent} by \S+ \S+$", asked, re.MULTILINE)
+    told = json.loads(site.cli("why", str(run.job_id), "--json").stdout)["making_place"]
+    assert (urgent, 1) == (told["for"], told["times"])
+    assert "asked to again" not in asked
+    connect(queue.url).hset(keys.job(run.job_id), "pn", 5)
+    assert "place  it has made place 5 times: it is not asked to again" in site.cli("why", str(run.job_id)).stdout
+    gone = {"state": JobState.FAILED, "ending": Ending.from_status(1), "devices": ()}
+    queue.finish(run.job_id, run.token, duration_s=1.0, **gone)  # type: ignore[arg-type]
+
+    assert f"kept for job {urgent}, for which others made place" in site.cli("why", str(small)).stdout
+    (device,) = json.loads(site.cli("why", str(small), "--json").stdout)["devices"]
+    assert (urgent, True) == (device["kept_for"], device["place_made"])
+
+
+def test_a_job_on_several_drained_devices_needs_all_of_them_resumed(site: Site) -> None:
+    """It named them with `or`, and a command that resumed one: after that the job waited as before."""
+    site.cli("db", "upgrade")
+    devices = {f"GPU-{index}": make_device(f"GPU-{index}", index=index) for index in range(3)}
+    serve(site.queue, *(make_offer(uuid, device=device) for uuid, device in devices.items()))
+    job_id = site.queue.submit(make_spec(gpus=2)).id
+    site.queue.drain([*devices], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+
+    assert (
+        "start  not before somebody resumes 2 of nodeA:0, nodeA:1, nodeA:2: gpuqueue resume nodeA:0 nodeA:1\n"
+    ) in site.cli("why", str(job_id)).stdout
+    site.queue.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
+    assert ("start  not before somebody resumes nodeA:0 or nodeA:2: gpuqueue resume nodeA:0\n") in site.cli(
+        "why", str(job_id)
+    ).stdout
+    assert "drained" == site.cli("queue").stdout.splitlines()[-1].split()[-1]
+    both = site.queue.submit(make_spec(gpus=2, placement=Placement(devices=("GPU-0", "GPU-2")))).id
+    assert ("start  not before somebody resumes nodeA:0 and nodeA:2: gpuqueue resume nodeA:0 nodeA:2\n") in site.cli(
+        "why", str(both)
+    ).stdout
+
+
+def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
+    """Whatever else may be in the way: nothing at all is claimed before."""
+    site.cli("db", "upgrade")
+    site.queue.open(0)
+    serve(site.queue)
+    waiting = site.queue.submit(make_spec()).id
+    store = connect(site.queue.url)
+    store.hset(keys.META, "claims", site.queue.now_ms() + 60_000)
+
+    said = site.cli("why", str(waiting)).stdout
+
+    assert "not before the pause after a rebuild of the store is over" in said
+    assert site.cli("queue").stdout.splitlines()[-1].split()[-1] == "pause"
+    store.close()
+
+
+def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
+    """It read that nobody can say, and was started ten seconds later: a run on a lower level had to go for it."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
+    run = must_claim(queue)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    assert "take the place" not in site.cli("why", str(urgent)).stdout
+    site.environ.update(GPUQUEUE_PREEMPT="urgent: low", GPUQUEUE_PREEMPT_AFTER="10m", GPUQUEUE_PREEMPT_GRACE="1m")
+
+    said = site.cli("why", str(urgent)).stdout
+
+    assert re.search(
+        rf"may take the place of job {run.job_id} .*from \S+ \S+ on; whoever must go has 1:00 for that", said
+    )
+    (may,) = json.loads(site.cli("why", str(urgent), "--json").stdout)["may_preempt"]
+    assert run.job_id == may["job_id"]
+    other = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert "take the place" not in site.cli("why", str(other)).stdout, "its level may not"
+
+
+def low_run(queue: JobQueue, uuid: str = "GPU-0", **changes: object) -> int:
+    """Let a job of the lowest level run on a device, and return its id."""
+    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW, **changes))
+    run = must_claim(queue, uuid)
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    return run.job_id
+
+
+def may_preempt(site: Site, job_id: int) -> list[int]:
+    """Return whose place a job may take, which its words tell as well."""
+    told = [each["job_id"] for each in json.loads(site.cli("why", str(job_id), "--json").stdout)["may_preempt"]]
+    said = site.cli("why", str(job_id)).stdout
+    assert bool(told) == ("take the place" in said)
+    assert all(f"job {each} " in said.partition("take the place")[2] for each in told)
+    return told
+
+
+def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
+    """One that had made place five times, or ran on a drained device, was offered all the same."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
+    serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
+    first, second = low_run(queue), low_run(queue, "GPU-1")
+    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+    assert [first, second] == may_preempt(site, urgent)
+
+    connect(queue.url).hset(keys.job(first), "pn", 5)
+    assert [second] == may_preempt(site, urgent)
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    assert [] == may_preempt(site, urgent)
+    assert {} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
+
+
+def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> None:
+    """A job on two devices was offered the run on one of them, while that on the other may not be asked to go."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
+    offers = [make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)]
+    serve(queue, *offers)
+    goes, stays = low_run(queue), low_run(queue, "GPU-1", requeue=False)
+    both = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2, level=Level.URGENT)).id
+    one = queue.submit(make_spec(mem_bytes=21 * GIB, level=Level.URGENT)).id
+
+    assert [] == may_preempt(site, both)
+    assert [goes] == may_preempt(site, one)
+    queue.cancel(stays)
+    serve(queue, *offers)  # the commands above may take long, and then nobody would have been heard
+    assert [goes] == may_preempt(site, both), "the other one ends in any case"
+    serve(queue, *offers)
+    assert {goes: both} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
+
+
+def test_a_place_is_offered_that_is_kept_for_a_level_below(site: Site) -> None:
+    """Of a card that was kept for a normal job nothing was said, though the run there may be asked to go."""
+    site.cli("db", "upgrade")
+    queue = site.queue
+    serve(queue)
+    low = low_run(queue)
+    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert [normal] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    urgent = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT)).id
+
+    site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
+    assert [] == may_preempt(site, urgent), "who has waited for it is on a level that is not named"
+    site.environ.update(GPUQUEUE_PREEMPT="urgent: low normal")
+    assert [low] == may_preempt(site, urgent)
+    assert {low: urgent} == queue.preempt({Level.URGENT: [Level.LOW, Level.NORMAL]}, after_s=0, grace_s=60)

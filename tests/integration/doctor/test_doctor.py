@@ -1,0 +1,395 @@
+"""``gpuqueue doctor`` as a person or a monitor runs it: on a site that is well, and on broken ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import pytest
+from bounded import until
+from site_of_one import BIN
+from terminal import Terminal
+
+from gpuqueue.doctor import examination
+from gpuqueue.model.finding import Grade
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.system.process import ProcessIdentity
+
+#: How full this machine's disk is, is not ours to say.
+NOT_OURS = {"disk"}
+
+
+class Home:
+    """A person's machine. Only a state directory is given."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+        self.environ = {
+            **{name: value for name, value in os.environ.items() if name not in {"VIRTUAL_ENV", "NO_COLOR"}},
+            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+            "GPUQUEUE_STATE_DIR": str(state),
+            "GPUQUEUE_KILL_GRACE": "2s",
+            "GPUQUEUE_HOST": state.name,
+            "GPUQUEUE_DEVICES": "sim:1x1G",
+        }
+
+    def run(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """Run ``gpuqueue``, whatever comes of it; but no traceback may."""
+        done = subprocess.run(
+            [str(BIN / "gpuqueue"), *words],
+            env={**self.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+        assert "Traceback" not in done.stderr
+        return done
+
+    def findings(self, *words: str, **environ: str) -> list[dict[str, Any]]:
+        """Return what ``doctor --json`` finds."""
+        found: list[dict[str, Any]] = json.loads(self.run("doctor", "--json", *words, **environ).stdout)["findings"]
+        return found
+
+    def the(self, room: str, check: str, **environ: str) -> dict[str, Any]:
+        """Return the one finding of a check."""
+        (found,) = [each for each in self.findings(**environ) if (each["room"], each["check"]) == (room, check)]
+        return found
+
+    def bad(self, *words: str, **environ: str) -> dict[str, str]:
+        """Return the grade of each check that is not well, by room and name."""
+        return {
+            f"{each['room']} {each['check']}": each["grade"]
+            for each in self.findings("-q", *words, **environ)
+            if each["check"] not in NOT_OURS
+        }
+
+    def host(self) -> ProcessIdentity:
+        """Return the host process."""
+        identity = ProcessIdentity.parse((self.state / "host.pid").read_text())
+        assert identity is not None
+        return identity
+
+    @property
+    def queue(self) -> JobQueue:
+        """Return the store's side."""
+        return JobQueue(f"unix://{self.state}/store/store.sock")
+
+
+@pytest.fixture
+def home() -> Iterator[Home]:
+    """Return a machine on which nothing runs, before and after."""
+    made = Home(Path(mkdtemp(prefix="gpuqueue-home-")))
+    yield made
+    made.run("down", "--cancel-jobs")
+    shutil.rmtree(made.state, ignore_errors=True)
+
+
+@pytest.fixture
+def up(home: Home) -> Home:
+    """Return a machine that is up."""
+    done = home.run("up")
+    assert 0 == done.returncode, done.stderr
+    return home
+
+
+def test_a_site_that_is_well_says_so(up: Home) -> None:
+    """In few words, with 0, and in none at all if that is wished; every room has been looked at."""
+    whole, quiet = up.run("doctor"), up.run("doctor", "-q")
+
+    if "free" not in quiet.stdout:  # the disk of the one who runs the tests
+        assert (0, "all is well", 0, "") == (
+            whole.returncode,
+            whole.stdout.strip().splitlines()[-1],
+            quiet.returncode,
+            quiet.stdout,
+        )
+    assert {} == up.bad()
+    rooms = {each["room"] for each in up.findings()}
+    assert {"settings", "state", "host", "python", "store", "queue", "book", "processes", "runs"} == rooms
+
+
+def test_a_site_where_nothing_is_there_is_told_and_stays_so(home: Home) -> None:
+    """No store, no book, no directory: what to type, and nothing is made by looking."""
+    home.state.rmdir()
+
+    done = home.run("doctor")
+
+    assert 1 == done.returncode
+    assert "no store runs at" in done.stdout
+    assert "→ gpuqueue up" in done.stdout
+    assert not home.state.exists()
+    assert {"store answers": "problem", "book answers": "problem", "queue opened": "unknown"} == home.bad()
+
+
+def test_broken_settings_are_told_one_by_one(home: Home, tmp_path: Path) -> None:
+    """Every other command is refused by the first of them; doctor goes on with what can be read, and mends nothing."""
+    config = tmp_path / "config.toml"
+    config.write_text('leese = "5m"\nslots = 0\npool = "a"\n')
+    wrong = {"GPUQUEUE_CONFIG": str(config), "GPUQUEUE_BEAT": "soon", "GPUQUEUE_SLOT": "4"}
+
+    found = [each for each in home.findings(**wrong) if each["room"] == "settings"]
+
+    told = " ".join(each["seen"] for each in found if each["grade"] == "problem")
+    assert all(word in told for word in ("setting beat", "setting slots", "'leese' is no setting"))
+    assert "GPUQUEUE_SLOT is no setting" in next(each["seen"] for each in found if each["check"] == "variables")
+    assert "a (file" in next(each["seen"] for each in found if each["about"] == "pool")
+    assert "nothing was repaired" in home.run("doctor", "--fix", **wrong).stdout
+    assert 2 == home.run("queue", **wrong).returncode
+
+
+@pytest.mark.parametrize("content", [b"lease = ", b"\xff\xfe"])
+def test_a_settings_file_that_is_none_is_told(home: Home, tmp_path: Path, content: bytes) -> None:
+    """An editor's accident."""
+    config = tmp_path / "config.toml"
+    config.write_bytes(content)
+
+    found = home.the("settings", "reading", GPUQUEUE_CONFIG=str(config))
+
+    assert ("problem", True) == (found["grade"], "is not TOML" in found["seen"])
+
+
+def test_a_home_that_nobody_can_write_is_no_obstacle(home: Home) -> None:
+    """As of a service account; /proc is one for root as well."""
+    environ = {name: value for name, value in home.environ.items() if name != "GPUQUEUE_STATE_DIR"}
+    home.environ = {**environ, "HOME": "/proc", "XDG_STATE_HOME": "", "XDG_CONFIG_HOME": ""}
+
+    assert "/proc/.local/state/gpuqueue is not there yet" in home.the("state", "directory")["seen"]
+
+
+def test_a_store_that_never_answers_is_not_waited_for_for_ever(home: Home) -> None:
+    """It takes the connection, and that is all."""
+    (home.state / "store").mkdir()
+    with socket.socket(socket.AF_UNIX) as mute:
+        mute.bind(str(home.state / "store" / "store.sock"))
+        mute.listen(16)
+
+        assert "problem" == home.bad()["store answers"]
+
+
+def test_settings_that_hang_are_told_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a network disk whose server is away; without them nobody knows where anything else is."""
+    monkeypatch.setattr(examination, "LOOK_S", 0.2)
+    config = tmp_path / "config.toml"
+    os.mkfifo(config)
+
+    found = list(examination.examine({"GPUQUEUE_CONFIG": str(config), "GPUQUEUE_STATE_DIR": str(tmp_path)}))
+
+    ((room, (finding,)),) = found
+    assert ("settings", Grade.PROBLEM) == (room, finding.grade)
+    assert "cannot be looked at: no answer within" in finding.seen
+    os.close(os.open(config, os.O_WRONLY))  # whoever still reads it may go
+
+
+def test_no_password_is_shown(home: Home) -> None:
+    """Neither in words nor as JSON, and people paste both."""
+    secret = {
+        "GPUQUEUE_REDIS_URL": "redis://ada:hunter2@127.0.0.1:1/0",
+        "GPUQUEUE_DATABASE_URL": "postgresql://ada:hunter2@127.0.0.1:1/db?sslpassword=hunter2",
+    }
+
+    for words in ([], ["--json"], ["--fix"]):
+        done = home.run("doctor", *words, **secret)
+        assert 1 == done.returncode
+        assert "redis://ada:***@127.0.0.1:1/0 (environment GPUQUEUE_REDIS_URL)" in done.stdout
+        assert "hunter2" not in done.stdout + done.stderr
+
+
+# ---- what goes wrong on a site that was up ---------------------------------------------------------------------------
+
+
+def test_a_host_process_that_died_is_a_problem(up: Home) -> None:
+    """Its children leave with it, and running jobs have as long as the grace."""
+    up.host().send(signal.SIGKILL)
+    assert up.host().wait(30)
+
+    found = up.the("processes", "host")
+
+    assert ("problem", True) == (found["grade"], found["remedy"].startswith("gpuqueue up; why it died: "))
+
+
+def test_a_recorder_that_is_gone_is_told(up: Home) -> None:
+    """While the host process cannot start it again."""
+    host = up.host()
+    host.send(signal.SIGSTOP)
+    try:
+        for child in Path(f"/proc/{host.pid}/task/{host.pid}/children").read_text().split():
+            if b"record" in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0"):
+                os.kill(int(child), signal.SIGKILL)
+
+        def told() -> bool:
+            return up.the("processes", "recorder")["grade"] == "note"
+
+        until(told, what="a recorder that is missed")
+    finally:
+        host.send(signal.SIGCONT)
+
+
+def test_settings_that_the_workers_do_not_have_yet_are_told(up: Home, tmp_path: Path) -> None:
+    """They hold from the next start on; whoever changed them should know."""
+    assert "ok" == up.the("processes", "settings")["grade"]
+
+    changed = up.the("processes", "settings", GPUQUEUE_SLOTS="3")
+    config = tmp_path / "config.toml"
+    config.write_text("")
+    os.utime(config, (2**32, 2**32))
+    written = up.the("processes", "settings", GPUQUEUE_CONFIG=str(config))
+
+    assert ("note", True) == (changed["grade"], "GPUQUEUE_SLOTS" in changed["seen"])
+    assert ("warning", True) == (written["grade"], "settings file was changed" in written["seen"])
+
+
+def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> None:
+    """`up` would do it; until somebody thinks of it every job waits. A down at work is left in peace."""
+    (device,) = up.queue.devices()
+    up.run("submit", "--mem", "400M", "--", "sleep", "1000")
+    with subprocess.Popen(
+        [str(BIN / "gpuqueue"), "down"], env=up.environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as down:
+        assert down.stderr is not None
+        assert "waiting for job 1 to end" in down.stderr.readline()
+        assert {} == up.bad()
+        assert [] == json.loads(up.run("doctor", "--fix", "--json").stdout)["repairs"]
+        assert () != up.queue.devices()[0].drains
+        down.kill()
+
+    assert {"queue devices": "warning"} == up.bad()
+    assert 6 == up.run("doctor").returncode
+    fixed = json.loads(up.run("doctor", "--fix", "--json").stdout)
+
+    said = f"device 0 ({device.device.uuid}) is no longer drained for a down that was killed"
+    assert [said] == fixed["repairs"]
+    assert () == up.queue.devices()[0].drains
+    assert {} == up.bad()
+    assert "running" == json.loads(up.run("show", "1", "--json").stdout)["state"]
+
+
+def test_what_a_person_drained_is_not_given_back(up: Home) -> None:
+    """Neither beside a killed down nor alone."""
+    up.run("drain", "0", "--reason", "new fan")
+    (device,) = up.queue.devices()
+    up.queue.drain([device.device.uuid], origin=DrainOrigin.DOWN, why="going down", by="ada")
+
+    repairs = json.loads(up.run("doctor", "--fix", "--json").stdout)["repairs"]
+
+    assert [f"device 0 ({device.device.uuid}) is no longer drained for a down that was killed"] == repairs
+    assert [DrainOrigin.PERSON] == [each.origin for each in up.queue.devices()[0].drains]
+    assert [] == json.loads(up.run("doctor", "--fix", "--json").stdout)["repairs"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
+def test_another_accounts_site_is_told_and_not_mended(home: Home) -> None:
+    """What root made there would be in the way of its owner."""
+    os.chown(home.state, 65534, 65534)
+
+    assert "belongs to nobody, and you are root" in home.the("state", "directory")["seen"]
+    (said,) = json.loads(home.run("doctor", "--fix", "--json").stdout)["repairs"]
+    assert "nothing was repaired" in said
+    assert [] == list(home.state.iterdir())
+
+
+def test_inside_a_job_the_site_is_examined_and_not_the_job(home: Home) -> None:
+    """One variable of a job is called like a setting, and means something else."""
+    inside = {"GPUQUEUE_TOKEN": "1.aa", "GPUQUEUE_JOB_ID": "7", "GPUQUEUE_DEVICES": "GPU-0"}
+
+    found = home.findings(**inside)
+
+    assert "auto (default)" in [each["seen"] for each in found if each["about"] == "devices"]
+    assert "this is the inside of job 7" in [each["seen"] for each in found]
+    assert "host devices" not in home.bad(**inside)
+
+
+# ---- how it is told --------------------------------------------------------------------------------------------------
+
+
+def test_json_has_one_object_and_the_worst_grade(home: Home) -> None:
+    """A program reads it whole; quietly it has only what is wrong."""
+    whole = json.loads(home.run("doctor", "--json").stdout)
+    quiet = json.loads(home.run("doctor", "--json", "-q").stdout)
+
+    assert "problem" == whole["worst"]
+    assert whole["repairs"] is None
+    assert [each for each in whole["findings"] if each["grade"] not in {"ok", "note"}] == quiet["findings"]
+
+
+def test_a_terminal_that_knows_ascii_only_gets_ascii(home: Home) -> None:
+    """A mark that cannot be printed must not end the report."""
+    done = home.run("doctor", PYTHONIOENCODING="ascii")
+
+    assert 1 == done.returncode
+    assert done.stdout.isascii()
+    assert "  x answers" in done.stdout
+    assert "-> gpuqueue up" in done.stdout
+
+
+@pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
+def test_colour_is_for_a_terminal_that_wants_it(home: Home, no_colour: str, *, coloured: bool) -> None:
+    """A pipe gets none at all."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [str(BIN / "gpuqueue"), "doctor", "-q"],
+        env={**home.environ, "NO_COLOR": no_colour, "TERM": "xterm"},
+        stdout=theirs,
+        stdin=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    said = b""
+    while chunk := _read(ours):
+        said += chunk
+    process.wait(timeout=60)
+    os.close(ours)
+
+    assert b"answers" in said
+    assert coloured == (b"\x1b[31m" in said)
+    assert "\x1b" not in home.run("doctor", "-q").stdout
+
+
+def test_a_finding_goes_on_below_on_a_narrow_terminal(home: Home) -> None:
+    """A terminal broke words in the middle, and began them again below the marks."""
+    with Terminal([str(BIN / "gpuqueue"), "doctor"], {**home.environ, "NO_COLOR": "1"}, columns=60) as terminal:
+        terminal.ended()
+        lines = terminal.written.decode().splitlines()
+
+    assert max(map(len, lines)) <= 60
+    answers = next(place for place, line in enumerate(lines) if line.startswith("  ✗ answers"))
+    assert lines[answers + 1].startswith(" " * 24)
+    assert max(map(len, home.run("doctor").stdout.splitlines())) > 60
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 4096)
+    except OSError:  # the other side is gone
+        return b""
+
+
+def test_a_command_that_is_not_installed_is_told(home: Home, tmp_path: Path) -> None:
+    """Half an installation: what only the machines' side can see stays unseen, the rest is told."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(BIN / "python")
+    code = "import sys; from gpuqueue.cli.main import main; sys.executable = sys.argv.pop(1); main()"
+    done = subprocess.run(
+        [str(BIN / "python"), "-c", code, str(python), "doctor", "--json"],
+        env={**home.environ, "PATH": "/nowhere"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert "Traceback" not in done.stderr
+    machines = [each for each in json.loads(done.stdout)["findings"] if each["check"] == "machines"]
+    assert {"host", "python", "runs"} == {each["room"] for each in machines}
+    assert "install" in machines[0]["remedy"]

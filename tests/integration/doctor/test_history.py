@@ -1,0 +1,249 @@
+"""What is found of a real database that is not as it should be."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from factories import make_spec
+from outbox import RUN, Outbox
+from private_postgres import Server
+
+from gpuqueue.doctor import history as room
+from gpuqueue.doctor.history import facts_of
+from gpuqueue.history import diagnostics as book_facts_module
+from gpuqueue.history.connect import open_engine, writing
+from gpuqueue.history.database import Book
+from gpuqueue.model.event import Act
+from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.notification import Notice, Outcome
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.timeout_call import Look, Unseen
+
+
+def settings_for(url: str) -> Settings:
+    return Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_DATABASE_URL": url})
+
+
+def of(url: str, *, integrity_s: float = 10.0) -> dict[str, Finding]:
+    """Return what each check finds."""
+    facts = facts_of(settings_for(url), integrity_s=integrity_s)
+    return {each.check: each for each in examined("book", facts, room.CHECKS)}
+
+
+def away(url: str) -> Finding:
+    """Return what is said of a book that cannot be looked at."""
+    settings = settings_for(url)
+    with pytest.raises(Unseen) as caught:
+        Look(lambda: facts_of(settings, integrity_s=1), 30).seen()
+    return room.away(settings, caught.value)
+
+
+def run_sql(url: str, statement: str) -> None:
+    engine = open_engine(url)
+    with writing(engine) as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+def test_a_book_that_is_well_needs_nothing(book_url: str) -> None:
+    """On either database; a file's integrity and disk are looked at where there is a file."""
+    found = of(book_url)
+
+    of_a_file = {"integrity", "disk"} if book_url.startswith("sqlite") else set()
+    assert {"answers", "tables", "writing", "lost jobs", "events", "messages", "texts"} | of_a_file == set(found)
+    assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
+
+
+def test_messages_that_are_late_or_were_given_up_are_told(book: Book, book_url: str, outbox: Outbox) -> None:
+    """With the job, and why; what was sent, and what is for another end, is none of them."""
+    for job_id in (1, 2, 3):
+        outbox.submit(job_id, make_spec(notices=(Notice("team"),)))
+        outbox.tell(job_id, Act.CANCEL, JobState.CANCELLED, attempt=0)
+    outbox.record()
+    now = datetime.now(timezone.utc)
+    due = book.due_notices(now=now, most=9)
+    assert all(book.take_notice(each, until=now) for each in due)
+    first, second, third = due
+
+    assert "3 messages are still to be sent, the first about job 1" == of(book_url)["messages"].seen
+    book.settle_notice(first, Outcome.SENT, at=now)
+    book.put_off_notice(second, until=now, trouble="HTTP 500")
+    assert "2 messages are still to be sent, the first about job 2: HTTP 500" == of(book_url)["messages"].seen
+    book.settle_notice(second, Outcome.GIVEN_UP, at=now, trouble="HTTP 500")
+    assert "1 message is still to be sent, the first about job 3" == of(book_url)["messages"].seen
+    book.settle_notice(third, Outcome.GIVEN_UP, at=now - timedelta(days=8), trouble="HTTP 404")
+    found = of(book_url)["messages"]
+    assert "1 message was given up this week, the last about job 2: HTTP 500" == found.seen
+    assert (Grade.WARNING, "gpuqueue notify --test WHAT") == (found.grade, found.remedy.partition(",")[0])
+
+
+@pytest.mark.parametrize(("revision", "remedy"), [("0000", "gpuqueue db upgrade"), ("9999", "upgrade gpuqueue here")])
+def test_tables_of_another_version_are_told_with_what_to_type(book_url: str, revision: str, remedy: str) -> None:
+    """Older and newer have opposite remedies; and nothing is read from tables that may be others."""
+    run_sql(book_url, f"UPDATE alembic_version SET version_num = '{revision}'")
+
+    found = of(book_url)
+
+    assert (Grade.PROBLEM, remedy) == (found["tables"].grade, found["tables"].remedy)
+    assert Grade.UNKNOWN is found["lost jobs"].grade
+
+
+def test_a_database_without_tables_is_told_with_what_to_type(empty_url: str) -> None:
+    """SQLite makes the file at the first look of anybody; PostgreSQL has an empty database."""
+    if empty_url.startswith("sqlite"):
+        sqlite3.connect(empty_url.removeprefix("sqlite:///")).execute("CREATE TABLE other (x)").connection.close()
+
+    found = of(empty_url)["tables"]
+
+    assert (Grade.PROBLEM, "gpuqueue up, or gpuqueue db upgrade") == (found.grade, found.remedy)
+
+
+def test_looking_at_a_book_that_is_not_there_makes_none(tmp_path: Path) -> None:
+    """To open a SQLite file is to make it."""
+    found = away(f"sqlite:///{tmp_path / 'no' / 'book.db'}")
+
+    assert Grade.PROBLEM is found.grade
+    assert (found.remedy or "").startswith("gpuqueue up, or gpuqueue db upgrade; or set GPUQUEUE_STATE_DIR")
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://ada:hunter2@127.0.0.1:1/db", "does not answer"),
+        ("postgresql://ada:hunter2@h:port/db", "cannot be read"),
+        ("mysql://ada:hunter2@h/db", "only SQLite and PostgreSQL"),
+    ],
+)
+def test_a_database_that_is_away_is_told_with_the_reason(url: str, words: str) -> None:
+    """And without its password."""
+    found = away(url)
+
+    assert Grade.PROBLEM is found.grade
+    assert words in found.seen
+    assert "hunter2" not in found.seen + found.remedy
+
+
+def test_a_file_that_is_no_database_is_told(tmp_path: Path) -> None:
+    """Somebody has overwritten it, or the setting points at another file."""
+    (tmp_path / "book.db").write_text("no database at all" * 100)
+
+    assert "file is not a database" in away(f"sqlite:///{tmp_path / 'book.db'}").seen
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_a_damaged_file_is_found(book_url: str, outbox: Outbox) -> None:
+    """A page in the middle was overwritten; everything that is read by chance may still look well."""
+    for job_id in range(1, 400):
+        outbox.submit(job_id)
+    outbox.record()
+    outbox.book.close()
+    path = Path(book_url.removeprefix("sqlite:///"))
+    pages = path.stat().st_size // 4096
+    with path.open("r+b") as file:
+        for page in range(pages // 2, pages):
+            file.seek(page * 4096 + 200)
+            file.write(b"\xff" * 400)
+
+    found = of(book_url)["integrity"]
+
+    assert Grade.PROBLEM is found.grade
+    assert ".recover" in found.remedy
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_a_file_too_large_for_now_is_left_for_a_deep_look(book_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large one takes as long as it takes to read it."""
+    monkeypatch.setattr(book_facts_module, "_STEPS", 1)
+
+    found = of(book_url, integrity_s=-1)["integrity"]
+
+    assert Grade.NOTE is found.grade
+    assert "--deep" in found.remedy
+
+
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_a_writer_that_never_ends_is_found(book_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody has opened the file by hand and holds it: the recorder waits in vain."""
+    monkeypatch.setattr(book_facts_module, "_LOCKED_S", 0.05)
+    other = sqlite3.connect(book_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    locked = of(book_url)["writing"]
+    other.close()
+
+    assert Grade.PROBLEM is locked.grade
+    assert "database is locked" in locked.seen
+    assert Grade.OK is of(book_url)["writing"].grade
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another account")
+@pytest.mark.parametrize("backend", ["sqlite"], indirect=True)
+def test_a_directory_that_may_not_be_written_is_found(book_url: str) -> None:
+    """SQLite keeps files beside its own, so the right to the file alone is not enough."""
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory).chmod(0o755)
+        shutil.copy(book_url.removeprefix("sqlite:///"), f"{directory}/book.db")
+        Path(directory, "book.db").chmod(0o666)
+        os.setresuid(65534, 65534, 0)
+        try:
+            reason = book_facts_module._refusal(
+                open_engine(f"sqlite:///{directory}/book.db"), Path(directory, "book.db")
+            )
+        finally:
+            os.setresuid(0, 0, 0)
+
+    assert reason is not None
+    assert "may not be written" in reason
+
+
+def test_a_standby_is_found(postgres_server: Server, request: pytest.FixtureRequest) -> None:
+    """Or an account for which somebody made everything read-only: the recorder could write nothing."""
+    with postgres_server.database(request.getfixturevalue("_migrated_postgres")) as url:
+        name = sa.make_url(url).database
+        run_sql(url, f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+
+        found = of(url)["writing"]
+
+    assert Grade.PROBLEM is found.grade
+    assert "read-only" in found.seen
+
+
+def test_an_account_without_rights_is_found(postgres_server: Server, request: pytest.FixtureRequest) -> None:
+    """It can look, so a client may think that all is well."""
+    with postgres_server.database(request.getfixturevalue("_migrated_postgres")) as url:
+        reader = f"reader_{os.getpid()}"
+        run_sql(url, f"CREATE ROLE {reader} LOGIN PASSWORD 'x'")
+        run_sql(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {reader}")
+        try:
+            theirs = sa.make_url(url).set(username=reader, password="x").render_as_string(hide_password=False)
+            found = of(theirs)
+        finally:
+            run_sql(url, f"DROP OWNED BY {reader}")
+            run_sql(url, f"DROP ROLE {reader}")
+
+    assert Grade.OK is found["tables"].grade
+    assert "may not write" in found["writing"].seen
+
+
+def test_jobs_that_were_lost_too_often_are_named(book_url: str, outbox: Outbox) -> None:
+    """They wait for a person, who must hear of them."""
+    for job_id in (3, 4):
+        outbox.submit(job_id)
+        outbox.claim(job_id)
+    lost = {"token": RUN, "detail": "its shim vanished", "losses": 3}
+    outbox.tell(3, Act.LOSE, JobState.HELD, reason=WaitReason.LOST_TOO_OFTEN, **lost)
+    outbox.record()
+
+    found = of(book_url)["lost jobs"]
+
+    assert Grade.WARNING is found.grade
+    assert found.remedy.endswith("gpuqueue release 3")

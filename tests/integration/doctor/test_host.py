@@ -1,0 +1,332 @@
+"""What the machines' side finds, of the fake driver in trouble and of the jobs' Python."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fake_driver.fake_driver import (
+    DRIVER_NOT_LOADED,
+    GPU_IS_LOST,
+    NO_PERMISSION,
+    UNKNOWN,
+    VERSION_MISMATCH,
+    FakeGpus,
+    build,
+    compiler,
+)
+from site_of_one import BIN, Site
+
+from gpuqueue.model.finding import Finding, Grade, from_line
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
+
+GIB = 2**30
+#: A pid that no process of this machine can have.
+ELSEWHERE = 2**22 + 5
+HARDWARE_SLOWDOWN, SOFTWARE_THERMAL = 0x8, 0x20
+EXCLUSIVE, PROHIBITED = 3, 2
+
+
+@pytest.fixture(scope="module")
+def library() -> Iterator[Path]:
+    """Build the fake driver once."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield build(Path(directory))
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeGpus:
+    """Return two GPUs that are well."""
+    return FakeGpus.create(tmp_path / "gpus", (24 * GIB, 80 * GIB))
+
+
+class Doctor:
+    """Asks the machines' side, in a process that sees the fake driver."""
+
+    def __init__(self, environ: dict[str, str]) -> None:
+        self.environ = {"VIRTUAL_ENV": str(BIN.parent), **os.environ, **environ}
+
+    def __call__(self, *words: str, **environ: str) -> list[Finding]:
+        """Return all findings, in the order in which they were told."""
+        done = subprocess.run(
+            [str(BIN / "gpuqueue-worker"), "doctor", *words],
+            env={**self.environ, **environ},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert 0 == done.returncode, done.stderr
+        assert "Traceback" not in done.stderr
+        findings = [from_line(line) for line in done.stdout.splitlines()]
+        assert None not in findings
+        return [each for each in findings if each is not None]
+
+
+@pytest.fixture
+def doctor(fake: FakeGpus, library: Path) -> Doctor:
+    """Return how one asks on a machine with these GPUs."""
+    return Doctor(fake.environ(library))
+
+
+def the(findings: list[Finding], check: str, about: str = "") -> Finding:
+    """Return the one finding of a check about one thing."""
+    (found,) = [each for each in findings if (each.check, each.about) == (check, about)]
+    return found
+
+
+def checks(findings: list[Finding], *grades: Grade) -> set[str]:
+    """Return the checks that found something of these grades."""
+    return {each.check for each in findings if each.grade in grades}
+
+
+def test_gpus_that_are_well_need_nothing(doctor: Doctor, tmp_path: Path) -> None:
+    """Each room is told, and nothing is asked of anybody."""
+    found = doctor(VIRTUAL_ENV=str(make_torch(tmp_path / "env", cuda="13.0")))
+
+    assert set() == checks(found, Grade.UNKNOWN, Grade.WARNING, Grade.PROBLEM)
+    assert {"host", "python", "runs"} == {each.room for each in found}
+    assert "NVIDIA 000.00, library 13.000.01, CUDA up to 13.0, 2 cards" == the(found, "driver").seen
+    assert "Fake 24G, 23.5G of 24G free" == the(found, "devices", "device 0").seen
+    assert Grade.OK is the(found, "persistence").grade
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (VERSION_MISMATCH, "the library is of 13.000.01"),
+        (NO_PERMISSION, "may not open"),
+        (UNKNOWN, "failed for an unknown reason"),
+    ],
+)
+def test_a_driver_that_fails_says_why(fake: FakeGpus, doctor: Doctor, error: int, words: str) -> None:
+    """With versions where they matter; and the other rooms are told all the same."""
+    fake.state.init_error = error
+
+    found = doctor()
+
+    assert (Grade.PROBLEM, True) == (the(found, "driver").grade, words in the(found, "driver").seen)
+    assert Grade.PROBLEM is the(found, "devices").grade
+    assert {"host", "python", "runs"} == {each.room for each in found}
+
+
+def test_a_driver_that_is_not_loaded_is_no_trouble_on_a_machine_without_a_card(fake: FakeGpus, doctor: Doctor) -> None:
+    """As in an image that brings the library along."""
+    fake.state.init_error = DRIVER_NOT_LOADED
+
+    found = doctor()
+
+    assert Grade.NOTE is the(found, "driver").grade
+    assert "23.5G of 24G" not in the(found, "devices", "device 0").seen  # it is the CPU
+
+
+def test_a_driver_that_nobody_wants_is_no_alarm(fake: FakeGpus, doctor: Doctor) -> None:
+    """This machine serves simulated devices."""
+    fake.state.init_error = VERSION_MISMATCH
+
+    found = doctor(GPUQUEUE_DEVICES="sim:1x1G", GPUQUEUE_HOST=f"test-{secrets.token_hex(4)}")
+
+    assert set() == checks(found, Grade.WARNING, Grade.PROBLEM)
+    assert "not asked for" in the(found, "driver").seen
+
+
+def test_a_lost_card_is_named_and_its_neighbour_is_well(fake: FakeGpus, doctor: Doctor) -> None:
+    """It never answered in this process, so it is left out of the devices, and must not be forgotten."""
+    fake.state.gpus[1].error = GPU_IS_LOST
+
+    found = doctor()
+
+    assert (Grade.PROBLEM, True) == (
+        the(found, "devices", "card 1").grade,
+        "lost" in the(found, "devices", "card 1").seen,
+    )
+    assert Grade.OK is the(found, "devices", "device 0").grade
+
+
+def test_a_card_that_hangs_keeps_nothing_else(fake: FakeGpus, doctor: Doctor) -> None:
+    """A call to a dying card never returns: what does not need it is told, and it is named."""
+    fake.state.gpus[1].hang = 1
+    try:
+        found = doctor()
+    finally:
+        fake.state.gpus[1].hang = 0
+
+    assert {"host", "python", "runs"} == {each.room for each in found}
+    assert Grade.OK is the(found, "driver").grade
+    assert "hangs" in the(found, "devices", "card 1").seen
+    assert Grade.PROBLEM is the(found, "devices").grade  # the list of devices cannot be had
+
+
+def test_health_is_told_card_by_card(fake: FakeGpus, doctor: Doctor) -> None:
+    """Heat, brakes and lost bits; each with its own remedy."""
+    fake.state.gpus[0].temperature = 95
+    fake.state.gpus[1].reasons = HARDWARE_SLOWDOWN | SOFTWARE_THERMAL
+    fake.state.gpus[1].ecc = 3
+
+    found = [each for each in doctor() if each.check == "health"]
+
+    assert {Grade.WARNING} == {each.grade for each in found}
+    told = sorted(f"{each.about}: {each.seen.partition(':')[0]}" for each in found)
+    assert [
+        "device 0: it is hot",
+        "device 1: 3 memory errors that could not be corrected, since the driver started",
+        "device 1: it is too hot to run at full speed",
+        "device 1: something slows it down",
+    ] == told
+
+
+def test_compute_modes_are_told_with_the_command_that_mends_them(fake: FakeGpus, doctor: Doctor) -> None:
+    """In the exclusive mode a second job would fail, though there is memory for it."""
+    fake.state.gpus[0].compute_mode, fake.state.gpus[1].compute_mode = EXCLUSIVE, PROHIBITED
+
+    found = doctor()
+
+    assert Grade.WARNING is the(found, "compute mode", "device 0").grade
+    assert Grade.PROBLEM is the(found, "compute mode", "device 1").grade
+    assert "sudo nvidia-smi -i 1 -c DEFAULT" == the(found, "compute mode", "device 1").remedy
+    assert "compute mode" not in checks(doctor(GPUQUEUE_SLOTS="1"), Grade.WARNING)
+
+
+def test_persistence_mode_is_worth_a_note(fake: FakeGpus, doctor: Doctor) -> None:
+    """Nothing fails without it, but the first use takes seconds."""
+    fake.state.gpus[1].persistence = 0
+
+    found = the(doctor(), "persistence")
+
+    assert (Grade.NOTE, True) == (found.grade, "on card 1:" in found.seen)
+
+
+def test_a_divided_card_is_told_and_one_without_parts_is_warned_of(fake: FakeGpus, doctor: Doctor) -> None:
+    """The second serves nobody."""
+    fake.divide(1, {0: 40 * GIB, 1: 40 * GIB})
+    fake.state.gpus[0].mig = 1
+
+    found = doctor()
+
+    assert (Grade.NOTE, True) == (the(found, "mig", "card 1").grade, "2 parts" in the(found, "mig", "card 1").seen)
+    assert Grade.WARNING is the(found, "mig", "card 0").grade
+
+
+def test_processes_of_another_namespace_are_found(fake: FakeGpus, doctor: Doctor) -> None:
+    """As in a container without the host's pids: no job would get a peak."""
+    fake.hold(0, ELSEWHERE, GIB, always_alive=True)
+
+    blind = the(doctor(), "pids")
+    fake.hold(0, os.getpid(), GIB)
+    seen = the(doctor(), "pids")
+
+    assert (Grade.WARNING, True) == (blind.grade, "pid: host" in blind.remedy)
+    assert (Grade.OK, "2 processes on the GPUs, 1 of them known here") == (seen.grade, seen.seen)
+
+
+def test_processes_whose_memory_is_not_told_are_worth_a_note(fake: FakeGpus, doctor: Doctor) -> None:
+    """Unknown is not zero, and somebody will ask why there are no peaks."""
+    fake.hold(0, os.getpid(), GIB, not_available=True)
+
+    assert Grade.NOTE is the(doctor(), "pids").grade
+
+
+def test_a_variable_that_means_nothing_here_is_told(doctor: Doctor) -> None:
+    """Somebody set it to choose a card."""
+    assert "CUDA_VISIBLE_DEVICES='0'" in the(doctor(CUDA_VISIBLE_DEVICES="0"), "visible devices").seen
+
+
+def test_a_worker_of_another_queue_is_found(site: Site, store_url: str, tmp_path: Path) -> None:
+    """Two state directories on one machine: each queue would take the other's jobs for strangers."""
+    other = Site(tmp_path / "other", store_url, GPUQUEUE_HOST=site.settings.host)
+    try:
+        other.start_worker()
+        ours = {**site.environ}
+        found = the(Doctor(ours)(), "other queues", f"sim-{site.settings.host}-0")
+        theirs = Doctor({**other.environ})()
+    finally:
+        other.stop()
+
+    assert Grade.WARNING is found.grade
+    assert Grade.OK is the(theirs, "other queues").grade  # its own worker is none
+
+
+# ---- the jobs' Python ------------------------------------------------------------------------------------------------
+
+
+def make_torch(root: Path, *, cuda: str | None, count: int = 0, error: str = "") -> Path:
+    """Make an environment with a torch that tells *cuda* and sees *count* cards, and return its root."""
+    package = root / "site" / "torch"
+    package.mkdir(parents=True)
+    (package / "version.py").write_text(f"__version__ = '2.9.1'\ncuda = {cuda!r}\nhip = None\n")
+    (package / "__init__.py").write_text(
+        "class cuda:\n"
+        f"    device_count = staticmethod(lambda: {count})\n"
+        "    @staticmethod\n"
+        "    def init():\n"
+        f"        if {error!r}: raise RuntimeError({error!r})\n"
+    )
+    (root / "bin").mkdir()
+    python = root / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={root / "site"} exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("cuda", "grade", "words"),
+    [
+        ("12.8", Grade.OK, "torch 2.9.1 for CUDA 12.8"),
+        ("13.2", Grade.OK, "for CUDA 13.2"),  # a newer minor version runs all the same
+        (None, Grade.WARNING, "a build without CUDA"),
+        ("14.0", Grade.WARNING, "the driver serves CUDA up to 13.0"),
+    ],
+)
+def test_a_torch_that_cannot_use_the_gpus_is_found(
+    doctor: Doctor, tmp_path: Path, cuda: str | None, grade: Grade, words: str
+) -> None:
+    """Without importing it; and which Python it is stands above it."""
+    root = make_torch(tmp_path / "env", cuda=cuda)
+
+    found = doctor(VIRTUAL_ENV=str(root))
+
+    assert str(root / "bin" / "python") in the(found, "interpreter").seen
+    assert (grade, True) == (the(found, "torch").grade, words in the(found, "torch").seen)
+    assert "trial" not in {each.check for each in found}
+
+
+def test_a_deep_look_tells_what_torch_really_sees(doctor: Doctor, tmp_path: Path) -> None:
+    """With its own reason, which nobody else knows."""
+    well = make_torch(tmp_path / "a", cuda="13.0", count=2)
+    ill = make_torch(tmp_path / "b", cuda="13.0", count=0, error="Found no NVIDIA driver on your system.\nPlease check")
+
+    assert Grade.OK is the(doctor("--deep", VIRTUAL_ENV=str(well)), "trial").grade
+    found = the(doctor("--deep", VIRTUAL_ENV=str(ill)), "trial")
+
+    assert Grade.PROBLEM is found.grade
+    assert "it sees 0 of 2 GPUs: Found no NVIDIA driver on your system." == found.seen
+
+
+def test_a_python_that_cannot_be_asked_is_told(doctor: Doctor, tmp_path: Path) -> None:
+    """An environment whose interpreter was upgraded away."""
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    broken = tmp_path / "env" / "bin" / "python"
+    broken.write_text("#!/bin/sh\necho its library is gone >&2\nexit 127\n")
+    broken.chmod(0o755)
+
+    found = doctor(VIRTUAL_ENV=str(tmp_path / "env"))
+
+    assert Grade.WARNING is the(found, "interpreter").grade
+    assert "its library is gone" in the(found, "interpreter").seen
+
+
+def test_a_python_without_torch_is_worth_a_note(doctor: Doctor, tmp_path: Path) -> None:
+    """Not every job needs it."""
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    python = tmp_path / "env" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
+    python.chmod(0o755)
+
+    assert Grade.NOTE is the(doctor(VIRTUAL_ENV=str(tmp_path / "env")), "torch").grade

@@ -1,0 +1,62 @@
+"""The machines' side is asked as a program: whatever becomes of that, what it had told by then is told."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.doctor import machines
+from gpuqueue.model.finding import Grade, ok, to_plain
+
+TOLD = json.dumps({**to_plain(ok("as it should be")), "room": "host", "check": "driver"})
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the program that is asked; a test writes it."""
+    path = tmp_path / "gpuqueue-worker"
+    monkeypatch.setattr(machines, "installed", lambda _: str(path))
+    monkeypatch.setattr(machines, "ASK_S", 2.0)
+    return path
+
+
+def write(path: Path, *lines: str) -> None:
+    path.write_text("\n".join(("#!/bin/sh", f"echo '{TOLD}'", *lines, "")))
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (("exec sleep 100",), "it took longer than 2 s"),
+        (("echo the driver took it down >&2", "exit 3"), "it ended with 3: the driver took it down"),
+        (("kill -SEGV $$",), "it ended with -11: without a word"),
+    ],
+)
+def test_what_was_told_before_the_end_is_told(program: Path, lines: tuple[str, ...], why: str) -> None:
+    """A dying card can hang a call for ever, and some drivers take the process along."""
+    write(program, *lines)
+
+    driver, rest = machines.ask(os.environ, deep=False).of("host")
+
+    assert (Grade.OK, "driver") == (driver.grade, driver.check)
+    assert (Grade.UNKNOWN, "machines") == (rest.grade, rest.check)
+    assert why in rest.seen
+
+
+def test_half_a_line_and_the_words_of_a_library_are_left_out(program: Path) -> None:
+    """Only whole findings and repairs count."""
+    write(
+        program,
+        "echo a library prints what it likes",
+        "echo '[1]'",
+        """echo '{"repair": "done"}'""",
+        "printf '{\"room'",
+    )
+
+    answer = machines.ask(os.environ, deep=False, fix=True)
+
+    assert (1, ("done",), "") == (len(answer.findings), answer.repairs, answer.broken)

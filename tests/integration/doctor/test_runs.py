@@ -1,0 +1,350 @@
+"""What is found of runs that nobody settled, and what is mended of it: only what is over for certain."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from factories import make_offer, make_spec, must_claim, serve
+from site_of_one import BIN, Site
+
+from gpuqueue.model.finding import Finding, Grade, from_line
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.queue.connect import connect
+from workers.doctor.runs import YOUNG_S
+from workers.run.directory import LIVE, RunDir
+from workers.run.values import Held
+from workers.services.recorder import Recorder
+
+#: A file of a run that must never be lost.
+LOG = "what the job said\n"
+
+
+@pytest.fixture(autouse=True)
+def _book(site: Site, request: pytest.FixtureRequest) -> None:
+    """Give the site a book with tables, and nothing in it."""
+    shutil.copy(request.getfixturevalue("migrated_sqlite"), site.settings.state_dir / "book.db")
+
+
+def make_run(site: Site, job_id: int, token: str, *, age_s: float = 2 * YOUNG_S, device: str = "GPU-0") -> RunDir:
+    """Make the directory of a run as a worker does, as old as that."""
+    held = Held(job_id=job_id, token=token, devices=(RunDevice(uuid=device, lease_bytes=1),))
+    directory = RunDir.create(site.settings.runs_dir, held)
+    directory.log.write_text(LOG)
+    fd = directory.try_lock()
+    assert fd is not None
+    os.close(fd)
+    grow_old(directory, age_s)
+    return directory
+
+
+def grow_old(directory: RunDir, age_s: float = 2 * YOUNG_S) -> None:
+    """Let the last change of a run directory be *age_s* ago."""
+    changed_s = directory.path.stat().st_mtime - age_s
+    os.utime(directory.path, (changed_s, changed_s))
+
+
+def link_of(site: Site, directory: RunDir) -> Path:
+    """Return the link to a run that is not settled."""
+    return site.settings.runs_dir / LIVE / f"{directory.path.parent.name}.{directory.path.name}"
+
+
+def everything(site: Site) -> dict[str, str]:
+    """Return all that lies below the runs: files with their text, links with their target."""
+    return {
+        str(path): str(path.readlink()) if path.is_symlink() else path.read_text() if path.is_file() else ""
+        for path in sorted(site.settings.runs_dir.rglob("*"))
+    }
+
+
+def ask(site: Site, *words: str) -> list[str]:
+    done = subprocess.run(
+        [str(BIN / "gpuqueue-worker"), "doctor", *words],
+        env=site.environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    assert "Traceback" not in done.stderr
+    return done.stdout.splitlines()
+
+
+def runs(site: Site) -> list[Finding]:
+    """Return what is found of the runs."""
+    found = [from_line(line) for line in ask(site)]
+    return [each for each in found if each is not None and each.room == "runs"]
+
+
+def bad(site: Site) -> set[tuple[str, Grade, str]]:
+    """Return check, grade and what it is about, of all that is not well."""
+    return {(each.check, each.grade, each.about) for each in runs(site) if not each.grade.is_well}
+
+
+def mended(site: Site) -> list[str]:
+    """Make the repairs, and return what was said of each."""
+    lines = [json.loads(line) for line in ask(site, "--fix")]
+    return [each["repair"] for each in lines if "repair" in each]
+
+
+def record(site: Site) -> None:
+    """Have the book take over all that the outbox holds, as a recorder does."""
+    recorder = Recorder(site.settings, site.queue, site.client.book)
+    while recorder.record(0):
+        pass
+
+
+def end_in_book(site: Site, job_id: int) -> str:
+    """Take a job through a whole life, into the book and out of the store; return the token of its run."""
+    serve(site.queue)
+    assert job_id == site.queue.submit(make_spec()).id
+    token = must_claim(site.queue).token
+    devices = (RunDevice(uuid="GPU-0", lease_bytes=1),)
+    site.queue.started(job_id, token, lease_s=300, log_path="/log", devices=devices)
+    ending = Ending.from_status(0)
+    site.queue.finish(job_id, token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=devices)
+    record(site)
+    assert site.queue.get(job_id) is None
+    return token
+
+
+def test_a_site_without_runs_is_well(site: Site) -> None:
+    """Also one on which nothing has ever run."""
+    assert set() == bad(site)
+
+
+def test_a_link_that_leads_nowhere_is_removed_and_nothing_else(site: Site) -> None:
+    """Somebody tidied up by hand; what is no link of ours stays where it is."""
+    gone, there = make_run(site, 5, "1.aa"), make_run(site, 6, "1.bb")
+    for path in sorted(gone.path.iterdir()):
+        path.unlink()
+    gone.path.rmdir()
+    (site.settings.runs_dir / LIVE / "notes.txt").write_text("mine")
+    before = everything(site)
+    assert ("dangling links", Grade.WARNING, "") in bad(site)
+
+    (said,) = mended(site)
+
+    assert str(link_of(site, gone)) in said
+    del before[str(link_of(site, gone))]
+    assert before == everything(site)
+    assert there.log.read_text() == LOG
+    assert "dangling links" not in {check for check, _, _ in bad(site)}
+    assert [] == mended(site)
+
+
+def test_the_command_for_people_mends_both_sides_and_looks_again(site: Site) -> None:
+    """What was mended is told, and not found any more."""
+    (make_run(site, 5, "1.aa").path).rename(site.settings.state_dir / "away")
+    before = site.cli("doctor", check=False).stdout
+
+    after = site.cli("doctor", "--fix", check=False).stdout
+
+    assert "1 lead nowhere: 5.1.aa" in before
+    assert "repair: removed" in after
+    assert "dangling links      none" in after
+    assert "repair: there was nothing to mend" in site.cli("doctor", "--fix", check=False).stdout
+
+
+def test_a_run_that_is_over_for_certain_is_tidied_up(site: Site) -> None:
+    """The store has forgotten the job and the book tells its end; the log stays."""
+    token = end_in_book(site, 1)
+    stale, other = make_run(site, 1, token), make_run(site, 77, "1.cc")
+    kept = {path: text for path, text in everything(site).items() if "77" in path}
+    assert ("stale directories", Grade.WARNING, "") in bad(site)
+
+    (said,) = mended(site)
+
+    assert str(stale.path) in said
+    assert [stale.log] == list(stale.path.iterdir())
+    assert LOG == stale.log.read_text()
+    assert not link_of(site, stale).is_symlink()
+    assert kept == {path: text for path, text in everything(site).items() if "77" in path}
+    assert other.held() is not None
+    assert "stale directories" not in {check for check, _, _ in bad(site)}
+
+
+@pytest.fixture
+def stale(site: Site) -> RunDir:
+    """Return a run that is over for certain."""
+    return make_run(site, 1, end_in_book(site, 1))
+
+
+def test_a_run_that_somebody_holds_is_left_alone(site: Site, stale: RunDir) -> None:
+    """Its shim or a worker is there, whatever the others say."""
+    with (stale.path / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = everything(site)
+
+        assert [] == mended(site)
+        assert before == everything(site)
+
+    assert 1 == len(mended(site))
+
+
+def test_a_young_run_is_left_alone(site: Site, stale: RunDir) -> None:
+    """A worker makes the directory before it locks it."""
+    os.utime(stale.path)
+    before = everything(site)
+
+    assert [] == mended(site)
+    assert before == everything(site)
+
+
+def test_nothing_is_tidied_up_while_the_book_is_away(site: Site, stale: RunDir) -> None:
+    """Then nobody can say that the run is over."""
+    book = site.settings.state_dir / "book.db"
+    book.rename(book.with_suffix(".away"))
+    (site.settings.state_dir / "book.db").mkdir()
+    before = everything(site)
+
+    assert [] == mended(site)
+    assert before == everything(site)
+    assert ("unsettled", Grade.UNKNOWN, "job 1") in bad(site)
+    assert stale.held() is not None
+
+
+def test_nothing_is_tidied_up_while_the_store_is_away(site: Site, stale: RunDir) -> None:
+    """As without the book."""
+    site.environ["GPUQUEUE_REDIS_URL"] = "redis://127.0.0.1:1"
+    before = everything(site)
+
+    assert [] == mended(site)
+    assert before == everything(site)
+    assert stale.held() is not None
+
+
+def test_nothing_is_tidied_up_for_a_store_that_was_never_opened(site: Site, stale: RunDir) -> None:
+    """It knows no token at all, which proves nothing."""
+    connect(site.settings.redis_url).flushall()
+    before = everything(site)
+
+    assert [] == mended(site)
+    assert before == everything(site)
+    assert stale.held() is not None
+
+
+def test_a_run_of_a_store_that_lost_its_data_is_left_alone(site: Site) -> None:
+    """The book has seen it start and not end: its directory is the only witness of how it ended."""
+    serve(site.queue)
+    site.queue.submit(make_spec())
+    token = must_claim(site.queue).token
+    record(site)
+    connect(site.settings.redis_url).flushall()
+    site.queue.open(100_001)
+    make_run(site, 1, token)
+    before = everything(site)
+
+    assert [] == mended(site)
+    assert before == everything(site)
+    assert ("unsettled", Grade.WARNING, "job 1") in bad(site)
+
+
+def test_a_run_that_the_store_knows_is_left_alone(site: Site) -> None:
+    """It is the current run of its job, and its worker will settle it."""
+    serve(site.queue, make_offer())
+    site.queue.submit(make_spec())
+    make_run(site, 1, must_claim(site.queue).token)
+    before = everything(site)
+
+    assert [] == mended(site)
+    assert before == everything(site)
+    assert {("unsettled", Grade.WARNING, "job 1")} == bad(site)
+
+
+def test_what_the_store_calls_current_is_never_over(site: Site) -> None:
+    """Whatever a book says that belongs to another store, with the same ids for other jobs."""
+    end_in_book(site, 1)
+    connect(site.settings.redis_url).flushall()
+    site.queue.open(0)
+    serve(site.queue)
+    site.queue.submit(make_spec())
+    make_run(site, 1, must_claim(site.queue).token)
+    before = everything(site)
+
+    assert [] == mended(site)
+    assert before == everything(site)
+
+
+def test_a_claim_that_nobody_can_read_is_told(site: Site) -> None:
+    """A power cut may have left half of it; no worker can adopt such a run."""
+    serve(site.queue)
+    site.queue.submit(make_spec())
+    directory = make_run(site, 1, must_claim(site.queue).token)
+    (directory.path / "claim").write_text('{"job_id": 1, "tok')
+    grow_old(directory)
+
+    (found,) = [each for each in runs(site) if each.check == "unsettled"]
+
+    assert Grade.WARNING is found.grade
+    assert "nobody can adopt it" in found.seen
+
+
+def test_a_job_without_a_worker_is_told_with_the_time_that_is_left(site: Site) -> None:
+    """Its shim ends it when nobody vouches for it in time; once a worker is there again, nothing is wrong."""
+    worker = site.start_worker()
+    job = site.client.submit(["sleep", "1000"], mem="1G")
+    site.until_state(job.id, JobState.RUNNING)
+    assert set() == bad(site)
+    site.end(worker, signal.SIGKILL)
+
+    (alone,) = [each for each in runs(site) if each.check == "without a worker"]
+
+    assert (Grade.WARNING, f"job {job.id}", "gpuqueue up") == (alone.grade, alone.about, alone.remedy)
+    assert "is ended in" in alone.seen
+    site.start_worker()
+    assert set() == bad(site)
+    site.client.cancel(job.id)
+    site.until_state(job.id, JobState.CANCELLED)
+
+
+# ---- processes that outlived their run -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def orphan(site: Site) -> Iterator[subprocess.Popen[bytes]]:
+    """Return a process that carries the token of a run whose shim is gone."""
+    marks = {"GPUQUEUE_TOKEN": "1.aa", "GPUQUEUE_RUN_DIR": str(site.settings.runs_dir / "9" / "1.aa")}
+    process = subprocess.Popen([sys.executable, "-c", "input()"], env={**os.environ, **marks}, stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_process_that_outlived_its_run_is_found(site: Site, orphan: subprocess.Popen[bytes]) -> None:
+    """It may hold a card's memory, and no shim will ever end it; it is not ours to kill unasked."""
+    (found,) = [each for each in runs(site) if each.check == "orphans"]
+
+    assert (Grade.PROBLEM, f"pid {orphan.pid}") == (found.grade, found.about)
+    assert "of job 9" in found.seen
+    assert found.remedy.startswith(f"kill -9 {orphan.pid}")
+    assert [] == mended(site)
+    assert orphan.poll() is None
+
+
+def test_a_process_whose_shim_is_there_is_none(site: Site, orphan: subprocess.Popen[bytes]) -> None:
+    """The lock of its run is held."""
+    directory = make_run(site, 9, "1.aa")
+    with (directory.path / "lock").open("r+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        assert "orphans" not in {check for check, _, _ in bad(site)}
+    assert orphan.poll() is None
+
+
+def test_a_process_of_another_queue_is_none_of_ours(site: Site, tmp_path: Path) -> None:
+    """Its run directory lies elsewhere."""
+    marks = {"GPUQUEUE_TOKEN": "1.aa", "GPUQUEUE_RUN_DIR": str(tmp_path / "other" / "runs" / "9" / "1.aa")}
+    with subprocess.Popen([sys.executable, "-c", "input()"], env={**os.environ, **marks}, stdin=subprocess.PIPE):
+        found = bad(site)
+
+    assert "orphans" not in {check for check, _, _ in found}

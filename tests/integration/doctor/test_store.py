@@ -1,0 +1,534 @@
+"""What is found of a real store that is set up badly, and of what lies in one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import redis
+from bounded import until
+from factories import make_offer, make_spec, must_claim, serve
+from private_store import StartStore
+
+from gpuqueue.doctor import queue as queue_room
+from gpuqueue.doctor import store as store_room
+from gpuqueue.doctor.queue import Facts
+from gpuqueue.doctor.store import StoreFacts, store_facts
+from gpuqueue.errors import StoreNotReady
+from gpuqueue.model.event import Cursor
+from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.diagnostics import queue_facts, standings
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.safety import check_safety
+from gpuqueue.queue.server_info import server_facts
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.timeout_call import Look, Unseen
+from gpuqueue.version import VERSION
+
+
+def settings_for(url: str, **more: str) -> Settings:
+    return Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_REDIS_URL": url, **more})
+
+
+def of_store(url: str) -> dict[str, Finding]:
+    """Return what each check of the store finds."""
+    return {each.check: each for each in examined("store", store_facts(settings_for(url)), store_room.CHECKS)}
+
+
+def of_queue(
+    url: str, *, cursor: Cursor | None = None, moving: bool = False, host_runs: bool = True, **settings: str
+) -> list[Finding]:
+    """Return all that is found in the store."""
+    facts = Facts(
+        settings=settings_for(url, **settings), queue=queue_facts(url, cursor), moving=moving, host_runs=host_runs
+    )
+    return list(examined("queue", facts, queue_room.CHECKS))
+
+
+def the(findings: Sequence[Finding], check: str, about: str = "") -> Finding:
+    """Return the one finding of a check about one thing."""
+    (found,) = [each for each in findings if (each.check, each.about) == (check, about)]
+    return found
+
+
+# ---- the server ------------------------------------------------------------------------------------------------------
+
+
+def test_the_store_that_we_start_is_well(store_url: str) -> None:
+    """Each check looks, and none has a wish; the disk is the machine's affair."""
+    found = of_store(store_url)
+
+    assert {"answers", "persistence", "writes", "eviction", "memory", "allocator", "disk", "clock"} == set(found)
+    assert {Grade.OK} == {each.grade for name, each in found.items() if name != "disk"}
+    assert "appendfsync always" in found["persistence"].seen
+
+
+@pytest.mark.parametrize(
+    ("words", "grade", "seen"),
+    [
+        (("--appendonly", "no"), Grade.PROBLEM, "appendonly no"),
+        (("--appendonly", "yes", "--appendfsync", "everysec"), Grade.NOTE, "last second"),
+        (("--appendonly", "yes", "--appendfsync", "no"), Grade.WARNING, "half a minute"),
+    ],
+)
+def test_what_a_power_cut_would_take_is_told(
+    start_store: StartStore, words: tuple[str, ...], grade: Grade, seen: str
+) -> None:
+    """Acknowledged means kept: how far that goes is the store's to say."""
+    found = of_store(start_store(*words))["persistence"]
+
+    assert (grade, True) == (found.grade, seen in found.seen)
+
+
+@pytest.mark.parametrize(
+    ("words", "grade"),
+    [
+        (("--maxmemory-policy", "allkeys-lru"), Grade.WARNING),
+        (("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb"), Grade.PROBLEM),
+        (("--maxmemory-policy", "noeviction", "--maxmemory", "100mb"), Grade.OK),
+    ],
+)
+def test_a_store_that_would_forget_jobs_is_found(start_store: StartStore, words: tuple[str, ...], grade: Grade) -> None:
+    """Without a limit it does not yet; with one it does as soon as that is reached."""
+    assert grade is of_store(start_store(*words))["eviction"].grade
+
+
+def test_keys_that_were_evicted_are_a_problem(start_store: StartStore) -> None:
+    """The harm is done, so to set the policy right is not all there is to do."""
+    url = start_store("--maxmemory-policy", "allkeys-lru")
+    admin = connect(url)
+    for number in range(200):
+        admin.set(f"x{number}", "x" * 10_000)
+    admin.config_set("maxmemory", "1500kb")
+    admin.set("one", "more")
+    admin.config_set("maxmemory-policy", "noeviction")
+
+    found = of_store(url)["eviction"]
+
+    assert Grade.PROBLEM is found.grade
+    assert "compare gpuqueue queue" in found.remedy
+    admin.close()
+
+
+def test_a_store_that_is_nearly_full_is_found(start_store: StartStore) -> None:
+    """Before it refuses jobs, and by its own limit where it has one."""
+    url = start_store()
+    admin = connect(url)
+    admin.setrange("x", 50_000_000, "x")  # so much that a client's buffers do not count
+    used_bytes = int(admin.info("memory")["used_memory"])
+    for share, grade in ((0.5, Grade.OK), (0.9, Grade.WARNING), (1.2, Grade.PROBLEM)):
+        admin.config_set("maxmemory", round(used_bytes / share))
+        assert grade is of_store(url)["memory"].grade, share
+    admin.close()
+
+
+def test_a_disk_that_could_not_be_written_is_found(start_store: StartStore) -> None:
+    """The server says so only to whoever writes, and in its log."""
+    url = start_store("--appendonly", "yes", "--appendfsync", "everysec")
+    admin = connect(url)
+    pid = int(admin.info("server")["process_id"])
+    size = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (4096, size[1]))
+
+    def refused() -> bool:
+        try:
+            admin.set("x", "x" * 1000)
+        except redis.ResponseError:
+            return True
+        return False
+
+    until(refused, what="a write that fails")
+    found = of_store(url)["writes"]
+
+    assert Grade.PROBLEM is found.grade
+    assert "its log of writes" in found.seen
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, size)
+    admin.close()
+
+
+def test_a_replica_is_found(start_store: StartStore) -> None:
+    """It answers every question, and takes no job."""
+    url = start_store()
+    admin = connect(url)
+    admin.replicaof("127.0.0.1", 1)
+
+    assert "the primary" in of_store(url)["answers"].remedy
+    admin.close()
+
+
+def test_a_store_that_hides_its_configuration_is_no_alarm(start_store: StartStore) -> None:
+    """As of a provider: what cannot be seen is its owner's to answer for, and INFO still tells the rest."""
+    url = start_store("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb", "--appendonly", "yes")
+    admin = connect(url)
+    admin.acl_setuser("default", enabled=True, nopass=True, commands=["-config"])
+
+    found = of_store(url)
+
+    assert (Grade.NOTE, "its access rules hide appendfsync") == (found["persistence"].grade, found["persistence"].seen)
+    assert Grade.PROBLEM is found["eviction"].grade
+    with pytest.raises(StoreNotReady, match="may evict keys"):
+        check_safety(url)
+    admin.close()
+
+
+@pytest.mark.parametrize(("off_s", "grade"), [(0, Grade.OK), (-3, Grade.OK), (60, Grade.WARNING), (-60, Grade.WARNING)])
+def test_a_clock_that_is_off_is_told_with_what_hangs_on_it(store_url: str, off_s: float, grade: Grade) -> None:
+    """Leases do not, so it is no reason to stop anything."""
+    server = server_facts(store_url, lambda: time.time() - off_s)
+    facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None)
+
+    (found,) = examined("store", facts, [store_room.clock])
+
+    assert grade is found.grade
+    if off_s in {60, -60}:
+        assert f"60.0 s {'ahead of' if off_s > 0 else 'behind'} this machine's" in found.seen
+        assert "No job is in danger" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("redis://127.0.0.1:1", "refused"),
+        ("redis://ada:hunter2", "no usable address (redis://ada:***)"),
+        ("redis://host.invalid:6379", "does not answer"),
+    ],
+)
+def test_a_store_that_is_away_is_told_with_the_reason(url: str, words: str) -> None:
+    """Refused, unknown and mistyped have different remedies; and no password is shown."""
+    settings = settings_for(url)
+    with pytest.raises(Unseen) as caught:
+        Look(lambda: store_facts(settings), 30).seen()
+
+    found = store_room.away(settings, caught.value)
+
+    assert Grade.PROBLEM is found.grade
+    assert words in found.seen
+    assert "hunter2" not in found.seen + found.remedy
+
+
+def test_a_store_that_wants_a_password_is_not_told_to_be_started(start_store: StartStore) -> None:
+    """It is there."""
+    settings = settings_for(start_store("--requirepass", "secret"))
+    with pytest.raises(Unseen) as caught:
+        Look(lambda: store_facts(settings), 30).seen()
+
+    found = store_room.away(settings, caught.value)
+
+    assert "password" in found.seen
+    assert "GPUQUEUE_REDIS_URL" in found.remedy
+
+
+# ---- what lies in it -------------------------------------------------------------------------------------------------
+
+
+def test_a_queue_that_is_well_needs_nothing(queue: JobQueue) -> None:
+    """A device that beats, a job that runs, a reaper that looks."""
+    serve(queue)
+    queue.submit(make_spec())
+    must_claim(queue)
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    found = of_queue(queue.url)
+
+    assert {Grade.OK} == {each.grade for each in found}
+    assert [name.__name__ for name in queue_room.CHECKS] == [each.check for each in found]
+
+
+def test_a_store_that_was_never_opened_is_found(start_store: StartStore) -> None:
+    """Every submit to it is refused."""
+    found = the(of_queue(start_store()), "opened")
+
+    assert Grade.PROBLEM is found.grade
+    assert found.remedy.startswith("gpuqueue up")
+
+
+def test_a_store_that_is_being_rebuilt_is_told_until_jobs_start_again(start_store: StartStore) -> None:
+    """What to do when it stays so; and after it, why nothing starts although the devices are free."""
+    queue = JobQueue(start_store())
+    epoch = queue.begin()
+    on_its_way = the(of_queue(queue.url), "opened")
+    queue.open(100_001, epoch=epoch, last=1, pause_s=300)
+    paused = the(of_queue(queue.url), "opened")
+    admin = connect(queue.url)
+    admin.hset(keys.META, "claims", queue.now_ms() - 1)
+    over = the(of_queue(queue.url), "opened")
+    admin.hset(keys.META, "reap", queue.now_ms())
+
+    assert (Grade.PROBLEM, "the store lost its data") == (on_its_way.grade, on_its_way.seen.partition(" and ")[0])
+    assert "gpuqueue up" in on_its_way.remedy
+    assert Grade.NOTE is paused.grade
+    assert "jobs start again in 4:5" in paused.seen or "5:00" in paused.seen
+    assert (Grade.NOTE, True) == (over.grade, over.seen.endswith("with the next look of a worker, within seconds"))
+    assert Grade.OK is the(of_queue(queue.url), "opened").grade
+    admin.close()
+    queue.close()
+
+
+def test_the_book_of_another_store_is_found(queue: JobQueue) -> None:
+    """Nothing is written into it, so that two histories are not mixed up."""
+    found = the(of_queue(queue.url, cursor=Cursor(epoch="another", last_id="5-0")), "outbox")
+
+    assert Grade.PROBLEM is found.grade
+    assert "GPUQUEUE_DATABASE_URL" in found.remedy
+
+
+def test_another_layout_is_found(queue: JobQueue) -> None:
+    """And ours is the one that the script writes."""
+    assert Grade.OK is the(of_queue(queue.url), "opened").grade
+    admin = connect(queue.url)
+    admin.hset(keys.META, "layout", "2")
+
+    assert Grade.PROBLEM is the(of_queue(queue.url), "opened").grade
+    admin.close()
+
+
+def set_seen(queue: JobQueue, host: str, uuid: str, age_ms: int) -> None:
+    """Let the last beat of a device be *age_ms* ago."""
+    admin = connect(queue.url)
+    total, headroom, foreign, seen, rest = str(admin.hget(keys.host_devices(host), uuid)).split(":", 4)
+    admin.hset(keys.host_devices(host), uuid, f"{total}:{headroom}:{foreign}:{int(seen) - age_ms}:{rest}")
+    admin.close()
+
+
+def test_a_silent_worker_is_worse_while_it_holds_a_job(queue: JobQueue) -> None:
+    """The beat is the setting's, and the remedy is typed on the device's own host."""
+    serve(queue)
+    set_seen(queue, "nodeA", "GPU-0", 25_000)
+    assert Grade.OK is the(of_queue(queue.url), "devices").grade
+    set_seen(queue, "nodeA", "GPU-0", 10_000)
+    idle = the(of_queue(queue.url), "devices", "nodeA 0")
+    assert (Grade.WARNING, True) == (idle.grade, idle.remedy.startswith("on nodeA: "))
+
+    serve(queue)
+    queue.submit(make_spec())
+    must_claim(queue)
+    set_seen(queue, "nodeA", "GPU-0", 40_000)
+    holding = the(of_queue(queue.url, GPUQUEUE_HOST="nodeA"), "devices", "nodeA 0")
+
+    assert (Grade.PROBLEM, "gpuqueue up") == (holding.grade, holding.remedy)
+    assert "it holds job 1" in holding.seen
+
+
+def test_a_machine_that_was_taken_down_around_its_jobs_is_no_alarm(queue: JobQueue) -> None:
+    """`down --leave-jobs`: its worker is silent because somebody wished it."""
+    serve(queue)
+    queue.submit(make_spec())
+    must_claim(queue)
+    queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
+    set_seen(queue, "nodeA", "GPU-0", 40_000)
+
+    assert Grade.NOTE is the(of_queue(queue.url), "devices", "nodeA 0").grade
+
+
+def test_a_device_in_trouble_is_told_in_its_workers_words(queue: JobQueue) -> None:
+    """The worker has seen why."""
+    serve(queue, make_offer(trouble="it is hot: 95 °C"))
+
+    found = the(of_queue(queue.url), "devices", "nodeA 0")
+
+    assert (Grade.WARNING, True) == (found.grade, "it is hot: 95 °C" in found.seen)
+
+
+@pytest.mark.parametrize(
+    ("moving", "host_runs", "grade", "fixable"),
+    [(False, True, Grade.WARNING, True), (True, True, Grade.NOTE, False), (False, False, Grade.NOTE, False)],
+)
+def test_a_killed_down_is_told_from_one_at_work(
+    queue: JobQueue, *, moving: bool, host_runs: bool, grade: Grade, fixable: bool
+) -> None:
+    """Only where the workers go on and no down is there to wait for, is something left behind."""
+    serve(queue)
+    queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="ada")
+
+    facts = of_queue(queue.url, moving=moving, host_runs=host_runs, GPUQUEUE_HOST="nodeA")
+
+    found = the(facts, "devices", "nodeA 0")
+    assert (grade, fixable) == (found.grade, found.fixable)
+
+
+def test_what_a_person_drained_is_no_fault(queue: JobQueue) -> None:
+    """It is told with who, why and how it is taken back; what else is said of the device as well."""
+    serve(queue)
+    queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="new fan", by="ada")
+    queue.drain(["GPU-0"], origin=DrainOrigin.DOWN, why="going down", by="bob")
+
+    found = [each for each in of_queue(queue.url, GPUQUEUE_HOST="nodeA") if each.about == "nodeA 0"]
+
+    assert [(Grade.NOTE, False), (Grade.WARNING, True)] == [(each.grade, each.fixable) for each in found]
+    assert "drained by ada" in found[0].seen
+    assert found[0].seen.endswith(": new fan")
+    assert "gpuqueue resume nodeA:0" in found[0].remedy
+
+
+def test_a_device_that_drained_itself_is_warned_of(queue: JobQueue) -> None:
+    """Three jobs died on it at once: somebody must look."""
+    serve(queue)
+    queue.drain(["GPU-0"], origin=DrainOrigin.DEATHS, why="job 1, 2 and 3", by="")
+
+    found = the(of_queue(queue.url), "devices", "nodeA 0")
+
+    assert (Grade.WARNING, True) == (found.grade, "gpuqueue resume nodeA:0" in found.remedy)
+
+
+def test_what_an_older_version_said_of_a_drained_device_can_be_read(queue: JobQueue) -> None:
+    """It was the reason alone, and only a down drained."""
+    serve(queue)
+    connect(queue.url).hset(keys.DRAINED, "GPU-0", "this machine is going down (gpuqueue down)")
+
+    found = the(of_queue(queue.url, GPUQUEUE_HOST="nodeA"), "devices", "nodeA 0")
+
+    assert (Grade.WARNING, True) == (found.grade, found.fixable)
+
+
+def test_leases_that_nobody_takes_back_are_found(queue: JobQueue) -> None:
+    """After the grace of a reaper that was away, and not in its time."""
+    serve(queue)
+    queue.submit(make_spec())
+    must_claim(queue)
+    admin = connect(queue.url)
+    admin.zadd(keys.LEASES, {"1": queue.now_ms() - 60_000})
+    late = the(of_queue(queue.url), "leases")
+    admin.hset(keys.META, "grace", str(queue.now_ms() + 60_000))
+    spared = the(of_queue(queue.url), "leases")
+    admin.zadd(keys.LEASES, {"1": queue.now_ms() - 1_000})
+    admin.hdel(keys.META, "grace")
+    fresh = the(of_queue(queue.url), "leases")
+
+    assert [Grade.PROBLEM, Grade.NOTE, Grade.OK] == [late.grade, spared.grade, fresh.grade]
+    assert "job 1 " in late.seen
+    admin.close()
+
+
+def test_a_reaper_that_is_gone_is_missed_only_while_something_runs(queue: JobQueue) -> None:
+    """With nothing to take back nobody has to look."""
+    serve(queue)
+    admin = connect(queue.url)
+    admin.hset(keys.META, "reap", str(queue.now_ms() - 120_000))
+    idle = the(of_queue(queue.url), "reaper")
+    queue.submit(make_spec())
+    must_claim(queue)
+    busy = the(of_queue(queue.url), "reaper")
+
+    assert [Grade.OK, Grade.WARNING] == [idle.grade, busy.grade]
+    admin.close()
+
+
+def test_jobs_that_nobody_could_run_are_found(queue: JobQueue) -> None:
+    """They were taken, as a worker may come; but somebody must start one."""
+    queue.submit(make_spec())
+
+    assert Grade.WARNING is the(of_queue(queue.url), "waiting").grade
+
+
+def test_a_recorder_that_is_behind_is_found_by_what_waits_longest(queue: JobQueue) -> None:
+    """What the book has read does not count, even while it still lies in the outbox."""
+    epoch = queue.epoch()
+    assert epoch is not None
+    admin = connect(queue.url)
+    for age_s in (700, 60, 1):
+        admin.xadd(keys.OUTBOX, {"act": "x"}, id=f"{queue.now_ms() - age_s * 1000}-0")
+    ids = [entry for entry, _ in admin.xrange(keys.OUTBOX)]
+
+    unread = [
+        the(of_queue(queue.url, cursor=cursor), "outbox").grade
+        for cursor in (
+            None,
+            Cursor(epoch="another store's", last_id=ids[2]),
+            Cursor(epoch=epoch, last_id=ids[0]),
+            Cursor(epoch=epoch, last_id=ids[1]),
+            Cursor(epoch=epoch, last_id=ids[2]),
+        )
+    ]
+
+    assert [Grade.PROBLEM, Grade.PROBLEM, Grade.WARNING, Grade.OK, Grade.OK] == unread
+    admin.close()
+
+
+def test_a_book_that_does_not_take_over_is_found(queue: JobQueue) -> None:
+    """Ended jobs stay in the store's memory until it has them."""
+    queue.submit(make_spec())
+    queue.cancel(1)
+    just_ended = the(of_queue(queue.url), "ended")
+    admin = connect(queue.url)
+    admin.zadd(keys.ENDED, {"1": queue.now_ms() - 60_000})
+
+    assert [Grade.OK, Grade.WARNING] == [just_ended.grade, the(of_queue(queue.url), "ended").grade]
+    admin.close()
+
+
+def test_workers_tell_their_version_and_their_clock(queue: JobQueue) -> None:
+    """What another machine's worker told when it came up is compared with this machine's."""
+    serve(queue)
+    (device,) = queue_facts(queue.url).devices
+    assert VERSION == device.version
+    assert device.clock_ahead_s is not None
+    assert 5 > abs(device.clock_ahead_s)  # both are this machine's
+
+    admin = connect(queue.url)
+    told = {**json.loads(str(admin.hget(keys.FACTS, "GPU-0"))), "version": "9.9", "clock_ahead_s": 1000.5}
+    admin.hset(keys.FACTS, "GPU-0", json.dumps(told))
+    found = of_queue(queue.url)
+
+    assert (Grade.WARNING, True) == (the(found, "versions").grade, "9.9 on nodeA" in the(found, "versions").seen)
+    assert "ahead of the store's" in the(found, "clocks", "nodeA").seen
+    admin.close()
+
+
+def test_facts_of_an_older_worker_can_be_read(queue: JobQueue) -> None:
+    """It told neither version nor clock."""
+    serve(queue)
+    admin = connect(queue.url)
+    text = str(admin.hget(keys.FACTS, "GPU-0"))
+    admin.hset(keys.FACTS, "GPU-0", text.partition(', "version"')[0] + "}")
+
+    (device,) = queue_facts(queue.url).devices
+
+    assert (None, None) == (device.version, device.clock_ahead_s)
+    assert {Grade.OK} == {each.grade for each in of_queue(queue.url)}
+    admin.close()
+
+
+def test_standings_are_those_of_the_current_runs(queue: JobQueue) -> None:
+    """A job that waits has no token, one that is unknown no standing, and a store that was never opened nothing."""
+    serve(queue)
+    queue.submit(make_spec())
+    queue.submit(make_spec())
+    token = must_claim(queue).token
+
+    found = standings(queue.url, [1, 2, 3])
+
+    assert found is not None
+    assert {1: token, 2: ""} == {job_id: standing.token for job_id, standing in found.items()}
+    connect(queue.url).flushall()
+    assert standings(queue.url, [1]) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "used_bytes", "preloaded", "grade", "seen"),
+    [
+        ("jemalloc-5.3.0", 2**30, None, Grade.OK, "jemalloc-5.3.0"),
+        ("libc", 2**20, None, Grade.OK, "some ten thousand jobs"),
+        ("libc", 2**30, None, Grade.NOTE, "one and a half times as long"),
+        ("libc", 2**30, Path("/usr/lib/libjemalloc.so.2"), Grade.OK, "libjemalloc.so.2"),
+    ],
+)
+def test_a_large_store_on_the_c_librarys_allocator_is_told(
+    store_url: str, told: str, used_bytes: int, preloaded: Path | None, grade: Grade, seen: str
+) -> None:
+    """Its claims take half as long again, and nobody would look for it there."""
+    server = dataclasses.replace(server_facts(store_url), allocator=told, used_bytes=used_bytes)
+    facts = StoreFacts(settings=settings_for(store_url), server=server, free_bytes=None, preloaded=preloaded)
+
+    (found,) = examined("store", facts, [store_room.allocator])
+
+    assert found.grade is grade
+    assert seen in found.seen

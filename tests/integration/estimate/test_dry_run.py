@@ -1,0 +1,249 @@
+"""Dry runs of real scripts with the real torch: what is counted, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch_scripts import (
+    ASKS,
+    BACKWARD,
+    INFERENCE,
+    ITSELF,
+    LOADER,
+    MOVES,
+    NETWORK,
+    NETWORK_BUFFER_BYTES,
+    NETWORK_PARAMETERS,
+    TENACIOUS,
+)
+
+from gpuqueue.errors import DryRunFailed, DryRunTimeout
+from gpuqueue.estimate.dry_run import Request, dry_run
+from gpuqueue.estimate.figures import DryRun
+from gpuqueue.system.process import of_ours_with
+from gpuqueue.text.units import GIB, MIB
+
+#: Kept from before the tests wipe the environment.
+IN_CI = bool(os.environ.get("CI"))
+EXAMPLE = Path(__file__).parents[3] / "examples" / "train.py"
+
+
+@pytest.fixture(autouse=True)
+def _torch() -> None:
+    """Skip where there is no PyTorch, but never in CI."""
+    if importlib.util.find_spec("torch") is not None:
+        return
+    if IN_CI:
+        pytest.fail("CI must make dry runs, and there is no torch")
+    pytest.skip("torch is not installed here")
+
+
+def run(place: Path, code: str, *args: str, script: str = "script.py", **changes: Any) -> DryRun:
+    """Write *code* down and make a dry run of it in *place*."""
+    (place / script).write_text(code)
+    request: dict[str, Any] = {
+        "interpreter": sys.executable,
+        "script": script,
+        "args": args,
+        "cwd": str(place),
+        "env": {**os.environ, "SCRIPT": script},
+        "steps": 3,
+        "timeout_s": 100,
+        "ram_bytes": 64 * GIB,
+    }
+    return dry_run(Request(**{**request, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("args", "states"),
+    [
+        (("--optimizer", "SGD"), 0),
+        (("--optimizer", "SGD", "--momentum", "0.9"), 1),
+        (("--optimizer", "Adam"), 2),
+    ],
+)
+def test_parameters_gradients_and_states_are_counted_to_the_byte(
+    tmp_path: Path, args: tuple[str, ...], states: int
+) -> None:
+    """The formula of the textbooks (SGD 2, momentum 3, Adam 4 times the parameters) comes out of a real run."""
+    counted = run(tmp_path, NETWORK, *args)
+
+    size = 4 * NETWORK_PARAMETERS
+    assert (size, size, states * size) == tuple(
+        counted.largest(part) for part in ("parameters", "gradients", "optimizer_states")
+    )
+    assert (2 + states, NETWORK_BUFFER_BYTES) == (counted.multiple, counted.largest("buffers"))
+    assert (3, "enough", (args[1],), ("float32",)) == (
+        counted.steps,
+        counted.ended,
+        counted.optimizers,
+        counted.dtypes,
+    )
+    assert counted.peak_bytes == sum(part.at_peak_bytes for part in counted.parts)
+    assert 0 == counted.peak_bytes % 512
+
+
+def test_only_activations_and_data_grow_with_the_batch(tmp_path: Path) -> None:
+    """Eight times the batch is eight times the data, and nothing more of what does not depend on it."""
+    small, large = (run(tmp_path, NETWORK, "--batch-size", size) for size in ("64", "512"))
+
+    assert small.fixed_bytes == large.fixed_bytes
+    assert 8 * small.largest("sent") == large.largest("sent")
+    assert 7 < large.largest("activations") / small.largest("activations") <= 8
+
+
+def test_moves_between_host_and_gpu_are_counted_as_such(tmp_path: Path) -> None:
+    """A slice that is sent is as large as the slice; what comes back, or is written to the host, is the host's."""
+    counted = run(tmp_path, MOVES)
+
+    assert (4000, 4000) == (counted.largest("sent"), counted.largest("activations"))
+    assert (2 * 4096, 2 * 96, "finished") == (
+        counted.peak_bytes,
+        next(part.at_peak_bytes for part in counted.parts if part.name == "rounding"),
+        counted.ended,
+    )
+
+
+def test_the_example_is_counted_as_it_is(tmp_path: Path) -> None:
+    """examples/train.py takes the GPU that it is told of: 29 066 parameters, SGD with momentum."""
+    pytest.importorskip("sklearn")
+
+    counted = run(tmp_path, EXAMPLE.read_text())
+
+    assert (4 * 29066, 3.0, ("SGD",)) == (counted.largest("parameters"), counted.multiple, counted.optimizers)
+
+
+def test_a_script_finds_all_that_a_gpu_has(tmp_path: Path) -> None:
+    """It asks, moves, casts, scales, compiles and waits as on a machine that has one; each line of it asserts."""
+    counted = run(tmp_path, ASKS)
+
+    assert (3, ("AdamW",), "enough") == (counted.steps, counted.optimizers, counted.ended)
+
+
+def test_a_backward_pass_of_the_scripts_own_sees_the_gpu_too(tmp_path: Path) -> None:
+    """Checkpoints and custom functions run in the middle of torch."""
+    assert 3 == run(tmp_path, BACKWARD).steps
+
+
+def test_a_script_without_an_optimizer_is_counted_by_its_passes(tmp_path: Path) -> None:
+    """And holds its parameters once."""
+    counted = run(tmp_path, INFERENCE)
+
+    assert (0, 3, (), 2 * 4 * 10100) == (
+        counted.steps,
+        counted.forwards,
+        counted.optimizers,
+        counted.largest("parameters"),
+    )
+    assert 1.0 == counted.multiple
+
+
+def test_a_script_is_itself(tmp_path: Path) -> None:
+    """Name, arguments, path and functions are those of ``python itself.py``, for processes that it spawns as well."""
+    (tmp_path / "beside.py").write_text("")
+
+    assert "finished" == run(tmp_path, ITSELF, "--lr", "1e-3", script="itself.py").ended
+
+
+def test_the_end_is_the_end(tmp_path: Path) -> None:
+    """No except, finally or atexit runs at it, and no checkpoint is written over a good one."""
+    (tmp_path / "checkpoint.pt").write_text("good")
+
+    counted = run(tmp_path, TENACIOUS)
+
+    assert (3, "enough") == (counted.steps, counted.ended)
+    assert {"script.py", "checkpoint.pt"} == {entry.name for entry in tmp_path.iterdir()}
+    assert "good" == (tmp_path / "checkpoint.pt").read_text()
+
+
+def test_the_processes_of_a_loader_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers and the thread that pins are used, and are gone; so is every temporary file."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:  # as people have it: a socket must fit below it
+        monkeypatch.setattr("tempfile.tempdir", short)
+
+        counted = run(tmp_path, LOADER, script=f"loader-{os.getpid()}.py")
+
+        assert [] == list(Path(short).iterdir())
+    assert 3 == counted.steps
+    assert 2 * 4 * 4 * 8 <= counted.largest("sent")
+    assert [] == of_ours_with(f"loader-{os.getpid()}.py")
+
+
+def test_a_script_that_fails_is_told_with_its_own_traceback(tmp_path: Path) -> None:
+    """Without a line of ours in it."""
+    code = "import torch\ndef inner():\n    raise ValueError('no such data')\ntorch.zeros(1).cuda()\ninner()\n"
+
+    with pytest.raises(DryRunFailed, match=r"script\.py failed in the dry run") as failed:
+        run(tmp_path, code)
+
+    assert "ValueError: no such data" == failed.value.trace.splitlines()[-1]
+    assert "line 3, in inner" in failed.value.trace
+    assert "_gpuqueue" not in failed.value.trace
+    assert "begin.py" not in failed.value.trace
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("raise SystemExit('no data here')", "no data here"),
+        ("import os; print('last words', flush=True); os.kill(os.getpid(), 9)", "last words"),
+        ("def broken(:", "SyntaxError"),
+    ],
+)
+def test_whatever_way_it_fails_there_is_a_word_of_it(tmp_path: Path, code: str, said: str) -> None:
+    """An exit with a message, a signal, a file that is no Python."""
+    with pytest.raises(DryRunFailed) as failed:
+        run(tmp_path, code)
+
+    assert said in failed.value.trace
+
+
+def test_a_script_that_puts_nothing_on_a_gpu_is_told(tmp_path: Path) -> None:
+    """0 bytes would be a lie."""
+    with pytest.raises(DryRunFailed, match="put nothing on a GPU"):
+        run(tmp_path, "import torch; torch.zeros(10)")
+
+
+def test_a_python_without_torch_is_told(tmp_path: Path) -> None:
+    """With what to do."""
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('absent', name='torch')")
+
+    with pytest.raises(DryRunFailed, match=r"needs torch 2\.1 or newer in .*--python"):
+        run(tmp_path, "", env={**os.environ, "PYTHONPATH": str(tmp_path)})
+
+
+def test_a_script_that_never_steps_is_ended(tmp_path: Path) -> None:
+    """With all that it started."""
+    script = f"never-{os.getpid()}.py"
+    code = f"import subprocess; subprocess.run(['sleep', '600'], env={{'X': '{script}'}})"
+
+    with pytest.raises(DryRunTimeout, match="made no step"):
+        run(tmp_path, code, script=script, timeout_s=0.5)
+
+    assert [] == of_ours_with(script)
+
+
+def test_steps_that_were_made_in_time_count(tmp_path: Path) -> None:
+    """A big model is slow on the CPU: one step says more than none."""
+    code = NETWORK.replace("    optimizer.step()\n", "    optimizer.step()\n    import time; time.sleep(600)\n")
+
+    try:
+        counted = run(tmp_path, code, timeout_s=10)
+    except DryRunTimeout:  # on a busy machine torch alone takes longer
+        counted = run(tmp_path, code, timeout_s=60)
+
+    assert ("timed_out", 1, 2.0) == (counted.ended, counted.steps, counted.multiple)
+
+
+def test_a_script_that_eats_this_machines_memory_is_ended(tmp_path: Path) -> None:
+    """Before the machine is."""
+    code = "import time\nheld = bytearray(b'x') * (600 * 2**20)\ntime.sleep(600)"
+
+    with pytest.raises(DryRunFailed, match=r"took more than 512M of this machine's memory.*--ram"):
+        run(tmp_path, code, ram_bytes=512 * MIB)

@@ -1,0 +1,352 @@
+"""Arrays in the book: each member's story, and an array that comes back as far as it had come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+from factories import claim, make_offer, make_spec, must_claim, serve
+from store_dump import dump, faults
+
+from gpuqueue.history.database import Book
+from gpuqueue.history.tables import jobs
+from gpuqueue.model.array import Array, Axis, Indexes, Member
+from gpuqueue.model.dependencies import Dependency, Waits
+from gpuqueue.model.event import Act, Cursor
+from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim, Stray
+from gpuqueue.recovery.reopen import catch_up, open_queue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
+
+LEASE_S = 300.0
+DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB // 64)
+SWEEP = Array.sweep([Axis.parse("lr=1e-3,1e-4"), Axis.parse("seed=0..4")], at_once=3)
+
+
+@pytest.fixture
+def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+    """Return a way to have the book take all that the outbox has."""
+    recorder = Recorder(Settings.load(), queue, book)
+
+    def drain() -> None:
+        while recorder.record(0):
+            pass
+
+    return drain
+
+
+@pytest.fixture
+def first(queue: JobQueue) -> int:
+    """Return the id of an array of ten, of which three may be at it at once."""
+    serve(queue, make_offer(slots=100))
+    spec = make_spec(argv=("train", "--lr={lr}", "--seed={seed}"), array=SWEEP, mem_bytes=GIB // 64)
+    return queue.submit(spec).id
+
+
+def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
+    """End a run as its worker would."""
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    ending = Ending.from_status(code)
+    assert queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1, devices=())
+
+
+def stand(queue: JobQueue, job_id: int) -> Job:
+    """Return the job, which must be known."""
+    job = queue.get(job_id)
+    assert job is not None
+    return job
+
+
+def lose_data(queue: JobQueue, book: Book) -> None:
+    """Lose all that the store has, and rebuild it from the book; claims begin again at once."""
+    client = connect(queue.url)
+    client.flushall()
+    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    client.hset(keys.META, "claims", 0)
+    assert [] == faults(dump(client))
+    client.close()
+    serve(queue, make_offer(slots=100))
+
+
+def stray_of(missed: Claim) -> Stray:
+    """Return what the worker of a run offers to a store that may have lost it."""
+    return Stray(
+        job_id=missed.job_id,
+        token=missed.token,
+        host="nodeA",
+        worker="w",
+        devices=(DEVICE,),
+        claimed_ms=missed.claimed_ms,
+        log_path="/l",
+        payload=missed.payload,
+    )
+
+
+def test_each_member_is_in_the_history(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+    """With the command that it ran, under its array, and without a copy of all that they have in common."""
+    record()
+    one, two = must_claim(queue), must_claim(queue)
+    end(queue, one)
+    end(queue, two, code=3)
+    record()
+
+    found = book.history(HistoryQuery(array_id=first, sort=HistoryQuery().sort, reverse=True))
+
+    assert [Member(first, 0), Member(first, 1)] == [each.job.member for each in found]
+    assert ["train --lr=1e-3 --seed=0", "train --lr=1e-3 --seed=1"] == [each.job.spec.command for each in found]
+    assert [one.spec, two.spec] == [each.job.spec for each in found]
+    assert [0, 3] == [each.last_run.ending.exit_code for each in found if each.last_run and each.last_run.ending]
+    array = book.get(first)
+    assert array is not None
+    assert array.job.tally == stand(queue, first).tally
+    assert array.job.submitted_at == found[0].job.submitted_at
+    assert array.job.started_at is not None
+    assert "train --lr=1e-3 --seed=1" == book.history(HistoryQuery(text="seed=1"))[0].job.spec.command
+
+
+def test_an_array_that_has_ended_says_so(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+    """With its members' ends, also of those that never began."""
+    run = must_claim(queue)
+    queue.cancel(first)
+    end(queue, run)
+    record()
+
+    found = book.get(first)
+
+    assert found is not None
+    assert found.job.tally is not None
+    assert JobState.CANCELLED is found.job.state
+    assert {"succeeded": 1, "failed": 0, "cancelled": 9, "lost": 0} == found.job.tally.ended
+    assert queue.get(first) is None
+    assert [Act.SUBMIT, Act.ARRAY, Act.CANCEL, Act.ARRAY] == [event.act for event in book.events(first)]
+
+
+def test_it_comes_back_as_far_as_it_had_come(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """What ended, what runs, what was cancelled and what is held: nothing runs twice, and no id is given out again."""
+    ended, running, starting = must_claim(queue), must_claim(queue), must_claim(queue)
+    queue.started(running.job_id, running.token, lease_s=LEASE_S, log_path="/l", devices=(DEVICE,))
+    end(queue, ended, code=1)
+    queue.part(first, "cancel", Indexes.parse("7-8"))
+    queue.part(first, "hold", Indexes.parse("9"))
+    before = [stand(queue, each) for each in (first, running.job_id, starting.job_id)]
+    record()
+
+    lose_data(queue, book)
+
+    assert before == [stand(queue, each) for each in (first, running.job_id, starting.job_id)]
+    tally = stand(queue, first).tally
+    assert tally is not None
+    assert ("3-6", "9") == (str(tally.left), str(tally.held))
+    assert queue.submit(make_spec(mem_bytes=GIB // 64)).id > first + 10
+    third = must_claim(queue)
+    assert (Member(first, 3), "--seed=3") == (third.member, third.spec.argv[2])
+    for each in (running, starting, third):
+        end(queue, each)
+    queue.cancel(first)
+    assert claim(queue, nonce="late") is not None, "what was submitted after it"
+    record()
+    told = book.get(first)
+    assert told is not None
+    assert JobState.CANCELLED is told.job.state
+    assert told.job.tally is not None
+    assert {"succeeded": 3, "failed": 1, "cancelled": 6, "lost": 0} == told.job.tally.ended
+
+
+def test_all_members_taken_is_no_array_to_start_again(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
+    """An array of which the last member runs comes back running."""
+    serve(queue, make_offer(slots=100))
+    first = queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-1"))).id
+    one, two = must_claim(queue), must_claim(queue)
+    end(queue, one)
+    record()
+
+    lose_data(queue, book)
+
+    assert claim(queue) is None
+    assert JobState.RUNNING is stand(queue, first).state
+    end(queue, two)
+    assert JobState.SUCCEEDED is stand(queue, first).state
+
+
+def test_a_run_that_the_book_missed_is_no_member_to_start_again(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """The store went down right after the claim: the worker offers the run, and the array gives it to nobody else."""
+    later = queue.submit(make_spec(mem_bytes=GIB // 64)).id
+    record()
+    missed = must_claim(queue)
+
+    lose_data(queue, book)
+    stray = stray_of(missed)
+    assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
+
+    client = connect(queue.url)
+    assert [] == faults(dump(client))
+    client.close()
+    assert (Member(first, 0), missed.spec) == (stand(queue, missed.job_id).member, stand(queue, missed.job_id).spec)
+    assert [Member(first, 1), Member(first, 2), None] == [must_claim(queue).member for _ in range(3)]
+    assert later > missed.job_id
+    end(queue, missed)
+    record()
+    told = book.get(missed.job_id)
+    assert told is not None
+    assert (JobState.SUCCEEDED, Member(first, 0)) == (told.job.state, told.job.member)
+    assert queue.adopt(stray, lease_s=LEASE_S) is None, "it has ended, and is forgotten"
+
+
+def test_a_second_run_that_the_book_missed_is_taken_back(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """The member waits in the rebuilt store, and its worker offers the run: it is known by whose member it is."""
+    lost = must_claim(queue)
+    queue.lose(lost.job_id, lost.token, loss_limit=3, detail="gone")
+    queue.part(first, "hold", Indexes.parse("1-9"))
+    record()
+    missed = must_claim(queue)
+    assert (lost.job_id, 2) == (missed.job_id, missed.attempt)
+
+    lose_data(queue, book)
+    stray = stray_of(missed)
+    assert JobState.QUEUED is stand(queue, missed.job_id).state
+
+    assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
+    client = connect(queue.url)
+    assert [] == faults(dump(client))
+    client.close()
+
+
+def test_a_lost_book_is_written_again(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+    """With the array as it stands, and its live members."""
+    must_claim(queue)
+    record()
+    client = connect(queue.url)
+    client.hset(keys.META, "recorded", "9999999999999-0")  # the book is behind what was recorded: it is a copy
+    client.close()
+
+    assert 2 == catch_up(queue, book)
+
+    array, member = book.get(first), book.get(first + 1)
+    assert array is not None
+    assert member is not None
+    assert array.job.tally == stand(queue, first).tally
+    assert (Member(first, 0), "train --lr=1e-3 --seed=0") == (member.job.member, member.job.spec.command)
+
+
+def test_the_ids_of_members_count_as_seen(queue: JobQueue, book: Book, first: int, record: Callable[[], None]) -> None:
+    """By the array's row alone, and by a member's that is the highest."""
+    record()
+    assert first + 10 == book.max_job_id()
+    must_claim(queue)
+    record()
+    assert first + 10 == book.max_job_id()
+    assert isinstance(book.cursor(), Cursor)
+
+
+def test_an_array_that_was_born_held_is_held_after_a_loss(
+    queue: JobQueue, book: Book, record: Callable[[], None]
+) -> None:
+    """It once came back as one that waits for what else it was to wait for, and then started by itself."""
+    parent = queue.submit(make_spec(waits=Waits(hold=True))).id
+    waits = Waits(hold=True, after=(Dependency(parent),))
+    array = queue.submit(make_spec(array=Array.parse("0-1"), waits=waits)).id
+    record()
+
+    lose_data(queue, book)
+
+    after = stand(queue, array)
+    assert (JobState.HELD, WaitReason.HELD) == (after.state, after.reason)
+    assert after.tally is not None
+    assert ("", "0-1") == (str(after.tally.left), str(after.tally.held))
+
+
+def test_an_array_began_with_its_first_member(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """Whatever waits or is held of it, and whatever is changed of it then."""
+    assert None is stand(queue, first).started_at
+    run = must_claim(queue)
+    began = stand(queue, first).started_at
+    assert began is not None
+
+    queue.edit(first, lambda spec: replace(spec, array=replace(spec.array, at_once=2) if spec.array else None))
+    queue.move(first, front=True)
+    end(queue, run)
+    queue.hold(first)
+    record()
+
+    kept = book.get(first)
+    assert kept is not None
+    assert (JobState.HELD, began, began) == (kept.job.state, kept.job.started_at, stand(queue, first).started_at)
+
+
+def test_the_book_tells_which_members_never_began(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """They have no row of their own: neither what runs, nor what waits, nor what was cancelled on a device."""
+    one, _ = must_claim(queue), must_claim(queue)
+    record()
+    assert Indexes() == book.never_began(first)
+
+    queue.part(first, "cancel", Indexes.parse("0,3-4,7"))
+    queue.part(first, "hold", Indexes.parse("9"))
+    record()
+
+    assert "3-4,7" == str(book.never_began(first))
+    assert Indexes() == book.never_began(one.job_id)
+    assert Indexes() == book.never_began(999)
+
+
+@pytest.mark.parametrize("hold", ["", "1", "0-2"])
+def test_what_an_array_waited_for_never_came(
+    queue: JobQueue, book: Book, record: Callable[[], None], hold: str
+) -> None:
+    """Its members once waited in the book for ever, and so did whoever waited for one of them."""
+    serve(queue, make_offer())
+    parent = queue.submit(make_spec(waits=Waits(hold=True))).id
+    array = queue.submit(make_spec(array=Array.parse("0-2"), waits=Waits(after=(Dependency(parent),)))).id
+    if hold:
+        queue.part(array, "hold", Indexes.parse(hold))
+    record()
+    queue.cancel(parent)
+    assert claim(queue) is None
+    record()
+
+    kept = book.get(array)
+    assert kept is not None
+    assert kept.job.tally is not None
+    assert (JobState.CANCELLED, 3) == (kept.job.state, kept.job.tally.ended["cancelled"])
+    assert "0-2" == str(book.never_began(array))
+    with book._engine.connect() as connection:
+        row = connection.execute(sa.select(jobs.c.array_left, jobs.c.array_held).where(jobs.c.id == array)).one()
+    assert ("", "") == tuple(row)
+
+    lose_data(queue, book)
+    assert None is queue.get(array)
+    assert "0-2" == str(book.never_began(array))
+
+
+def test_an_array_that_was_left_waiting_in_the_book_waits_no_more(
+    queue: JobQueue, book: Book, first: int, record: Callable[[], None]
+) -> None:
+    """A book of before says that members wait of an array that has ended: none does."""
+    queue.part(first, "cancel")
+    record()
+    with book._engine.begin() as connection:
+        connection.execute(sa.update(jobs).where(jobs.c.id == first).values(array_left="0-8", array_held="9"))
+
+    kept = book.get(first)
+    assert kept is not None
+    assert kept.job.tally is not None
+    assert ("", "", 10) == (str(kept.job.tally.left), str(kept.job.tally.held), kept.job.tally.ended["cancelled"])
+    assert "0-9" == str(book.never_began(first))

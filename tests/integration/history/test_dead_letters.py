@@ -1,0 +1,186 @@
+"""An event that the database refuses stops none behind it, and nothing of it is lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from typing import Any
+
+import pytest
+import redis
+import sqlalchemy as sa
+from factories import make_spec, must_claim, serve
+
+from gpuqueue.codec import encode_ended, encode_spec
+from gpuqueue.doctor import history as room
+from gpuqueue.doctor.history import facts_of
+from gpuqueue.history.connect import open_engine, reading
+from gpuqueue.history.database import Book
+from gpuqueue.history.queries import HistoryQuery
+from gpuqueue.model.finding import Grade, examined
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings.settings import Settings
+from workers.services.recorder import Recorder
+
+AT = 1_700_000_000_000
+#: No index of PostgreSQL takes it, and it does not get shorter when it is packed.
+ENDLESS = "GPU-" + secrets.token_hex(20_000)
+
+
+def entry(act: str, job: object, **fields: object) -> dict[Any, Any]:
+    """Return an entry of the outbox as a script writes it."""
+    known = {"act": act, "job": job, "state": "queued", "at": AT, "attempt": 0, "losses": 0, "reason": ""}
+    return {**known, **fields}
+
+
+def unwritten(url: str) -> list[dict[str, Any]]:
+    """Return what was set aside, in order."""
+    engine = open_engine(url)
+    with reading(engine) as connection:
+        found = connection.execute(sa.text("SELECT * FROM unwritten_events ORDER BY event_id")).mappings().all()
+    engine.dispose()
+    return [dict(each) for each in found]
+
+
+POISON = (
+    entry("submit", 10**30, spec=encode_spec(make_spec())),
+    entry("submit", 5, attempt=-(10**30), spec=encode_spec(make_spec())),
+    entry("submit", 6, spec=encode_spec(make_spec(name="half")).encode().replace(b"half", b"\xff")),
+    entry("note", 1, attempt=10**12, token="1.a", detail="\0"),
+)
+
+
+def test_what_no_table_takes_is_set_aside_whole(
+    store_url: str, book: Book, book_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Numbers and texts of every kind that one database or the other refuses, between events that are well."""
+    queue, client = JobQueue(store_url), connect(store_url)
+    queue.open(0)
+    first = queue.submit(make_spec(name="first")).id
+    for each in POISON:
+        client.xadd(keys.OUTBOX, each)
+    last = queue.submit(make_spec(name="last", env={"TOKEN": "hunter2"})).id
+    recorder = Recorder(Settings.load({}), queue, book)
+
+    while recorder.record(0):
+        pass
+
+    assert (0, None) == queue.backlog()
+    assert {first, last} <= {record.job.id for record in book.history(HistoryQuery())}
+    kept = unwritten(book_url)
+    assert kept
+    for each in kept:
+        whole = json.loads(each["fields"])
+        assert each["why"]
+        assert whole["job"] in {10**30, 5, 6, 1}
+        assert whole.get("spec", "").isascii() or "\udcff" in whole["spec"]
+    assert 10**30 in [json.loads(each["fields"])["job"] for each in kept]
+    assert "it is set aside" in caplog.text
+    assert "hunter2" not in caplog.text
+    queue.close()
+    client.close()
+
+
+@pytest.mark.parametrize("backend", ["postgresql"], indirect=True)
+def test_a_report_that_no_table_takes_leaves_no_job_running_for_ever(
+    queue: JobQueue, book: Book, book_url: str
+) -> None:
+    """PostgreSQL refuses its device's name, in words that it has for troubles of its own as well."""
+    serve(queue)
+    bad, good = (queue.submit(make_spec()).id for _ in range(2))
+    claimed = must_claim(queue)
+    recorder = Recorder(Settings.load({}), queue, book)
+    recorder.record(0)
+    client = redis.Redis.from_url(queue.url)
+    finished = entry("finish", bad, state="failed", attempt=1, token=claimed.token, ended=_ended())
+    client.xadd(keys.OUTBOX, finished)
+    where = {"host": "h", "worker": "w", "devices": ENDLESS, "lease": 1}
+    client.xadd(keys.OUTBOX, entry("claim", good, state="starting", attempt=1, token="1.b", **where))
+    client.xadd(keys.OUTBOX, entry("cancel", good, state="cancelled"))
+    client.close()
+
+    while recorder.record(0):
+        pass
+
+    record, other = book.get(bad), book.get(good)
+    assert record is not None
+    assert other is not None
+    assert (JobState.FAILED, JobState.CANCELLED) == (record.job.state, other.job.state)
+    assert record.last_run is not None
+    assert record.last_run.ending is not None
+    assert EndingKind.LOST is record.last_run.ending.kind
+    assert "the book could not take the report of its end: " in record.last_run.ending.detail
+    report, claim = unwritten(book_url)
+    assert (_ended(), ENDLESS) == (json.loads(report["fields"])["ended"], json.loads(claim["fields"])["devices"])
+    found = _examined(book_url)
+    assert Grade.WARNING is found.grade
+    assert f"it could not take 2 events, the first of job {bad}: " in found.seen
+    assert "unwritten_events" in found.remedy
+
+
+def test_a_book_that_took_everything_is_well(book: Book, book_url: str) -> None:
+    """And says so."""
+    assert book.cursor() is None
+    assert Grade.OK is _examined(book_url).grade
+
+
+def test_a_database_that_fails_is_no_fault_of_the_event(
+    queue: JobQueue, book: Book, book_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is set aside for want of memory or of a descriptor: it is written when there is some."""
+    queue.submit(make_spec())
+    recorder = Recorder(Settings.load({}), queue, book)
+    for error in (MemoryError(), OSError(24, "Too many open files")):
+
+        def fail(*_: object, error: Exception = error, **__: object) -> bool:
+            raise error
+
+        with monkeypatch.context() as short:
+            short.setattr("gpuqueue.history.writer.write", fail)
+            with pytest.raises(type(error)):
+                recorder.record(0)
+
+    assert 1 == recorder.record(0)
+    assert [] == unwritten(book_url)
+
+
+def test_no_secret_is_told_of_a_row_that_is_refused(
+    queue: JobQueue, book: Book, book_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A site added a constraint of its own; the server quotes the whole row, with the job's environment."""
+    engine = open_engine(book_url)
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.exec_driver_sql("ALTER TABLE jobs ADD CONSTRAINT ours CHECK (name <> 'nobody')")
+        else:
+            no = "SELECT RAISE(ABORT, 'ours')"
+            connection.exec_driver_sql(
+                f"CREATE TRIGGER t BEFORE INSERT ON jobs WHEN NEW.name = 'nobody' BEGIN {no}; END"
+            )
+    engine.dispose()
+    queue.submit(make_spec(name="nobody", env={"TOKEN": "hunter2"}))
+    queue.submit(make_spec(name="somebody"))
+
+    with caplog.at_level(logging.DEBUG, "workers"):
+        Recorder(Settings.load({}), queue, book).record(0)
+
+    assert ["somebody"] == [record.job.spec.name for record in book.history(HistoryQuery())]
+    (kept,) = unwritten(book_url)
+    assert "ours" in kept["why"]
+    assert "hunter2" in kept["fields"]
+    assert "hunter2" not in caplog.text + kept["why"]
+
+
+def _examined(url: str) -> Any:
+    settings = Settings.load({"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_DATABASE_URL": url})
+    found = examined("book", facts_of(settings, integrity_s=1), room.CHECKS)
+    return {each.check: each for each in found}["events"]
+
+
+def _ended() -> str:
+    return encode_ended(ending=Ending(kind=EndingKind.EXITED, exit_code=2**40), duration_s=1.0, devices=())

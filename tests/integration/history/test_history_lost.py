@@ -1,0 +1,316 @@
+"""A book that lost its history gets back what the store still knows."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from factories import make_offer, make_spec, must_claim, serve
+
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.history import migrate
+from gpuqueue.history.database import Book
+from gpuqueue.history.refill import GONE
+from gpuqueue.model.dependencies import Dependency, Waits
+from gpuqueue.model.event import Act, Cursor
+from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.job import JobState
+from gpuqueue.model.retries import Retries
+from gpuqueue.model.run import Ending, EndingKind, Record, RunDevice, Survivor
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim
+from gpuqueue.recovery.reopen import ID_GAP, catch_up, open_queue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
+
+DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB, index=0, name="A10", total_bytes=24 * GIB)
+
+
+@pytest.fixture
+def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+    """Return a way to have a recorder do all that there is to do."""
+    recorder = Recorder(Settings.load(), queue, book)
+
+    def all_of_it() -> None:
+        recorder.mend()
+        while recorder.record(0):
+            pass
+
+    return all_of_it
+
+
+def empty(url: str) -> None:
+    """Leave a database with tables and nothing in them."""
+    migrate.downgrade(url, "base")
+    migrate.upgrade(url)
+
+
+def start(queue: JobQueue) -> Claim:
+    """Claim and start the next job."""
+    claimed = must_claim(queue)
+    queue.started(claimed.job_id, claimed.token, lease_s=300, log_path="/runs/log", devices=(DEVICE,))
+    return claimed
+
+
+def finish(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
+    """Finish a run as its worker would."""
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    ending = Ending.from_status(code)
+    assert queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=(DEVICE,))
+
+
+def known(book: Book, job_id: int) -> Record:
+    """Return the record of a job that must be in the book."""
+    record = book.get(job_id)
+    assert record is not None
+    return record
+
+
+def test_what_lives_is_written_down_again(
+    queue: JobQueue, book: Book, book_url: str, record: Callable[[], None]
+) -> None:
+    """Each state with its run; what ended before is gone; what comes after is recorded as ever."""
+    serve(queue)
+    ended, running, starting, lost, held, queued = (queue.submit(make_spec(name=name)).id for name in "ersHhq")
+    finish(queue, start(queue))
+    run = start(queue)
+    token = must_claim(queue).token
+    queue.lose(lost, must_claim(queue).token, loss_limit=1, detail="gone")
+    queue.hold(held)
+    record()
+    before = {job_id: known(book, job_id) for job_id in (running, starting, held, queued)}
+    assert known(book, ended)
+
+    empty(book_url)
+    record()
+
+    assert book.get(ended) is None
+    assert before == {job_id: known(book, job_id) for job_id in before}
+    assert [token] == [each.token for each in known(book, starting).runs]
+    again = known(book, lost)
+    assert (JobState.HELD, 1, 1, ()) == (again.job.state, again.job.attempt, again.job.losses, again.runs)
+    assert [Act.RESTORE] == [event.act for event in book.events(running)]
+    finish(queue, run, 3)
+    record()
+    assert (JobState.FAILED, "exit 3") == (known(book, running).job.state, str(known(book, running).runs[0].ending))
+    assert [Act.RESTORE, Act.FINISH] == [event.act for event in book.events(running)]
+    assert queue.get(running) is None, "the queue forgets what the book has"
+    assert queued + 1 == queue.submit(make_spec()).id
+
+
+def test_what_ends_while_the_book_is_away_is_recorded_whole(
+    queue: JobQueue, book: Book, book_url: str, record: Callable[[], None]
+) -> None:
+    """Its end is still in the outbox, its claim is not: the exit code must not get lost between the two."""
+    serve(queue)
+    queue.submit(make_spec())
+    old = start(queue)
+    record()
+    finish(queue, old, 7)
+    queue.submit(make_spec(name="new"))
+    finish(queue, start(queue), 8)
+    waiting = queue.submit(make_spec()).id
+
+    empty(book_url)
+    record()
+
+    assert ["exit 7", "exit 8"] == [str(known(book, each).runs[-1].ending) for each in (1, 2)]
+    assert ["/runs/log"] * 2 == [known(book, each).runs[-1].log_path for each in (1, 2)]
+    assert JobState.QUEUED is known(book, waiting).job.state
+    assert [waiting] == [job.id for job in queue.live()]
+
+
+def test_a_book_that_lost_nothing_is_left_alone(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
+    """New, read on, and when a recorder died between writing and settling."""
+    queue.submit(make_spec())
+    assert catch_up(queue, book) is None
+    record()
+    assert catch_up(queue, book) is None
+    queue.cancel(1)
+    events, epoch = queue.events("0-0"), queue.epoch()
+    assert book.apply(events, expected=book.cursor(), epoch=epoch or "")
+
+    assert catch_up(queue, book) is None
+    assert [Act.SUBMIT, Act.CANCEL] == [event.act for event in book.events(1)]
+
+
+def test_a_book_lost_right_after_the_store_is_written_down_too(
+    queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None]
+) -> None:
+    """No event tells of the jobs that came from the book: nothing was recorded in this epoch yet."""
+    queue.submit(make_spec())
+    record()
+    client = connect(store_url)
+    client.flushall()
+    client.close()
+    assert open_queue(queue, book, lease_s=300)
+
+    empty(book_url)
+    record()
+
+    assert JobState.QUEUED is known(book, 1).job.state
+
+
+def test_ids_go_on_when_first_the_book_is_lost_and_then_the_store(
+    queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None]
+) -> None:
+    """No job was left in the store that the book could have heard of."""
+    for _ in range(3):
+        queue.cancel(queue.submit(make_spec()).id)
+    record()
+    empty(book_url)
+    record()
+    client = connect(store_url)
+    client.flushall()
+    client.close()
+
+    assert open_queue(queue, book, lease_s=300)
+    assert 3 + ID_GAP + 1 == queue.submit(make_spec()).id
+    assert book.get(3) is None
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])  # there a copy is a file
+def test_an_older_copy_of_the_book_is_brought_up_to_date(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None], tmp_path: Path
+) -> None:
+    """What it holds for live and the store does not know has ended: else it would run again once the store is lost."""
+    path = tmp_path / "book.db"
+    serve(queue, make_offer(slots=9))
+    ended, runs_on, again, waits = (queue.submit(make_spec()).id for _ in range(4))
+    claims = [start(queue) for _ in range(3)]
+    record()
+    book.close()
+    shutil.copy(path, tmp_path / "copy.db")
+    finish(queue, claims[0])
+    queue.lose(again, claims[2].token, loss_limit=3, detail="gone")
+    second = start(queue)
+    new = queue.submit(make_spec()).id
+    record()
+    book.close()
+    for old in tmp_path.glob("book.db*"):
+        old.unlink()
+    (tmp_path / "copy.db").rename(path)
+
+    record()
+
+    gone = known(book, ended)
+    assert (JobState.LOST, GONE) == (gone.job.state, gone.runs[0].ending.detail if gone.runs[0].ending else "")
+    assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.RESTORE] == [event.act for event in book.events(ended)]
+    assert [ended] == [each.job.id for each in book.history(HistoryQuery(endings=(EndingKind.LOST,)))]
+    assert [JobState.RUNNING, JobState.QUEUED] == [known(book, each).job.state for each in (runs_on, new)]
+    first_run, second_run = known(book, again).runs
+    assert (EndingKind.LOST, None) == (first_run.ending.kind if first_run.ending else None, second_run.ending)
+    assert second.token == second_run.token
+    finish(queue, claims[1])
+    record()
+    assert "exit 0" == str(known(book, runs_on).runs[0].ending)
+    client = connect(store_url)
+    client.flushall()
+    client.close()
+    assert open_queue(queue, book, lease_s=300)
+    assert [again, waits, new] == [job.id for job in queue.live()]
+
+
+@pytest.mark.parametrize("backend", ["sqlite"])
+def test_what_was_written_into_a_file_just_deleted_was_not_written(book: Book, tmp_path: Path) -> None:
+    """The commit succeeds, into a file without a name; the queue must not forget anything for that."""
+    to = Cursor(epoch="e", last_id="1-0")
+
+    def meanwhile() -> Iterator[list[Survivor]]:
+        (tmp_path / "book.db").unlink()
+        yield []
+
+    with pytest.raises(BookUnreachable, match="was replaced while it was written to"):
+        book.rebase(meanwhile(), expected=None, to=to, last_given=0, at=datetime.now(timezone.utc))
+    with pytest.raises(BookUnreachable, match="is not there yet"):
+        book.cursor()
+
+
+def test_the_history_of_another_store_is_not_touched(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
+    """A wrong database URL: two sites' jobs have the same ids."""
+    queue.submit(make_spec())
+    record()
+    before = book.get(1)
+    cursor = book.cursor()
+    assert cursor is not None
+    assert book.turn_to("another", expected=cursor)
+
+    queue.cancel(1)
+    with pytest.raises(BookUnreachable, match="history of another store"):
+        record()
+
+    assert (before, Cursor(epoch="another")) == (book.get(1), book.cursor())
+
+
+def test_two_recorders_that_notice_at_once_write_it_once(
+    queue: JobQueue, book_url: str, store_url: str, record: Callable[[], None], book: Book
+) -> None:
+    """How far the book has come is moved in the same transaction."""
+    for _ in range(5):
+        queue.submit(make_spec())
+    record()
+    empty(book_url)
+    back = []
+    together = threading.Barrier(2)
+
+    def notice() -> None:
+        own_queue, own_book = JobQueue(store_url), Book(book_url)
+        together.wait()
+        back.append(catch_up(own_queue, own_book))
+        own_queue.close()
+        own_book.close()
+
+    threads = [threading.Thread(target=notice) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert {5, None} == set(back)
+    assert 5 == len(list(*book.survivors()))
+
+
+def test_a_job_that_cannot_be_read_keeps_no_other_from_being_told(
+    queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None]
+) -> None:
+    """A rule that became stricter since it was submitted."""
+    for _ in range(3):
+        queue.submit(make_spec())
+    record()
+    client = connect(store_url)
+    client.set("{gq}:s:2", "{}")
+    client.close()
+    empty(book_url)
+
+    record()
+
+    assert [True, False, True] == [book.get(each) is not None for each in (1, 2, 3)]
+
+
+def test_what_waits_is_written_down_again_with_what_it_waits_for(
+    queue: JobQueue, book: Book, book_url: str, record: Callable[[], None]
+) -> None:
+    """When the store is lost as well after that, the job waits on as it did."""
+    serve(queue)
+    parent = queue.submit(make_spec(waits=Waits(hold=True))).id
+    waits = Waits(after=(Dependency(parent),), begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc))
+    child, retried = queue.submit(make_spec(waits=waits)).id, queue.submit(make_spec(retries=Retries(times=2))).id
+    ending = Ending.from_status(1)
+    queue.finish(retried, start(queue).token, state=JobState.FAILED, ending=ending, duration_s=1.0, devices=(DEVICE,))
+    before = [queue.get(each) for each in (parent, child, retried)]
+    record()
+
+    empty(book_url)
+    record()
+    client = connect(queue.url)
+    client.flushall()
+    client.close()
+    open_queue(queue, book, lease_s=300)
+
+    assert before == [queue.get(each) for each in (parent, child, retried)]

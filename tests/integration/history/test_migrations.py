@@ -1,0 +1,249 @@
+"""The migrations make the tables that the code declares, there and back, also when two processes do it at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.history import migrate, text_index
+from gpuqueue.history.connect import open_engine, reading, writing
+from gpuqueue.history.indexes import METADATA
+from gpuqueue.history.revision import REVISION
+
+TIME = "2026-11-01 12:00:00"
+JOB: dict[str, Any] = {
+    "id": 1,
+    "name": "job",
+    "user_name": "ada",
+    "user_uid": 1000,
+    "submit_host": "laptop",
+    "state": "queued",
+    "level": 1,
+    "command": "true",
+    "cwd": "/",
+    "mem_bytes": 1,
+    "gpus": 1,
+    "pool": "",
+    "attempt": 0,
+    "losses": 0,
+    "submitted_at": TIME,
+    "spec": "{}",
+}
+RUN: dict[str, Any] = {"job_id": 1, "attempt": 1, "token": "1.a", "host": "h", "worker": "w", "claimed_at": TIME}
+DEVICE: dict[str, Any] = {
+    "job_id": 1,
+    "attempt": 1,
+    "device_uuid": "GPU-0",
+    "device_index": 0,
+    "lease_bytes": 1,
+    "peak_source": "none",
+    "samples": 0,
+    "na_samples": 0,
+}
+CURSOR: dict[str, Any] = {"id": 1, "epoch": "e", "last_id": "0-0"}
+
+
+def insert(connection: sa.Connection, table: str, row: dict[str, Any]) -> None:
+    """Insert *row* as the database itself takes it, without our code."""
+    columns = ", ".join(row)
+    marks = ", ".join(f":{name}" for name in row)
+    connection.execute(sa.text(f"INSERT INTO {table} ({columns}) VALUES ({marks})"), row)
+
+
+def table_names(url: str) -> set[str]:
+    """Return the names of all tables of ours."""
+    engine = open_engine(url)
+    with reading(engine) as connection:
+        names = set(sa.inspect(connection).get_table_names())
+    engine.dispose()
+    return {name for name in names if not text_index.belongs(name)} - {"alembic_version"}
+
+
+def left(url: str) -> list[str]:
+    """Return what is left of the index of texts."""
+    names = {
+        "sqlite": "SELECT name FROM sqlite_master",
+        "postgresql": "SELECT relname FROM pg_class WHERE relkind = 'i'",
+    }
+    engine = open_engine(url)
+    with reading(engine) as connection:
+        found = connection.scalars(sa.text(names[engine.dialect.name])).all()
+    engine.dispose()
+    return [name for name in found if text_index.belongs(name)]
+
+
+def constraints(url: str) -> dict[str, dict[str | None, str]]:
+    """Return every check and foreign key by table and name, as the database tells them."""
+    engine = open_engine(url)
+    with reading(engine) as connection:
+        inspector = sa.inspect(connection)
+        found = {
+            table: {
+                **{check["name"]: check["sqltext"] for check in inspector.get_check_constraints(table)},
+                **{key["name"]: str(sorted(key.items(), key=str)) for key in inspector.get_foreign_keys(table)},
+                "pk": str(inspector.get_pk_constraint(table)),
+            }
+            for table in METADATA.tables
+        }
+    engine.dispose()
+    return found
+
+
+def test_an_empty_database_becomes_what_is_declared(empty_url: str) -> None:
+    """Alembic finds no difference between the migrated database and the tables in the code."""
+    migrate.upgrade(empty_url)
+    engine = open_engine(empty_url)
+    with reading(engine) as connection:
+        opts = {"compare_type": True, "include_name": lambda name, *_: not text_index.belongs(name)}
+        context = MigrationContext.configure(connection, opts=opts)
+        differences = compare_metadata(context, METADATA)
+    engine.dispose()
+    assert [] == differences
+
+
+def test_constraints_are_those_declared(empty_url: str, book_url: str) -> None:
+    """Alembic does not compare checks: they are the same as those that the declared tables would make."""
+    engine = open_engine(empty_url, make=True)
+    with writing(engine) as connection:
+        METADATA.create_all(connection)
+    engine.dispose()
+    assert constraints(empty_url) == constraints(book_url)
+
+
+def test_down_to_nothing_and_up_again(book_url: str) -> None:
+    """Going down leaves no table, and going up again makes them all."""
+    assert (set(METADATA.tables), REVISION) == (table_names(book_url), migrate.current(book_url))
+    migrate.downgrade(book_url, "base")
+    assert [] == left(book_url)
+    assert (set(), None) == (table_names(book_url), migrate.current(book_url))
+    migrate.upgrade(book_url)
+    assert (set(METADATA.tables), REVISION) == (table_names(book_url), migrate.current(book_url))
+
+
+def test_jobs_from_before_tell_of_their_last_run(empty_url: str) -> None:
+    """A history that was written by revision 0001 can be filtered and ordered like any other."""
+    ended = {"ended_at": TIME, "ending": "exited", "exit_code": 3, "duration_s": 2.5}
+    peak = {"peak_source": "torch", "peak_bytes": 5}
+    migrate.upgrade(empty_url)
+    migrate.downgrade(empty_url, "0001")
+    engine = open_engine(empty_url)
+    with writing(engine) as connection:
+        for number in (1, 2, 3):
+            insert(connection, "jobs", {**JOB, "id": number, "attempt": 2 if number < 3 else 0})
+        for number in (1, 2):
+            insert(connection, "runs", {**RUN, "job_id": number, "ended_at": TIME, "ending": "lost"})
+            insert(connection, "runs", {**RUN, **ended, "job_id": number, "attempt": 2})
+            insert(connection, "run_devices", {**DEVICE, **peak, "job_id": number, "attempt": 2})
+            second = {**DEVICE, **(peak if number == 1 else {}), "device_uuid": "GPU-1"}
+            insert(connection, "run_devices", {**second, "job_id": number, "attempt": 2})
+    migrate.upgrade(empty_url)
+    with reading(engine) as connection:
+        columns = "id, ending, exit_code, duration_s, peak_bytes"
+        told = connection.execute(sa.text(f"SELECT {columns} FROM jobs ORDER BY id")).all()
+    engine.dispose()
+    assert [(1, "exited", 3, 2.5, 10), (2, "exited", 3, 2.5, None), (3, None, None, None, None)] == told
+
+
+def test_upgrade_twice_changes_nothing(book_url: str) -> None:
+    """A database that is up to date keeps its rows."""
+    engine = open_engine(book_url)
+    with writing(engine) as connection:
+        insert(connection, "jobs", JOB)
+    migrate.upgrade(book_url)
+    with reading(engine) as connection:
+        assert 1 == connection.scalar(sa.text("SELECT count(*) FROM jobs"))
+    engine.dispose()
+
+
+def test_the_code_knows_the_newest_revision() -> None:
+    """What the book checks without Alembic is what Alembic would say."""
+    assert migrate.head() == REVISION
+
+
+def test_a_newer_database_is_left_alone(book_url: str) -> None:
+    """A revision that we do not know is no reason to touch anything."""
+    engine = open_engine(book_url)
+    with writing(engine) as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    engine.dispose()
+    with pytest.raises(BookUnreachable, match="is newer than this gpuqueue: upgrade gpuqueue"):
+        migrate.upgrade(book_url)
+    assert "9999" == migrate.current(book_url)
+
+
+def test_many_upgrade_at_once(empty_url: str) -> None:
+    """Processes that find an empty database at the same moment all end well, and quietly."""
+    code = "import sys; from gpuqueue.history import migrate; sys.stdin.read(); migrate.upgrade(sys.argv[1])"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, empty_url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(6)
+    ]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None
+    ends = [(process.communicate(timeout=60)[0], process.returncode) for process in processes]
+    assert [("", 0)] * 6 == ends
+    assert (set(METADATA.tables), REVISION) == (table_names(empty_url), migrate.current(empty_url))
+
+
+@pytest.mark.parametrize(
+    ("check", "table", "row"),
+    [
+        ("state_known", "jobs", {**JOB, "state": "asleep"}),
+        ("end_has_time", "jobs", {**JOB, "state": "succeeded"}),
+        ("end_has_time", "jobs", {**JOB, "ended_at": TIME}),
+        ("mem_positive", "jobs", {**JOB, "mem_bytes": 0}),
+        ("gpus_positive", "jobs", {**JOB, "gpus": 0}),
+        ("attempt_counts", "jobs", {**JOB, "attempt": -1}),
+        ("losses_count", "jobs", {**JOB, "losses": -1}),
+        ("ending_known", "runs", {**RUN, "ending": "vanished", "ended_at": TIME}),
+        ("ending_has_time", "runs", {**RUN, "ending": "exited"}),
+        ("ending_has_time", "runs", {**RUN, "ended_at": TIME}),
+        ("code_or_signal", "runs", {**RUN, "ending": "exited", "ended_at": TIME, "exit_code": 1, "signal": 9}),
+        ("attempt_counts", "runs", {**RUN, "attempt": 0}),
+        ("peak_source_known", "run_devices", {**DEVICE, "peak_source": "guessed", "peak_bytes": 1}),
+        ("peak_has_source", "run_devices", {**DEVICE, "peak_bytes": 1}),
+        ("peak_has_source", "run_devices", {**DEVICE, "peak_source": "host_rss"}),
+        ("single_row", "outbox_cursor", {**CURSOR, "id": 2}),
+    ],
+)
+def test_an_impossible_row_is_refused(book_url: str, check: str, table: str, row: dict[str, Any]) -> None:
+    """Not even a bug can write what cannot be."""
+    good = {"jobs": JOB, "runs": RUN, "run_devices": DEVICE, "outbox_cursor": CURSOR}
+    engine = open_engine(book_url)
+    with writing(engine) as connection:
+        for name in list(good)[: list(good).index(table)]:
+            insert(connection, name, good[name])
+    with pytest.raises(sa.exc.IntegrityError, match=f"ck_{table}_{check}"), writing(engine) as connection:
+        insert(connection, table, row)
+    with writing(engine) as connection:
+        insert(connection, table, good[table])
+    engine.dispose()
+
+
+def test_rows_that_refer_to_a_job_go_with_it(book_url: str) -> None:
+    """A run without its job cannot be written, and one whose job is deleted goes too."""
+    engine = open_engine(book_url)
+    with pytest.raises(sa.exc.IntegrityError), writing(engine) as connection:
+        insert(connection, "runs", RUN)
+    with writing(engine) as connection:
+        insert(connection, "jobs", JOB)
+        insert(connection, "runs", RUN)
+        insert(connection, "run_devices", DEVICE)
+        connection.execute(sa.text("DELETE FROM jobs"))
+        assert 0 == connection.scalar(sa.text("SELECT count(*) FROM run_devices"))
+    engine.dispose()

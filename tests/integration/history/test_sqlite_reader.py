@@ -1,0 +1,203 @@
+"""The small door to the book: what it tells is what the whole book tells, and where it is shut that answers.
+
+That both tell the same of every job is asked by each test that has a book of its own: see ``book_fixtures.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from factories import make_spec
+from outbox import Outbox
+
+from gpuqueue.client.connection import Connection
+from gpuqueue.codec import encode_ended
+from gpuqueue.errors import BookUnreachable
+from gpuqueue.history import sqlite_reader
+from gpuqueue.history.database import Book
+from gpuqueue.model.array import Array
+from gpuqueue.model.device import Activity, DeviceKind, Peak, PeakSource, Timeline
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import JobState
+from gpuqueue.model.notification import Notice
+from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+
+
+@pytest.fixture
+def path(migrated_sqlite: Path, tmp_path: Path) -> Path:
+    """Return a file with our tables, in a directory whose name an address must not trip over."""
+    odd = tmp_path / "50% off #1; Ünïcode"
+    odd.mkdir()
+    return Path(shutil.copy(migrated_sqlite, odd / "book.db"))
+
+
+@pytest.fixture
+def url(path: Path) -> str:
+    """Return its address."""
+    return f"sqlite:///{path}"
+
+
+def told_in_full(url: str) -> Book:
+    """Return a book that has all that there can be of a job: of job 1, and of the array 2 with its member 4."""
+    book = Book(url)
+    outbox = Outbox(book)
+    outbox.submit(1, make_spec(gpus=2, tags=("a", "b"), notices=(Notice("team"),)))
+    outbox.claim(1, devices="GPU-b,GPU-a")
+    outbox.started(1, devices="GPU-b,GPU-a")
+    outbox.tell(1, Act.NOTE, JobState.RUNNING, token="1.a", detail="holds too much")
+    outbox.tell(1, Act.MARK, JobState.RUNNING, note="keep")
+    seen = RunDevice(
+        uuid="GPU-b",
+        lease_bytes=GIB,
+        index=3,
+        name="A10",
+        kind=DeviceKind.GPU,
+        total_bytes=24 * GIB,
+        peak=Peak(bytes=GIB, source=PeakSource.NVML_SAMPLED, samples=9, na_samples=1, interval_s=0.5, shared=True),
+        activity=Activity(first_memory_s=0.5, utilisation_mean=0.25, utilisation_max=1.0, temperature_max_c=61.0),
+        timeline=Timeline(step_s=1.0, bytes=(None, GIB)),
+    )
+    devices = (seen, replace(seen, uuid="GPU-a", index=4, timeline=None))
+    ended = encode_ended(ending=Ending.from_status(-9), duration_s=1.5, devices=devices, peak_at_once_bytes=GIB)
+    outbox.tell(1, Act.FINISH, JobState.FAILED, token="1.a", ended=ended)
+    outbox.submit(2, make_spec(array=Array.asked("0-9", (), None)))
+    outbox.claim(4, of="2", index="1", left="0,2-9")
+    outbox.finish(4, Ending.from_status(0), JobState.SUCCEEDED)
+    outbox.record()
+    return book
+
+
+def test_it_tells_all_that_the_whole_book_tells(url: str) -> None:
+    """Of a job with all that there can be, of an array, of its member, and of what is not there."""
+    book = told_in_full(url)
+
+    records = {job_id: sqlite_reader.record(url, job_id) for job_id in (1, 2, 4, 99)}
+
+    assert {job_id: book.get(job_id) for job_id in records} == records
+    job, array, member = records[1], records[2], records[4]
+    assert job is not None
+    assert array is not None
+    assert member is not None
+    assert (2, 1, 1) == (len(job.runs[0].devices), len(job.notes), len(job.told))
+    assert (None, GIB) == next(each.timeline.bytes for each in job.runs[0].devices if each.timeline)
+    assert True is job.runs[0].devices[0].peak.shared
+    assert job.job.ended_at is not None
+    assert job.job.ended_at.utcoffset() is not None
+    assert array.job.tally is not None
+    assert 1 == array.job.tally.ended["succeeded"]
+    assert "2_1" == member.job.label
+    book.close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql://h/d", "sqlite://", "sqlite:///book.db", "sqlite:////book.db?cache=shared", "sqlite+x:////b"],
+)
+def test_it_is_shut_for_all_but_a_file(address: str) -> None:
+    """A relative path, or one with words to the driver, is the library's to understand."""
+    with pytest.raises(sqlite_reader.Shut):
+        sqlite_reader.record(address, 1)
+
+
+def test_it_makes_no_file(path: Path, url: str) -> None:
+    """A typing error in an address shall leave nothing there; what to do about it the whole book says."""
+    path.unlink()
+
+    with pytest.raises(sqlite_reader.Shut):
+        sqlite_reader.record(url, 1)
+
+    assert [] == list(path.parent.iterdir())
+    _says_why(url, "is not there yet")
+
+
+@pytest.mark.parametrize(("revision", "words"), [("0001", "older"), ("9999", "newer")])
+def test_other_tables_are_not_read(path: Path, url: str, revision: str, words: str) -> None:
+    """What they mean is for their own version to say."""
+    with closing(sqlite3.connect(path)) as file, file:
+        file.execute("UPDATE alembic_version SET version_num = ?", (revision,))
+
+    with pytest.raises(sqlite_reader.Shut):
+        sqlite_reader.record(url, 1)
+
+    _says_why(url, words)
+
+
+def test_a_damaged_file_is_the_whole_books_to_name(path: Path, url: str) -> None:
+    """This door has no words for any trouble."""
+    path.write_bytes(b"no database at all" * 1000)
+
+    with pytest.raises(sqlite_reader.Shut):
+        sqlite_reader.record(url, 1)
+
+    _says_why(url, "is damaged")
+
+
+def test_a_file_that_somebody_keeps_locked_is_not_waited_for_long(
+    path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole book waits for it, and says after a while who it waits for."""
+    monkeypatch.setattr(sqlite_reader, "WAIT_S", 0.01)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN EXCLUSIVE")
+        other.execute("UPDATE alembic_version SET version_num = version_num")
+
+        with pytest.raises(sqlite_reader.Shut):
+            sqlite_reader.record(url, 1)
+
+
+def test_it_reads_beside_a_writer(path: Path, url: str) -> None:
+    """What is not committed is not there, and nobody waits."""
+    book = told_in_full(url)
+    before = book.get(1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("UPDATE jobs SET note = 'other'")
+
+        assert before == sqlite_reader.record(url, 1)
+
+        other.execute("COMMIT")
+    after = sqlite_reader.record(url, 1)
+    assert after is not None
+    assert "other" == after.job.note
+    assert after == book.get(1)
+    book.close()
+
+
+def test_a_file_in_anothers_place_is_read_at_once(path: Path, url: str, migrated_sqlite: Path) -> None:
+    """Nothing of the old one is kept open."""
+    told_in_full(url).close()
+    assert sqlite_reader.record(url, 1) is not None
+    new = Path(shutil.copy(migrated_sqlite, path.with_name("new.db")))
+    new.replace(path)
+
+    assert sqlite_reader.record(url, 1) is None
+
+
+def test_behind_a_shut_door_the_whole_book_answers(tmp_path: Path, migrated_sqlite: Path) -> None:
+    """Nobody notices but by the clock."""
+    shutil.copy(migrated_sqlite, tmp_path / "book.db")
+    told_in_full(f"sqlite:///{tmp_path / 'book.db'}").close()
+    settings = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path), "GPUQUEUE_CONFIG": os.devnull})
+    told = []
+    for address in (settings.database_url, f"{settings.database_url}?timeout=7"):
+        with Connection(replace(settings, database_url=address)) as connection:
+            told.append((connection._written(1), connection._book is None))
+
+    assert told[0][0] == told[1][0] is not None
+    assert [True, False] == [is_light for _, is_light in told]
+
+
+def _says_why(url: str, words: str) -> None:
+    book = Book(url)
+    with pytest.raises(BookUnreachable, match=words):
+        book.get(1)
+    book.close()

@@ -1,0 +1,289 @@
+"""When a store takes a run back that its worker offers, and when not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from factories import claim, make_device, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.codec import decode_started, encode_spec
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.event import Act, Event
+from gpuqueue.model.job import JobSpec, JobState
+from gpuqueue.model.placement import Placement
+from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Alive, Claim, Stray
+from gpuqueue.text.units import GIB
+
+DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB, name="A10", total_bytes=24 * GIB)
+
+
+def stray(job_id: int = 1, token: str = "1.abc", spec: JobSpec | None = None, **changes: Any) -> Stray:
+    """Return a run as its worker would offer it."""
+    offered = Stray(
+        job_id=job_id,
+        token=token,
+        host="nodeA",
+        worker="w0",
+        devices=(DEVICE,),
+        claimed_ms=1_700_000_000_123,
+        log_path="/runs/log",
+        payload=encode_spec(spec or make_spec()),
+    )
+    return replace(offered, **changes)
+
+
+def of_claim(claimed: Claim) -> Stray:
+    """Return the run that came of a claim."""
+    return stray(claimed.job_id, claimed.token, claimed.spec)
+
+
+def last_event(queue: JobQueue) -> Event:
+    """Return what the outbox was told last."""
+    return queue.events("0-0", most=1000)[-1]
+
+
+def finish(queue: JobQueue, token: str, job_id: int = 1) -> bool:
+    """Finish a run as its worker would."""
+    ending = Ending.from_status(0)
+    return queue.finish(job_id, token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=())
+
+
+@pytest.fixture
+def rebuilt(store_url: str) -> Iterator[JobQueue]:
+    """Return a queue whose store lost its data; the book knew jobs up to 5."""
+    queue = JobQueue(store_url)
+    queue.open(100, last=5)
+    serve(queue)
+    yield queue
+    queue.close()
+
+
+def test_a_run_whose_claim_the_book_never_saw_is_taken_back(queue: JobQueue) -> None:
+    """Under its old token, with its memory, before anybody else can claim its job."""
+    serve(queue)
+    queue.submit(make_spec())
+
+    assert JobState.RUNNING is queue.adopt(stray(), lease_s=300)
+
+    assert claim(queue) is None
+    job = queue.get(1)
+    assert job is not None
+    assert (JobState.RUNNING, 1, "nodeA", ("GPU-0",)) == (job.state, job.attempt, job.host, job.devices)
+    assert (GIB, (1,)) == (queue.devices()[0].promised_bytes, queue.devices()[0].jobs)
+    alive = [Alive(job_id=1, token="1.abc", observed={"GPU-0": 7})]
+    assert {"1.abc"} == queue.beat(make_offer(), alive, lease_s=300).go_on
+    event = last_event(queue)
+    assert (Act.ADOPT, JobState.RUNNING, 1) == (event.act, event.state, event.attempt)
+    assert ("/runs/log", (DEVICE,)) == decode_started(event.fields["started"])
+    assert ("nodeA", "w0", "GPU-0", str(GIB), "1700000000123") == tuple(
+        event.fields[name] for name in ("host", "worker", "devices", "lease", "claimed")
+    )
+    assert finish(queue, "1.abc")
+    assert (0, 0) == queue.counts()
+
+
+def test_a_held_job_that_runs_is_taken_back(queue: JobQueue) -> None:
+    """It was released in the last moments."""
+    serve(queue)
+    queue.submit(make_spec())
+    queue.hold(1)
+
+    assert JobState.RUNNING is queue.adopt(stray(), lease_s=300)
+    assert claim(queue) is None
+    assert JobState.RUNNING is queue.release(1)
+
+
+def test_a_run_that_the_store_knows_only_renews_its_lease(queue: JobQueue, store_url: str) -> None:
+    """Offering is harmless: it can be done at any time, by every worker that comes up."""
+    serve(queue)
+    queue.submit(make_spec())
+    claimed = must_claim(queue)
+    queue.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
+    before = len(queue.events("0-0"))
+    client = connect(store_url)
+    client.zadd("{gq}:leases", {"1": 1})
+
+    assert JobState.RUNNING is queue.adopt(of_claim(claimed), lease_s=300)
+    assert (client.zscore("{gq}:leases", "1") or 0) > queue.now_ms()
+    queue.cancel(1)
+    assert JobState.CANCELLING is queue.adopt(of_claim(claimed), lease_s=300)
+    assert before + 1 == len(queue.events("0-0"))
+    client.close()
+
+
+def test_a_run_with_an_id_out_of_reach_is_not_taken_back(rebuilt: JobQueue) -> None:
+    """Its directory was damaged: all jobs to come would have had the same id."""
+    assert rebuilt.adopt(stray(2**52 + 1), lease_s=300) is None
+
+    assert 101 == rebuilt.submit(make_spec()).id
+    assert JobState.RUNNING is rebuilt.adopt(stray(2**52), lease_s=300)
+    assert [2**52 + 1, 2**52 + 2] == [rebuilt.submit(make_spec()).id for _ in range(2)]
+
+
+def test_a_run_that_started_unseen_is_told_to_run(queue: JobQueue) -> None:
+    """The book knew the claim and not the start: it must hear where the log is."""
+    serve(queue)
+    queue.submit(make_spec())
+    claimed = must_claim(queue)
+
+    assert JobState.RUNNING is queue.adopt(of_claim(claimed), lease_s=300)
+
+    event = last_event(queue)
+    assert (Act.ADOPT, {"token", "claimed", "started"}) == (event.act, set(event.fields))
+
+
+def test_a_run_that_is_over_for_the_store_is_not_taken_back(queue: JobQueue) -> None:
+    """It was lost and the job waits again, or another run has it: two copies would live."""
+    serve(queue)
+    queue.submit(make_spec())
+    first = must_claim(queue)
+    queue.lose(1, first.token, loss_limit=3, detail="no worker vouched for it in time")
+
+    assert queue.adopt(of_claim(first), lease_s=300) is None
+    second = must_claim(queue)
+    assert queue.adopt(of_claim(first), lease_s=300) is None
+    assert second.token != first.token
+    assert finish(queue, second.token)
+    assert queue.adopt(of_claim(first), lease_s=300) is None
+
+
+def test_an_end_that_was_told_is_known_until_the_book_has_it(queue: JobQueue) -> None:
+    """So long the run directory is kept."""
+    serve(queue)
+    queue.submit(make_spec())
+    claimed = must_claim(queue)
+    finish(queue, claimed.token)
+    epoch = queue.epoch()
+    assert epoch is not None
+
+    assert JobState.SUCCEEDED is queue.adopt(of_claim(claimed), lease_s=300)
+    assert {claimed.token: JobState.SUCCEEDED} == queue.unrecorded(epoch, {1: claimed.token})
+    assert {} == queue.unrecorded(epoch, {1: "1.other"})
+    assert queue.unrecorded("another", {1: claimed.token}) is None
+
+
+def test_a_cancelled_job_is_not_brought_back_by_its_run(queue: JobQueue) -> None:
+    """Somebody cancelled it before its worker came: the run is ended."""
+    queue.submit(make_spec())
+    queue.cancel(1)
+
+    assert queue.adopt(stray(), lease_s=300) is None
+
+
+def test_a_job_of_the_lost_store_that_nobody_heard_of_comes_back_with_its_run(rebuilt: JobQueue) -> None:
+    """Its submission went down with the store: what its worker was given is all there is."""
+    spec = make_spec(name="unheard", time_limit_s=60.0, pool="")
+
+    assert JobState.RUNNING is rebuilt.adopt(stray(7, spec=spec), lease_s=300)
+
+    job = rebuilt.get(7)
+    assert job is not None
+    assert (spec, JobState.RUNNING) == (job.spec, job.state)
+    assert [7] == [each.id for each in rebuilt.live()]
+    assert encode_spec(spec) == last_event(rebuilt).fields["spec"]
+    assert finish(rebuilt, "1.abc", 7)
+    assert 101 == rebuilt.submit(make_spec()).id
+
+
+@pytest.mark.parametrize(("kind", "meant"), [(DeviceKind.GPU, "gpu"), (DeviceKind.CPU, None)])
+def test_a_job_that_was_made_up_of_a_run_on_a_gpu_goes_on_only_there(
+    rebuilt: JobQueue, kind: DeviceKind, meant: str | None
+) -> None:
+    """Should the run be lost: its request does not say, and no GPU may be known by then."""
+    uuid = "GPU-0" if kind is DeviceKind.GPU else "cpu-0"
+    assert rebuilt.adopt(stray(7, devices=(replace(DEVICE, kind=kind, uuid=uuid),)), lease_s=300)
+    assert meant == last_event(rebuilt).fields.get("meant")
+    rebuilt.withdraw("nodeA", "GPU-0")
+
+    rebuilt.lose(7, "1.abc", loss_limit=3, detail="gone")
+    serve(rebuilt, make_offer(device=make_device("cpu-0", kind=DeviceKind.CPU)))
+
+    assert (claim(rebuilt, "cpu-0") is None) == (meant is not None)
+
+
+def test_a_job_that_ended_is_never_made_up_again(rebuilt: JobQueue, store_url: str) -> None:
+    """The book knew all up to 5, so what is not here has ended; 101 and 7 were here, and the book has them by now."""
+    rebuilt.submit(make_spec())
+    assert rebuilt.adopt(stray(7), lease_s=300)
+    client = connect(store_url)
+    for job_id in (7, 101):
+        client.delete("{gq}:j:" + str(job_id))  # as settle.lua does
+
+    assert [None] * 4 == [rebuilt.adopt(stray(each), lease_s=300) for each in (3, 5, 7, 101)]
+    client.close()
+
+
+def test_without_its_spec_a_job_cannot_be_made_up(rebuilt: JobQueue) -> None:
+    """Damaged, of a version that wrote none, or one that cannot be read."""
+    for payload in (None, "", "{", "{}"):
+        assert rebuilt.adopt(stray(7, payload=payload), lease_s=300) is None
+    assert [] == rebuilt.live()
+
+
+def test_a_run_of_a_store_and_a_book_that_are_both_gone_keeps_its_id(store_url: str) -> None:
+    """Nobody else may get it, and those below, whose runs may come later, are no strangers either."""
+    queue = JobQueue(store_url)
+    queue.open(0)
+
+    assert JobState.RUNNING is queue.adopt(stray(9), lease_s=300)
+    assert JobState.RUNNING is queue.adopt(stray(4), lease_s=300)
+    assert 10 == queue.submit(make_spec()).id
+    queue.close()
+
+
+def test_a_run_is_not_taken_for_that_of_another_job_of_the_same_id(queue: JobQueue) -> None:
+    """With store and book gone ids begin anew: the job that has it now is not the one that ran."""
+    queue.submit(make_spec(name="new"))
+
+    assert queue.adopt(stray(1, spec=make_spec(name="old")), lease_s=300) is None
+    assert JobState.QUEUED is queue.get(1).state  # type: ignore[union-attr]
+
+
+def test_a_run_on_several_devices_gets_its_memory_on_each(queue: JobQueue) -> None:
+    """All or none, as at the claim."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    spec = make_spec(gpus=2)
+    queue.submit(spec)
+
+    queue.adopt(stray(spec=spec, devices=(DEVICE, replace(DEVICE, uuid="GPU-1"))), lease_s=300)
+
+    assert [GIB, GIB] == [device.promised_bytes for device in queue.devices()]
+    assert finish(queue, "1.abc")
+    assert [0, 0] == [device.promised_bytes for device in queue.devices()]
+
+
+def test_how_an_earlier_run_came_to_its_start_is_not_told_of_a_later_one(queue: JobQueue) -> None:
+    """The claim of the one that is offered went down with the store: unknown is None."""
+    serve(queue)
+    queue.submit(make_spec())
+    queue.lose(1, must_claim(queue).token, loss_limit=3, detail="gone")
+
+    assert JobState.RUNNING is queue.adopt(stray(token="2.abc"), lease_s=300)
+
+    record = queue.record(1)
+    assert record is not None
+    assert record.last_run is not None
+    assert ("2.abc", None) == (record.last_run.token, record.last_run.start_kind)
+
+
+def test_a_run_that_was_alone_on_its_card_is_alone_again(rebuilt: JobQueue) -> None:
+    """The store that takes it back lets nobody join it; the book hears that it holds all that the card can give."""
+    alone = make_spec(placement=Placement(exclusive=True, models=("test",)))
+    assert JobState.RUNNING is rebuilt.adopt(stray(50, spec=alone), lease_s=300)
+    adopted = last_event(rebuilt)
+
+    assert str(24 * GIB) == adopted.fields["lease"]
+    (status,) = rebuilt.devices()
+    assert (True, 24 * GIB, 0) == (status.exclusive, status.promised_bytes, status.free_bytes)
+    rebuilt.submit(make_spec())
+    assert claim(rebuilt) is None
+    rebuilt.beat(make_offer(), [Alive(job_id=50, token="1.abc", observed={"GPU-0": 1})], lease_s=300)
+    assert claim(rebuilt) is None
+    assert finish(rebuilt, "1.abc", 50)
+    assert claim(rebuilt) is not None

@@ -1,0 +1,316 @@
+"""Arrays in the store: one entry for all members, each a job of its own from the moment when a device takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
+from store_dump import dump, faults
+
+from gpuqueue.model.array import Array, Axis, Indexes, Member
+from gpuqueue.model.job import Job, JobState, Level, WaitReason
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim
+from gpuqueue.queue.requests import new_nonce
+from gpuqueue.queue.scripts import Scripts
+from gpuqueue.text.units import GIB
+
+
+@pytest.fixture
+def client(store_url: str) -> Iterator[redis.Redis]:
+    """Return a connection to the store, which must be whole at the end of each test."""
+    connection = connect(store_url)
+    yield connection
+    assert [] == faults(dump(connection))
+    connection.close()
+
+
+@pytest.fixture
+def farm(client: redis.Redis, queue: JobQueue) -> JobQueue:
+    """Return a queue with one device that takes a hundred jobs at once."""
+    del client
+    serve(queue, make_offer(slots=100))
+    return queue
+
+
+def submit(queue: JobQueue, text: str, **changes: object) -> int:
+    """Submit an array and return its id."""
+    return queue.submit(make_spec(array=Array.parse(text), mem_bytes=GIB // 64, **changes)).id
+
+
+def stand(queue: JobQueue, job_id: int) -> Job:
+    """Return the job, which must be known."""
+    job = queue.get(job_id)
+    assert job is not None
+    return job
+
+
+def end(queue: JobQueue, claimed: Claim, code: int = 0) -> None:
+    """End a run as its worker would."""
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    assert queue.finish(
+        claimed.job_id, claimed.token, state=state, ending=Ending.from_status(code), duration_s=1, devices=()
+    )
+
+
+def left(queue: JobQueue, job_id: int) -> tuple[str, str, dict[str, int]]:
+    """Return which members wait, which are held, and how many ended how (only those that did)."""
+    tally = stand(queue, job_id).tally
+    assert tally is not None
+    return str(tally.left), str(tally.held), {state: count for state, count in tally.ended.items() if count}
+
+
+def test_one_submit_makes_one_entry(farm: JobQueue, client: redis.Redis) -> None:
+    """Ten thousand members, and the ids behind the array's own are theirs."""
+    first = submit(farm, "0-9999")
+    after = farm.submit(make_spec())
+
+    assert [first, first + 10_001] == [job.id for job in farm.live()] == [first, after.id]
+    assert 1 == len([key for key in client.keys("*") if ":s:" in key and key.endswith(f":{first}")])
+    job = stand(farm, first)
+    assert (JobState.QUEUED, "0-9999", None) == (job.state, left(farm, first)[0], job.member)
+
+
+def test_members_come_one_by_one_and_know_who_they_are(farm: JobQueue) -> None:
+    """Their arguments and their environment are their own, the rest is the array's."""
+    sweep = Array.sweep([Axis.parse("lr=1e-3,1e-4"), Axis.parse("seed=0..1")])
+    spec = make_spec(argv=("train", "--lr={lr}", '{"a": {}}', "{seed}"), array=sweep, mem_bytes=GIB // 64)
+    first = farm.submit(spec).id
+
+    claims = [must_claim(farm) for _ in range(4)]
+
+    assert [(first + 1 + k, Member(first, k), 1) for k in range(4)] == [(c.job_id, c.member, c.attempt) for c in claims]
+    assert ("train", "--lr=1e-4", '{"a": {}}', "0") == claims[2].spec.argv
+    assert {"GPUQUEUE_ARRAY_INDEX": "2", "GPUQUEUE_SWEEP_LR": "1e-4", "GPUQUEUE_ARRAY_COUNT": "4"}.items() <= (
+        claims[2].spec.env.items()
+    )
+    assert claim(farm) is None
+    assert claims[1].spec == stand(farm, first + 2).spec
+    assert JobState.RUNNING is stand(farm, first).state
+
+
+def test_an_array_keeps_its_place(farm: JobQueue) -> None:
+    """What was submitted after it comes after all of it, and a higher level comes first."""
+    first = submit(farm, "0-1")
+    last = farm.submit(make_spec(mem_bytes=GIB // 64)).id
+    taken = [must_claim(farm).job_id]
+    urgent = farm.submit(make_spec(level=Level.HIGH)).id
+
+    taken += [must_claim(farm).job_id for _ in range(3)]
+
+    assert [first + 1, urgent, first + 2, last] == taken
+
+
+def test_users_take_turns_with_an_array(farm: JobQueue) -> None:
+    """Its owner's usage grows with each member, so that a million of them keep nobody waiting."""
+    submit(farm, "0-99", account=ADA)
+    bobs = farm.submit(make_spec(account=BOB)).id
+
+    assert bobs in [must_claim(farm).job_id for _ in range(2)]
+
+
+def test_a_claim_sent_twice_gets_the_same_member(farm: JobQueue) -> None:
+    """The reply of the first was lost."""
+    first, nonce = submit(farm, "0-9"), new_nonce()
+
+    assert must_claim(farm, nonce=nonce) == must_claim(farm, nonce=nonce)
+    assert "1-9" == left(farm, first)[0]
+
+
+def test_no_more_than_asked_are_at_it_at_once(farm: JobQueue) -> None:
+    """At the limit the array is out of the claim's way, and comes back when a member ends."""
+    first = submit(farm, "0-9%2")
+    one, two = must_claim(farm), must_claim(farm)
+
+    assert claim(farm) is None
+    assert (JobState.QUEUED, WaitReason.ARRAY_LIMIT) == (stand(farm, first).state, stand(farm, first).reason)
+    end(farm, one)
+    assert WaitReason.MEMORY is stand(farm, first).reason
+    three = must_claim(farm)
+    assert (first + 3, None) == (three.job_id, claim(farm))
+    farm.giveback(two.job_id, two.token, "full")  # it is at it all the same, and goes first
+    assert (two.job_id, None) == (must_claim(farm).job_id, claim(farm))
+
+
+@pytest.mark.parametrize(
+    ("codes", "state"), [([0, 0], JobState.SUCCEEDED), ([0, 1], JobState.FAILED), ([1, 0], JobState.FAILED)]
+)
+def test_it_has_ended_when_its_last_member_has(farm: JobQueue, codes: list[int], state: JobState) -> None:
+    """Succeeded if all did."""
+    first = submit(farm, "0-1")
+    claims = [must_claim(farm), must_claim(farm)]
+
+    end(farm, claims[0], codes[0])
+    assert JobState.RUNNING is stand(farm, first).state
+    end(farm, claims[1], codes[1])
+
+    assert state is stand(farm, first).state
+    assert sum(left(farm, first)[2].values()) == 2
+
+
+def test_a_lost_member_runs_again_as_a_job_of_its_own(farm: JobQueue) -> None:
+    """And its array waits for it."""
+    first = submit(farm, "0")
+    claimed = must_claim(farm)
+
+    assert JobState.QUEUED is farm.lose(claimed.job_id, claimed.token, loss_limit=3, detail="gone")
+    again = must_claim(farm)
+
+    assert (first + 1, 2, Member(first, 0), claimed.spec) == (again.job_id, again.attempt, again.member, again.spec)
+    end(farm, again)
+    assert JobState.SUCCEEDED is stand(farm, first).state
+
+
+def test_a_part_is_cancelled(farm: JobQueue) -> None:
+    """What waits at once, what runs by its worker, the rest not at all."""
+    first = submit(farm, "0-9")
+    runs = [must_claim(farm) for _ in range(2)]
+
+    done = farm.part(first, "cancel", Indexes.parse("1,3-5"))
+
+    assert done is not None
+    assert (JobState.QUEUED, 4) == (done.state, done.moved)
+    assert ("2,6-9", "", {"cancelled": 3}) == left(farm, first)
+    assert [JobState.STARTING, JobState.CANCELLING] == [stand(farm, each.job_id).state for each in runs]
+    assert first + 3 == must_claim(farm).job_id
+
+
+def test_all_of_it_is_cancelled(farm: JobQueue) -> None:
+    """It is cancelling until the last run is gone."""
+    first = submit(farm, "0-9")
+    run = must_claim(farm)
+
+    assert JobState.CANCELLING is farm.cancel(first)
+    assert claim(farm) is None
+    farm.finish(
+        run.job_id, run.token, state=JobState.CANCELLED, ending=Ending.from_status(-15), duration_s=1, devices=()
+    )
+    assert JobState.CANCELLED is stand(farm, first).state is farm.cancel(first)
+    waiting = submit(farm, "0-9")
+    assert JobState.CANCELLED is farm.cancel(waiting)
+
+
+def test_a_part_is_held_and_released(farm: JobQueue) -> None:
+    """It is passed over, and comes back at its old place."""
+    first = submit(farm, "0-5:2,8-9")
+
+    held = farm.part(first, "hold", Indexes.parse("0-3,9"))
+    assert held is not None
+    assert 3 == held.moved
+    assert ("4,8", "0-2:2,9", {}) == left(farm, first)
+    assert [first + 5, first + 9] == [must_claim(farm).job_id for _ in range(2)]
+    assert claim(farm) is None
+    released = farm.part(first, "release", Indexes.parse("2"))
+    assert released is not None
+    assert (JobState.QUEUED, 1) == (released.state, released.moved)
+    assert first + 3 == must_claim(farm).job_id
+    assert ("", "0,9", {}) == left(farm, first)
+
+
+def test_all_that_waits_is_held(farm: JobQueue) -> None:
+    """What runs goes on; once it has ended the array is held, and a release brings it back."""
+    first = submit(farm, "0-9")
+    run = must_claim(farm)
+
+    assert JobState.RUNNING is farm.hold(first)
+    end(farm, run)
+    assert (JobState.HELD, WaitReason.HELD) == (stand(farm, first).state, stand(farm, first).reason)
+    assert claim(farm) is None
+    assert JobState.QUEUED is farm.release(first)
+    assert first + 2 == must_claim(farm).job_id
+
+
+def test_an_array_is_forgotten_after_its_last_member(farm: JobQueue, client: redis.Redis) -> None:
+    """Its spec is theirs."""
+    first = submit(farm, "0-1")
+    claims = [must_claim(farm), must_claim(farm)]
+    end(farm, claims[0])
+    ms, n = farm.events("0-0")[-1].id.split("-")
+    assert 1 == Scripts(client).run("settle", ms, n)
+    assert claims[1].spec == stand(farm, claims[1].job_id).spec
+
+    end(farm, claims[1])
+    ms, n = farm.events("0-0")[-1].id.split("-")
+    assert 2 == Scripts(client).run("settle", ms, n)
+    assert [] == [key for key in client.keys("*") if f"{first}" in key.split(":")[-1] and ":j:" in key]
+
+
+def test_a_reservation_is_for_its_next_member(queue: JobQueue) -> None:
+    """A large array at the head keeps room for one of its members, and gets it; then for the one after it."""
+    serve(queue, make_offer(slots=8))
+    queue.submit(make_spec(mem_bytes=10 * GIB))
+    small = must_claim(queue)
+    first = queue.submit(make_spec(mem_bytes=20 * GIB, array=Array.parse("0-3"))).id
+    queue.submit(make_spec(mem_bytes=8 * GIB))
+
+    assert [first] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert claim(queue) is None, "it passed the array, and takes the room that is kept"
+    found = queue.why(first)
+    assert found is not None
+    assert (JobState.QUEUED, (small.job_id,)) == (found.state, found.start.blockers if found.start else None)
+    end(queue, small)
+    assert first + 1 == must_claim(queue).job_id
+    assert [first] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+
+
+def test_waiting_counts_from_the_last_member_taken(farm: JobQueue, client: redis.Redis) -> None:
+    """An array that is being served is not lifted above others for the age of its submission."""
+    first = submit(farm, "0-9")
+    client.hset(f"{{gq}}:j:{first}", "ts", 1_000_000)
+    taken = must_claim(farm)
+
+    assert 0 == farm.age(after_s=3600, most=10)
+    farm.lose(taken.job_id, taken.token, loss_limit=3, detail="gone")
+    assert 0 == farm.age(after_s=3600, most=10), "nor is a member that waits again"
+    client.hdel(f"{{gq}}:j:{first}", "tw")
+    assert 1 == farm.age(after_s=3600, most=10)
+
+
+def test_who_keeps_an_array_aside_lets_it_in_again(farm: JobQueue, client: redis.Redis) -> None:
+    """What is done to a part of it is no reason to let the rest into the queue."""
+    first = submit(farm, "0-9")
+    client.hset(f"{{gq}}:j:{first}", "why", "device")
+    client.delete(*(key for key in client.keys("*") if key.split(":")[1] in {"q", "us", "ul", "sh", "su"}))
+
+    farm.part(first, "cancel", Indexes.parse("3"))
+
+    assert claim(farm) is None
+    assert (JobState.QUEUED, WaitReason.DEVICE) == (stand(farm, first).state, stand(farm, first).reason)
+    assert JobState.CANCELLED is farm.cancel(first)
+
+
+def test_no_member_is_there_twice(farm: JobQueue, client: redis.Redis) -> None:
+    """Whatever became of the text of what is left: a member that is a job already is never made again."""
+    first = submit(farm, "0-2")
+    one = must_claim(farm)
+    client.hset(f"{{gq}}:j:{first}", "rm", "0-2")
+
+    assert [first + 2, first + 3] == [must_claim(farm).job_id for _ in range(2)]
+    assert one.spec == stand(farm, one.job_id).spec
+
+
+def test_a_million_members_cost_a_claim_no_more(farm: JobQueue, client: redis.Redis) -> None:
+    """What is left is one range, however long."""
+    first = submit(farm, "0-999999")
+
+    assert first + 1 == must_claim(farm).job_id
+    assert "1-999999" == client.hget(f"{{gq}}:j:{first}", "rm")
+
+
+def test_thousands_of_members_are_all_named(farm: JobQueue, client: redis.Redis) -> None:
+    """Lua hands over eight thousand values at once: the change was made half-way, and could never be repeated."""
+    array = submit(farm, "0-3")
+    ids = [str(10**6 + number) for number in range(9000)]
+    for number in ids:
+        client.hset(keys.job(number), "ix", 3)
+    client.sadd(keys.members(array), *ids)
+
+    _, moved, *others = Scripts(client).run("edit_members", array, "hold", "", "")
+
+    client.delete(keys.members(array), *map(keys.job, ids))
+    assert ("0-3", set(ids)) == (moved, set(others))

@@ -1,0 +1,227 @@
+"""Arrays in a store that lost its data: what has run must not run again, however scattered the rest of it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+from factories import claim, make_offer, make_spec, must_claim, serve
+from store_dump import dump, faults
+
+from gpuqueue.doctor import queue as room
+from gpuqueue.history.database import Book
+from gpuqueue.history.tables import jobs
+from gpuqueue.model.array import MOST_MEMBERS, Array, Indexes, Member, Tally
+from gpuqueue.model.dependencies import Dependency, Waits
+from gpuqueue.model.finding import Grade, examined
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.diagnostics import queue_facts
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim
+from gpuqueue.recovery.reopen import open_queue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
+
+LEASE_S = 300.0
+
+
+@pytest.fixture
+def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+    """Return a way to have the book take all that the outbox has."""
+    recorder = Recorder(Settings.load(), queue, book)
+
+    def drain() -> None:
+        while recorder.record(0):
+            pass
+
+    return drain
+
+
+def submit(queue: JobQueue, indexes: str) -> int:
+    """Return the id of an array, which a device may take."""
+    serve(queue, make_offer(slots=100))
+    return queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse(indexes))).id
+
+
+def end(queue: JobQueue, claimed: Claim) -> None:
+    """End a run well, as its worker would."""
+    ending = Ending.from_status(0)
+    assert queue.finish(
+        claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1, devices=()
+    )
+
+
+def stand(queue: JobQueue, job_id: int) -> Job:
+    """Return the job, which must be known."""
+    job = queue.get(job_id)
+    assert job is not None
+    return job
+
+
+def tally(queue: JobQueue, array_id: int) -> Tally:
+    """Return how far an array has come."""
+    found = stand(queue, array_id).tally
+    assert found is not None
+    return found
+
+
+def lose_data(queue: JobQueue, book: Book) -> None:
+    """Lose all that the store has, and rebuild it from the book; claims begin again at once."""
+    client = connect(queue.url)
+    client.flushall()
+    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    client.hset(keys.META, "claims", 0)
+    assert [] == faults(dump(client))
+    client.close()
+    serve(queue, make_offer(slots=100))
+
+
+def whats_wrong(queue: JobQueue) -> list[str]:
+    """Return what is wrong with the store."""
+    client = connect(queue.url)
+    found = faults(dump(client))
+    client.close()
+    return found
+
+
+def doctor_of(queue: JobQueue) -> dict[str, room.Finding]:
+    """Return what the doctor says of the queue, by its checks."""
+    facts = room.Facts(settings=Settings.load(), queue=queue_facts(queue.url), moving=False, host_runs=True)
+    return {each.check: each for each in examined("queue", facts, room.CHECKS)}
+
+
+def test_what_is_left_of_a_torn_array_takes_a_long_text(
+    queue: JobQueue, book: Book, record: Callable[[], None]
+) -> None:
+    """It was too long for the script that puts it back: all members were held then, also those that had run."""
+    array = submit(queue, "0-2999")
+    for _ in range(40):
+        end(queue, must_claim(queue))
+    running = must_claim(queue)
+    queue.hold(array)
+    cancelled = range(1000, 3000, 2)
+    for index in cancelled:
+        queue.part(array, "cancel", Indexes.parse(str(index)))
+    record()
+    before = stand(queue, array)
+    assert before.tally is not None
+    assert len(str(before.tally.held)) > 4096
+
+    lose_data(queue, book)
+
+    assert before == stand(queue, array)
+    queue.release(array)
+    assert set(range(41, 3000)).difference(cancelled) == set(tally(queue, array).left)
+    assert [Member(array, 41), Member(array, 42)] == [must_claim(queue).member for _ in range(2)]
+    end(queue, running)
+    queue.part(array, "cancel", Indexes.parse("43-2998"))
+    queue.cancel(array)
+    assert claim(queue) is None
+    assert [] == whats_wrong(queue)
+
+
+def test_the_most_scattered_array_comes_back(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
+    """A million members, of which every second one was cancelled and half of the others are held."""
+    array = submit(queue, f"0-{MOST_MEMBERS - 1}")
+    record()
+    left, held = (",".join(map(str, range(first, MOST_MEMBERS, 4))) for first in (0, 2))
+    pairs = ",".join(f"{first}-{first + 1}" for first in range(0, MOST_MEMBERS - 1, 3))  # no text is longer
+    for one, other, count in ((left, held, MOST_MEMBERS // 2), (pairs, "", 2 * len(pairs.split(",")))):
+        with book._engine.begin() as connection:
+            connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left=one, array_held=other))
+        client = connect(queue.url)
+        client.flushall()
+        assert open_queue(queue, book, lease_s=LEASE_S) is not None
+
+        kept = client.hmget(keys.job(array), "rm", "hd", "ec", "st", "un")
+        assert [one, other, str(MOST_MEMBERS - count), "queued", None] == kept
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("left", "held"),
+    [("no indexes", ""), ("0-9", ""), ("2-9,", ""), ("2-9", "0-1"), ("2-9", "x"), ("9-2", ""), ("2-1000000", "")],
+)
+def test_an_array_that_cannot_be_put_back_runs_nothing_twice(
+    queue: JobQueue,
+    book: Book,
+    record: Callable[[], None],
+    caplog: pytest.LogCaptureFixture,
+    left: str,
+    held: str,
+) -> None:
+    """Somebody has written into the database by hand, say: nothing of it is left to release, and it is said."""
+    array = submit(queue, "0-9")
+    ended, running = must_claim(queue), must_claim(queue)
+    end(queue, ended)
+    record()
+    with book._engine.begin() as connection:
+        connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left=left, array_held=held))
+
+    lose_data(queue, book)
+
+    assert f"array {array} cannot be put back, it is held: " in caplog.text
+    assert JobState.RUNNING is stand(queue, array).state
+    assert claim(queue) is None
+    end(queue, running)
+    assert not whats_wrong(queue)
+    for act in ("release", "hold"):
+        queue.change(act, array)
+        after = stand(queue, array)
+        assert (JobState.HELD, WaitReason.HELD) == (after.state, after.reason)
+        assert "how far it had come cannot be read" in (after.because or "")
+        assert ("", "") == (str(tally(queue, array).left), str(tally(queue, array).held))
+        assert claim(queue) is None
+    told = doctor_of(queue)["arrays"]
+    assert Grade.WARNING is told.grade
+    assert f"array {array} had come" in told.seen
+    record()
+    kept = book.get(array)
+    assert kept is not None
+    assert (JobState.HELD, after.because) == (kept.job.state, kept.job.because)
+
+    queue.cancel(array)
+
+    assert JobState.CANCELLED is stand(queue, array).state
+    assert Grade.OK is doctor_of(queue)["arrays"].grade
+    assert [] == whats_wrong(queue)
+    record()
+    kept = book.get(array)
+    assert kept is not None
+    assert kept.job.tally is not None
+    assert {"succeeded": 2, "failed": 0, "cancelled": 8, "lost": 0} == kept.job.tally.ended
+
+
+@pytest.mark.parametrize("well", [True, False])
+def test_nor_does_what_such_an_array_waited_for_start_it(
+    queue: JobQueue, book: Book, record: Callable[[], None], *, well: bool
+) -> None:
+    """Neither the end of that job nor a second loss gives it back what nobody knows."""
+    parent = queue.submit(make_spec(mem_bytes=GIB // 64, waits=Waits(hold=True))).id
+    waits = Waits(after=(Dependency(parent),))
+    array = queue.submit(make_spec(mem_bytes=GIB // 64, array=Array.parse("0-9"), waits=waits)).id
+    record()
+    with book._engine.begin() as connection:
+        connection.execute(sa.update(jobs).where(jobs.c.id == array).values(array_left="0-10"))
+    for _ in range(2):
+        lose_data(queue, book)
+        record()
+        assert (JobState.HELD, WaitReason.HELD) == (stand(queue, array).state, stand(queue, array).reason)
+
+    if well:
+        queue.release(parent)
+        end(queue, must_claim(queue))
+    else:
+        queue.cancel(parent)
+    queue.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
+
+    assert claim(queue) is None
+    assert (JobState.HELD if well else JobState.CANCELLED) is stand(queue, array).state
+    queue.cancel(array)
+    assert [] == whats_wrong(queue)
+    assert 10 == tally(queue, array).ended["cancelled"]

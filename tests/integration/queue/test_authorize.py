@@ -1,0 +1,161 @@
+"""Whose job it is: its owner may change it, who looks after the site, and root; nobody else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+from factories import BOB, make_spec, must_claim, serve
+from own_store import OwnStore
+from spoken import speak
+
+from gpuqueue import Client
+from gpuqueue.client import connection
+from gpuqueue.errors import Refused
+from gpuqueue.model.array import Array
+from gpuqueue.model.job import Account, JobState
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.server_info import server_facts
+from gpuqueue.settings.settings import Settings
+
+DAY_S = 86400.0
+ADMINS = "who looks after this site (setting admins)"
+#: What a person may want of a job that waits.
+CHANGES: dict[str, Callable[[JobQueue, int, str], object]] = {
+    "cancel": lambda queue, job, by: queue.cancel(job, by=by),
+    "hold": lambda queue, job, by: queue.hold(job, by=by),
+    "release": lambda queue, job, by: queue.release(job, by=by),
+    "edit": lambda queue, job, by: queue.edit(job, lambda spec: spec, by=by),
+    "part": lambda queue, job, by: queue.part(job, "hold", by=by),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nobody_else_changes_a_job(queue: JobQueue, change: str) -> None:
+    """One line that says whose it is and who may; the job stands as it stood."""
+    serve(queue)
+    array = Array.parse("0-3") if change == "part" else None
+    job = queue.submit(make_spec(array=array)).id
+    before = queue.get(job)
+
+    with pytest.raises(Refused, match=f"job {job} is ada's: only ada may change it, or who looks after this site"):
+        CHANGES[change](queue, job, "bob")
+
+    assert before == queue.get(job)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("by", ["ada", "eve", "root", ""])
+def test_owner_admin_root_and_the_queue_itself_may(queue: JobQueue, change: str, by: str) -> None:
+    """Eve is an admin by the site's setting."""
+    serve(queue)
+    queue.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="dan,eve")
+    job = queue.submit(make_spec(array=Array.parse("0-3") if change == "part" else None)).id
+
+    assert CHANGES[change](queue, job, by) is not None
+
+
+def test_what_the_site_says_holds_at_once(queue: JobQueue) -> None:
+    """Everybody, nobody: the last word counts. A part of a name is no name."""
+    job = queue.submit(make_spec()).id
+    queue.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="bobby,eve")
+    with pytest.raises(Refused):
+        queue.hold(job, by="bob")
+
+    queue.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="*")
+    assert JobState.HELD is queue.hold(job, by="bob")
+
+    queue.set_policy(half_life_s=DAY_S, urgent=None, shares={})
+    with pytest.raises(Refused):
+        queue.release(job, by="bob")
+
+
+def test_a_member_that_runs_is_its_owners(queue: JobQueue) -> None:
+    """Also where all of the array is meant, or the member by itself."""
+    serve(queue)
+    array = queue.submit(make_spec(array=Array.parse("0-3"))).id
+    member = must_claim(queue).job_id
+
+    for meant in (array, member):
+        with pytest.raises(Refused, match="is ada's"):
+            queue.cancel(meant, by="bob")
+
+    assert JobState.CANCELLING is queue.cancel(array, by="ada")
+
+
+@pytest.fixture
+def as_bob(queue: JobQueue, store_url: str, monkeypatch: pytest.MonkeyPatch) -> JobQueue:
+    """Return a queue that the command line uses as bob."""
+    monkeypatch.setenv("GPUQUEUE_REDIS_URL", store_url)
+    monkeypatch.setattr(connection, "current_account", lambda host: Account(name="bob", uid=1001, host=host))
+    return queue
+
+
+def test_the_command_line_asks_as_the_account_that_runs_it(as_bob: JobQueue) -> None:
+    """Exit code 5 and one line for another's, and one's own goes on; a filter for another's is refused as a whole."""
+    theirs, own = as_bob.submit(make_spec()).id, as_bob.submit(make_spec(account=BOB)).id
+
+    said = speak(["cancel", str(theirs), str(own)])
+    chosen = speak(["hold", "--user", "ada", "--yes"])
+
+    assert (5, f"job {own}: cancelled\n".encode(), 1) == (said.code, said.stdout, said.stderr.count("\n"))
+    assert (
+        f"job {theirs} is ada's: only ada may change it, or who looks after this site (setting admins)" in said.stderr
+    )
+    assert 5 == speak(["edit", str(theirs), "--mem", "2G"]).code
+    assert (5, b"") == (chosen.code, chosen.stdout)
+    assert (
+        "gpuqueue: only ada may change the jobs of ada, or who looks after this site (setting admins)\n"
+        == chosen.stderr
+    )
+    as_bob.set_policy(half_life_s=DAY_S, urgent=None, shares={}, admins="bob")
+    assert f"job {theirs}: held\n".encode() == speak(["hold", "--user", "ada", "--yes"]).stdout
+
+
+@pytest.mark.usefixtures("as_bob")
+def test_so_does_the_python_client(store_url: str) -> None:
+    """It submits and changes as the same account."""
+    with Client(Settings.load({"GPUQUEUE_REDIS_URL": store_url, "GPUQUEUE_STATE_DIR": "/nowhere"})) as client:
+        mine = client.submit(["true"], mem="1G")
+        other = client.queue.submit(make_spec()).id
+
+        assert "bob" == mine.spec.account.name
+        assert JobState.HELD is client.hold(mine.id)
+        with pytest.raises(Refused, match="is ada's"):
+            client.cancel(other)
+
+
+def test_the_access_rule_of_the_docs_is_enough_and_no_more(own_store: OwnStore) -> None:
+    """A job goes its whole way under it, and nobody empties the store or reads keys that are not the queue's."""
+    page = Path(__file__).resolve().parents[3] / "docs" / "explanation" / "identity.md"
+    rule = next(line for line in page.read_text().splitlines() if line.startswith("ACL SETUSER"))
+    as_superuser = connect(own_store.url)
+    as_superuser.execute_command(*rule.split())
+    as_superuser.set("others", "1")
+    url = own_store.listen().replace("redis://", "redis://gpuqueue:PASSWORD@")
+    queue, member = JobQueue(url), connect(url)
+
+    queue.open(0)
+    serve(queue)
+    job = queue.submit(make_spec()).id
+    queue.hold(queue.submit(make_spec()).id)
+    claimed = must_claim(queue)
+    queue.started(job, claimed.token, lease_s=300, log_path="/l", devices=())
+    assert JobState.CANCELLING is queue.cancel(job)
+    assert ["submit", "submit", "hold", "claim", "started", "cancel"] == [str(each.act) for each in queue.events("0-0")]
+    assert server_facts(url).product
+    assert None is queue.record(99)
+    for words in (
+        ("FLUSHALL",),
+        ("CONFIG", "SET", "appendonly", "no"),
+        ("GET", "others"),
+        ("SHUTDOWN",),
+        ("KEYS", "*"),
+    ):
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            member.execute_command(*words)
+    for each in (queue, member, as_superuser):
+        each.close()

@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from factories import BOB, claim, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.model.job import JobState, Level
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.text.units import GIB
+
+
+def test_a_claim_takes_the_memory_in_the_same_step(queue: JobQueue) -> None:
+    """What is promised to one job is not offered to the next."""
+    serve(queue)
+    for _ in range(3):
+        queue.submit(make_spec(mem_bytes=10 * GIB))
+
+    first, second = must_claim(queue), must_claim(queue)
+
+    assert (1, 2) == (first.job_id, second.job_id)
+    assert claim(queue) is None
+    (device,) = queue.devices()
+    assert (20 * GIB, 4 * GIB, (1, 2)) == (device.promised_bytes, device.free_bytes, device.jobs)
+    assert JobState.STARTING is queue.get(1).state  # type: ignore[union-attr]
+
+
+def test_the_look_at_the_device_travels_with_the_claim(queue: JobQueue) -> None:
+    """Strangers' memory is taken off, in bytes, at this very claim."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=10 * GIB))
+
+    assert claim(queue, foreign_bytes=15 * GIB) is None
+    assert must_claim(queue, foreign_bytes=14 * GIB).job_id == 1
+
+
+def test_headroom_is_never_promised(queue: JobQueue) -> None:
+    """The reserve stays free."""
+    serve(queue, make_offer(headroom_bytes=GIB))
+    queue.submit(make_spec(mem_bytes=23 * GIB))
+    queue.submit(make_spec(mem_bytes=1))
+
+    assert 1 == must_claim(queue).job_id
+    assert claim(queue) is None
+
+
+def test_what_a_run_really_takes_counts_where_it_is_more_than_the_lease(queue: JobQueue) -> None:
+    """max(lease, observed): the measurement only takes away."""
+    from gpuqueue.queue.lease import Alive  # noqa: PLC0415 - next to its one use
+
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=2 * GIB))
+    queue.submit(make_spec(mem_bytes=10 * GIB))
+    first = must_claim(queue)
+    queue.beat(make_offer(), [Alive(job_id=1, token=first.token, observed={"GPU-0": 20 * GIB})], lease_s=300)
+
+    assert claim(queue) is None
+
+
+def test_order_is_level_then_least_served_user_then_arrival(queue: JobQueue) -> None:
+    """Ada queued three first; Bob, who has used nothing, is not behind all of them."""
+    serve(queue, make_offer(slots=1))
+    for _ in range(3):
+        queue.submit(make_spec())
+    bobs = queue.submit(make_spec(account=BOB)).id
+    urgent = queue.submit(make_spec(level=Level.HIGH)).id
+
+    order = []
+    while claimed := claim(queue):
+        order.append(claimed.job_id)
+        queue.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+        queue.finish(
+            claimed.job_id,
+            claimed.token,
+            state=JobState.SUCCEEDED,
+            ending=Ending.from_status(0),
+            duration_s=1.0,
+            devices=(),
+        )
+
+    assert urgent == order[0]
+    assert bobs == order[1]
+    assert [1, 2, 3] == order[2:]
+
+
+def test_a_job_that_does_not_fit_is_passed_over(queue: JobQueue) -> None:
+    """A small job behind a large one starts where the large one cannot."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB))
+    queue.submit(make_spec(mem_bytes=20 * GIB))
+    queue.submit(make_spec(mem_bytes=2 * GIB))
+
+    assert [1, 3] == [must_claim(queue).job_id, must_claim(queue).job_id]
+
+
+def test_a_claim_sent_twice_gets_the_same_answer(queue: JobQueue) -> None:
+    """The reply may get lost; two leases for one request would lose a job."""
+    serve(queue)
+    queue.submit(make_spec())
+    queue.submit(make_spec())
+
+    first = must_claim(queue, nonce="aa")
+    again = must_claim(queue, nonce="aa")
+
+    assert first == again
+    assert 2 == must_claim(queue, nonce="bb").job_id
+
+
+def test_a_gang_gets_all_its_devices_or_none(queue: JobQueue) -> None:
+    """Two devices of one host in one step; the neighbour's memory is taken as well."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2", host="nodeB"))
+    queue.submit(make_spec(gpus=2, mem_bytes=20 * GIB))
+    queue.submit(make_spec(gpus=2, mem_bytes=20 * GIB))
+
+    assert claim(queue, "GPU-2", host="nodeB") is None
+    gang = must_claim(queue, "GPU-1")
+
+    assert ("GPU-1", "GPU-0") == gang.devices
+    assert claim(queue, "GPU-0") is None
+    assert [20 * GIB, 20 * GIB, 0] == [device.promised_bytes for device in queue.devices()]
+
+
+def test_a_drained_device_takes_nothing(queue: JobQueue) -> None:
+    """Not alone and not as a member of a gang; resumed, it does."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec(gpus=2))
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="hot", by="ada")
+
+    assert claim(queue, "GPU-0") is None
+    assert claim(queue, "GPU-1") is None
+    assert "hot" == queue.devices()[1].drained
+    queue.resume(["GPU-1"], origins=BY_PEOPLE)
+    assert must_claim(queue, "GPU-0").job_id == 1
+
+
+def test_a_pool_is_served_by_its_devices_only(queue: JobQueue) -> None:
+    """And a job without a pool by all."""
+    serve(queue, make_offer("GPU-0", pool="fast"), make_offer("GPU-1"))
+    queue.submit(make_spec(pool="fast"))
+
+    assert claim(queue, "GPU-1") is None
+    assert 1 == must_claim(queue, "GPU-0").job_id
+
+
+def test_a_reservation_lets_others_only_beside_it_or_before_it(queue: JobQueue, store_url: str) -> None:
+    """The layout carries reservations: the claim honours one, whoever writes it."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB))  # the one that has waited too long
+    running = must_claim(queue)  # it runs for now, so that its successor can be reserved for
+    queue.submit(make_spec(mem_bytes=22 * GIB))
+    queue.submit(make_spec(mem_bytes=3 * GIB))
+    queue.submit(make_spec(mem_bytes=3 * GIB, time_limit_s=60.0))
+    client = connect(store_url)
+    client.hset(keys.PREFIX + "rsv", "GPU-0", f"2:{3 * GIB}:{queue.now_ms() + 1000_000}")
+    client.close()
+
+    assert 4 == must_claim(queue).job_id  # it is gone before the reservation starts; job 3 might not be
+    assert claim(queue) is None
+    assert 1 == running.job_id
+
+
+def test_eight_claimers_at_once_never_promise_more_than_there_is(queue: JobQueue, store_url: str) -> None:
+    """200 jobs, four devices, eight racing connections: no job twice, no device over its memory."""
+    devices = [f"GPU-{i}" for i in range(4)]
+    serve(queue, *(make_offer(uuid, slots=64) for uuid in devices))
+    for i in range(200):
+        queue.submit(make_spec(mem_bytes=(1 + i % 7) * GIB, gpus=1 + (i % 5 == 0)))
+
+    def race(worker: int) -> list[int]:
+        mine = JobQueue(store_url)
+        won = []
+        while claimed := claim(mine, devices[worker % 4], nonce=f"{worker:02x}{len(won):04x}"):
+            won.append(claimed.job_id)
+        mine.close()
+        return won
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [job_id for some in pool.map(race, range(8)) for job_id in some]
+
+    assert len(won) == len(set(won)) > 0
+    for device in queue.devices():
+        assert device.promised_bytes <= device.device.total_bytes
+        assert device.free_bytes < 7 * GIB
+
+
+def test_a_claim_repeated_after_the_lease_was_lost_gets_nobody_elses_token(queue: JobQueue) -> None:
+    """A was cut off, B has the job now: handing B's token to A would have made two live copies."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec())
+    lost = must_claim(queue, "GPU-0", nonce="aa")
+    queue.lose(1, lost.token, loss_limit=3, detail="cut off")
+    queue.claim(make_offer("GPU-1"), worker="B", lease_s=300, nonce="bb")
+
+    assert claim(queue, "GPU-0", nonce="aa") is None
+
+
+def test_our_own_growth_is_seen_in_the_same_look_as_the_strangers(queue: JobQueue) -> None:
+    """A run that took more than it asked for, between two beats, is not free memory for the next claim."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=2 * GIB))
+    queue.submit(make_spec(mem_bytes=10 * GIB))
+    must_claim(queue)
+
+    assert claim(queue, observed={1: 20 * GIB}) is None
+    assert 2 == must_claim(queue, observed={1: 2 * GIB}).job_id

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuqueue.cli.output.queue_table import queue_table
+from gpuqueue.model.job import Account, Job, JobState
+from gpuqueue.model.job_page import Listing
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import scripts
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Alive, Claim
+from gpuqueue.text.units import GIB
+
+CLOCK_KEY = "{gq}:test-clock"
+TICK_S, LEASE_S, DAY_S, YEAR_S = 10.0, 60.0, 86400.0, 365 * 86400.0
+
+
+class Site:
+    """A store whose clock the test sets, a worker that beats, and a reaper whose own clock nobody can set."""
+
+    def __init__(self, queue: JobQueue, url: str) -> None:
+        self.queue = queue
+        self._client = connect(url)
+        self._now_s = time.time()
+        self._passed_s = 0.0
+        self._reaped_s: float | None = None
+        self.lost: list[int] = []
+        self.set(0)
+
+    def set(self, by_s: float) -> None:
+        """Set the store's clock forward, or back."""
+        self._now_s += by_s
+        self._client.set(CLOCK_KEY, f"{self._now_s * 1000:.0f}")
+
+    def start(self, *, account: Account = ADA, lease_s: float = LEASE_S, requeue: bool = True) -> Claim:
+        """Submit, claim and start a job."""
+        self.queue.submit(make_spec(account=account, requeue=requeue))
+        claimed = must_claim(self.queue, lease_s=lease_s)
+        assert account == claimed.spec.account
+        self.queue.started(claimed.job_id, claimed.token, lease_s=lease_s, log_path="/l", devices=())
+        return claimed
+
+    def go_on(self, for_s: float, *alive: Claim, knows_the_time: bool = True) -> None:
+        """Let time pass: the workers of the runs *alive* beat, and at every tick somebody reaps."""
+        until_s = self._passed_s + for_s
+        while self._passed_s < until_s:
+            self._passed_s += TICK_S
+            self.set(TICK_S)
+            if alive:
+                named = [Alive(job_id=each.job_id, token=each.token, observed={"GPU-0": 1}) for each in alive]
+                assert not self.queue.beat(make_offer(), named, lease_s=LEASE_S).stale
+            self.reap(knows_the_time=knows_the_time)
+
+    def reap(self, *, knows_the_time: bool = True) -> None:
+        """Reap as a worker does."""
+        passed_s = self._passed_s - self._reaped_s if self._reaped_s is not None and knows_the_time else None
+        self.lost += self.queue.reap(loss_limit=3, lease_s=LEASE_S, tick_s=TICK_S, passed_s=passed_s)
+        self._reaped_s = self._passed_s
+
+    def finish(self, run: Claim, *, took_s: float | None = None) -> None:
+        """Finish a run as its worker does."""
+        done = Ending.from_status(0)
+        state = JobState.SUCCEEDED
+        self.queue.finish(run.job_id, run.token, state=state, ending=done, duration_s=took_s, devices=())
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+
+@pytest.fixture
+def site(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """Return a site whose scripts read the clock that the test sets; all else in them is as it is."""
+    real = scripts.source
+
+    def source(act: str) -> str:
+        text = real(act)
+        if act != "core":
+            return text
+        assert 1 == text.count("local t = call('TIME')")
+        return text.replace(
+            "local t = call('TIME')", f"local ms = call('GET', '{CLOCK_KEY}') local t = {{ms / 1000, ms % 1000 * 1000}}"
+        ).replace("return t[1] * 1000 + math.floor(t[2] / 1000)", "return tonumber(ms)")
+
+    monkeypatch.setattr(scripts, "source", source)
+    queue = JobQueue(store_url)
+    made = Site(queue, store_url)
+    admin = connect(store_url)
+    admin.config_set("appendfsync", "no")  # hours go by in these tests, each tick with a few writes
+    queue.open(0)
+    serve(queue)
+    made.go_on(3 * TICK_S + LEASE_S)  # the first reap of a store grants a lease
+    yield made
+    admin.config_set("appendfsync", "always")
+    admin.close()
+    made.close()
+    queue.close()
+
+
+def state_of(site: Site, run: Claim) -> JobState:
+    """Return where the job of a run stands."""
+    job = site.queue.get(run.job_id)
+    assert job is not None
+    return job.state
+
+
+JUMPS = [DAY_S, -DAY_S, YEAR_S, -YEAR_S, 45.0, -45.0, 5.0, -5.0]
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["same reaper", "another reaper"])
+@pytest.mark.parametrize("jump_s", JUMPS)
+def test_a_clock_that_is_set_loses_no_run_that_is_vouched_for(site: Site, jump_s: float, *, knows: bool) -> None:
+    """Forward, all leases were over at once; and back again, as the time server does it."""
+    run = site.start()
+    site.go_on(60, run)
+
+    site.set(jump_s)
+    site.reap(knows_the_time=knows)
+    site.go_on(2 * LEASE_S, run, knows_the_time=knows)
+    site.set(-jump_s)
+    site.reap(knows_the_time=knows)
+    site.go_on(2 * LEASE_S, run, knows_the_time=knows)
+
+    assert ([], JobState.RUNNING) == (site.lost, state_of(site, run))
+
+
+@pytest.mark.parametrize("knows", [True, False], ids=["same reaper", "another reaper"])
+@pytest.mark.parametrize("jump_s", JUMPS)
+def test_a_run_that_nobody_vouches_for_is_lost_in_time_all_the_same(site: Site, jump_s: float, *, knows: bool) -> None:
+    """Its lease ended a day later, because the clock had been a day ahead, and its job waited for that day."""
+    site.set(max(0.0, jump_s))
+    site.reap(knows_the_time=knows)
+    run = site.start()
+    site.go_on(60, run)
+    site.set(min(0.0, jump_s))
+    site.reap(knows_the_time=knows)
+
+    site.go_on(2 * LEASE_S + 60, knows_the_time=knows)
+
+    assert ([run.job_id], JobState.QUEUED) == (site.lost, state_of(site, run))
+
+
+@pytest.mark.parametrize("jump_s", [5 * DAY_S, -5 * DAY_S])
+def test_a_run_that_was_left_on_purpose_keeps_its_lease(site: Site, jump_s: float) -> None:
+    """`down --leave-jobs` leases for ten days; a clock five days ahead gave the job to somebody else on day five."""
+    run = site.start(lease_s=10 * DAY_S)
+    site.go_on(TICK_S)
+    site.set(jump_s)
+    site.reap()
+    if jump_s > 0:
+        site.set(6 * DAY_S - TICK_S)  # now six days go by in which nobody reaps: the host was off
+        site._passed_s += 6 * DAY_S - TICK_S
+    site.go_on(2 * LEASE_S)
+
+    assert ([], JobState.RUNNING) == (site.lost, state_of(site, run))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    jumps=st.lists(
+        st.tuples(st.floats(-400 * DAY_S, 400 * DAY_S), st.integers(0, 12), st.booleans()), min_size=1, max_size=5
+    )
+)
+def test_however_the_clock_is_set_the_living_stay_and_the_dead_go(
+    site: Site, jumps: list[tuple[float, int, bool]]
+) -> None:
+    """Two runs; the worker of one dies before all that. A store's clock stays above its beginning."""
+    site.set(1000 * DAY_S)
+    site.reap()
+    site.lost.clear()
+    living, dead = site.start(requeue=False), site.start(requeue=False)
+    for jump_s, ticks, knows in jumps:
+        site.set(jump_s if site._now_s + jump_s > 0 else 0)
+        site.go_on(ticks * TICK_S, living, knows_the_time=knows)
+        assert living.job_id not in site.lost
+    site.go_on(2 * LEASE_S + 60, living)
+
+    assert [dead.job_id] == site.lost
+    site.finish(living)
+
+
+def test_what_was_used_under_a_wrong_clock_is_not_held_against_anybody_for_ever(site: Site) -> None:
+    """A user whose jobs were claimed while the clock was a year ahead waited behind all others for that year."""
+    site.set(YEAR_S)
+    site.reap()
+    site.go_on(TICK_S)
+    ada = site.start(account=ADA)
+    site.go_on(600, ada)
+    site.finish(ada, took_s=600.0)
+    site.set(-YEAR_S)
+    site.reap()
+    bob = site.start(account=BOB)
+    site.go_on(3600, bob)
+    site.finish(bob, took_s=3600.0)
+
+    for account in (BOB, ADA):
+        site.queue.submit(make_spec(account=account))
+    assert "ada" == must_claim(site.queue).spec.account.name
+
+
+@pytest.mark.parametrize("jump_s", [DAY_S, -DAY_S])
+def test_a_run_is_charged_for_the_time_that_it_took(site: Site, jump_s: float) -> None:
+    """Not for the day by which the clock was set meanwhile; nor does anybody get that day as a present."""
+    ada = site.start(account=ADA)
+    site.set(jump_s)
+    site.reap()
+    site.go_on(600, ada)
+    site.finish(ada, took_s=600.0)
+    bob = site.start(account=BOB)
+    site.go_on(TICK_S, bob)
+    site.finish(bob, took_s=1200.0 if jump_s > 0 else 300.0)
+
+    for account in (ADA, BOB):
+        site.queue.submit(make_spec(account=account))
+    assert ("ada" if jump_s > 0 else "bob") == must_claim(site.queue).spec.account.name
+
+
+def test_a_lost_run_is_no_present_either(site: Site) -> None:
+    """Nobody knows how long it took; by a clock that was set back it took less than nothing."""
+    done = site.start(account=ADA)
+    site.finish(done, took_s=600.0)
+    lost = site.start(account=ADA, requeue=False)
+    site.set(-DAY_S)
+    site.queue.lose(lost.job_id, lost.token, loss_limit=3, detail="gone")
+    bob = site.start(account=BOB)
+    site.finish(bob, took_s=300.0)
+
+    for account in (ADA, BOB):
+        site.queue.submit(make_spec(account=account))
+    assert "bob" == must_claim(site.queue).spec.account.name
+
+
+def test_a_neighbour_that_was_heard_in_the_future_is_not_counted_on(site: Site) -> None:
+    """Its worker was dead, and for a whole day jobs on two devices were promised memory there."""
+    serve(site.queue, make_offer("GPU-1"))
+    site.set(-DAY_S)
+    site.queue.beat(make_offer("GPU-0"), [], lease_s=LEASE_S)
+    site.queue.submit(make_spec(gpus=2))
+    assert claim(site.queue, "GPU-0") is None
+
+    serve(site.queue, make_offer("GPU-1"))
+    assert claim(site.queue, "GPU-0") is not None
+
+
+def test_a_worker_that_was_heard_in_the_future_counts_as_silent(site: Site) -> None:
+    """Not as heard just now, for a whole day. If it lives its next beat says so."""
+    site.set(time.time() + DAY_S - site._now_s)
+    site.queue.beat(make_offer(), [], lease_s=LEASE_S)
+
+    assert site.queue.devices()[0].seen_s_ago > DAY_S / 2
+
+
+def test_a_job_of_the_future_waits_for_no_negative_time() -> None:
+    """In `gpuqueue queue`."""
+    now = datetime.now(timezone.utc)
+    job = Job(id=1, spec=make_spec(mem_bytes=GIB), state=JobState.QUEUED, submitted_at=now + timedelta(days=1))
+
+    assert " 0.0s " in queue_table(Listing(at=now, jobs=(job,)), {})
+
+
+@pytest.mark.parametrize("before_s", [0.0, 20.0])
+def test_a_pause_after_a_rebuild_cannot_be_slept_through(site: Site, before_s: float) -> None:
+    """The store was stopped in its pause, and back after it: a run that nobody had offered yet was started twice."""
+    site._client.flushall()
+    site.set(0)
+    assert site.queue.open(0, pause_s=LEASE_S)
+    site.go_on(before_s)
+    site.queue.submit(make_spec())
+
+    site.set(2 * LEASE_S)  # it is down for so long
+    site._passed_s += 2 * LEASE_S
+    serve(site.queue)
+
+    assert claim(site.queue) is None  # before any tick
+    site.reap()
+    assert claim(site.queue) is None
+    site.go_on(LEASE_S - before_s - TICK_S)
+    serve(site.queue)
+    assert claim(site.queue) is None
+    site.go_on(TICK_S)
+    serve(site.queue)
+    assert must_claim(site.queue)

@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from factories import BOB, claim, make_offer, make_spec, must_claim, serve
+from site_of_one import Site
+from store_dump import dump, faults
+
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.codec import UNREADABLE
+from gpuqueue.errors import StoreUnreachable, Unreadable
+from gpuqueue.history.database import Book
+from gpuqueue.model.event import Act
+from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import BrokenClaim, Stray
+from gpuqueue.queue.wakeup import Ring, ring_of
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
+
+#: What may stand where a spec should: nothing, no JSON, JSON of something else, a spec of a version to come.
+NO_SPECS = (
+    None,
+    "",
+    "{",
+    "null",
+    "[1]",
+    '{"v":9}',
+    "[" * 100_000,
+    '{"v":1,"argv":["a"],"cwd":"/","env":{},"account":{"name":"a b","uid":1,"host":"h"},"mem_bytes":1,"name":"n"}',
+    '{"v":1,"argv":["a"],"cwd":"/","env":{},"account":{"name":"ada","uid":1,"host":"h"},"mem_bytes":NaN,"name":"n"}',
+    b"\xff\xfe",
+)
+
+
+@pytest.fixture
+def client(store_url: str) -> Iterator[redis.Redis]:
+    """Return a connection to the store, to damage it with."""
+    connection = connect(store_url)
+    yield connection
+    connection.close()
+
+
+def spoil(client: redis.Redis, job_id: int, text: Any) -> None:
+    """Put *text* where a job's spec is."""
+    client.delete(keys.spec(job_id))
+    if text is not None:
+        client.set(keys.spec(job_id), text)
+
+
+@pytest.mark.parametrize("text", NO_SPECS, ids=lambda text: repr(text)[:20])
+def test_a_job_whose_request_cannot_be_read_is_seen_and_never_claimed_twice(
+    queue: JobQueue, client: redis.Redis, text: Any
+) -> None:
+    """It shows what the store knows besides, hides nobody, and whoever claims it hears which one to end."""
+    serve(queue)
+    first, second = queue.submit(make_spec(mem_bytes=2 * GIB)).id, queue.submit(make_spec()).id
+    spoil(client, first, text)
+
+    shown = queue.get(first)
+    assert shown is not None
+    assert (UNREADABLE, "ada", 2 * GIB) == (shown.spec.name, shown.spec.account.name, shown.spec.mem_bytes)
+    assert [first, second] == [job.id for job in queue.live()]
+    with pytest.raises(BrokenClaim, match="request cannot be read") as caught:
+        claim(queue)
+    broken = caught.value
+    assert first == broken.job_id
+    refused = Ending.refused(broken.why)
+    assert queue.finish(first, broken.token, state=JobState.FAILED, ending=refused, duration_s=None, devices=())
+    assert second == must_claim(queue).job_id
+    assert claim(queue) is None
+    assert [] == [fault for fault in faults(dump(client)) if "has no spec" not in fault]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [("mem",), ("at",), ("ls",), ("tc",), ("dep", "rate"), ("at", "ls", "mem"), ("rq",)],
+    ids="-".join,
+)
+@pytest.mark.parametrize("worth", [None, "", "x", "1e999", "-1"])
+def test_fields_that_a_job_has_lost_stop_nobody(
+    queue: JobQueue, client: redis.Redis, lost: tuple[str, ...], worth: str | None
+) -> None:
+    """Before and after its claim; the job itself goes its way, and every index is right afterwards."""
+
+    def lose() -> None:
+        for name in lost:
+            if worth is None:
+                client.hdel(keys.job(1), name)
+            else:
+                client.hset(keys.job(1), name, worth)
+
+    serve(queue)
+    queue.submit(make_spec())
+    queue.submit(make_spec(account=BOB))
+    lose()
+    claimed = must_claim(queue)
+    assert (1, GIB) == (claimed.job_id, claimed.lease_bytes)
+    lose()
+    assert 2 == must_claim(queue).job_id
+    done = queue.started(1, claimed.token, lease_s=300, log_path="/l", devices=()) and queue.finish(
+        1, claimed.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
+    )
+
+    assert done
+    assert [] == faults(dump(client))
+    assert [Act.SUBMIT, Act.SUBMIT, Act.CLAIM, Act.CLAIM, Act.STARTED, Act.FINISH] == [
+        event.act for event in queue.events("0-0")
+    ]
+
+
+@pytest.mark.parametrize("lost", ["st", "mem", "at", "ls", "u", "lv", "sh", "rq", "ts"])
+@pytest.mark.parametrize("worth", [None, "", "x", "1e999"])
+def test_a_run_of_a_job_that_has_lost_a_field_is_taken_back_or_not(
+    queue: JobQueue, client: redis.Redis, lost: str, worth: str | None
+) -> None:
+    """Never half: an error in the middle would leave it neither waiting nor running."""
+    queue.submit(make_spec())
+    held = dict(client.hgetall(keys.job(1)))
+    client.hset(keys.job(1), mapping={**held, lost: worth}) if worth is not None else client.hdel(keys.job(1), lost)
+    device = RunDevice(uuid="GPU-0", lease_bytes=GIB)
+    stray = Stray(job_id=1, token="1.abc", host="nodeA", worker="w", devices=(device,), claimed_ms=None, log_path="/l")
+    before = dump(client)
+
+    state = queue.adopt(stray, lease_s=300)
+
+    assert lost == "u" or (state is None) == (lost in {"st", "lv", "sh"})
+    if state is None:
+        assert before == dump(client)
+    else:
+        assert lost == "u" or [] == faults(dump(client))  # its place in another's queue is found stale by a claim
+        assert [GIB] == [int(lease.split(":")[0]) for lease in client.hvals("{gq}:dl:GPU-0")]
+
+
+def test_a_job_that_lost_its_place_in_the_order_can_still_be_ended(queue: JobQueue, client: redis.Redis) -> None:
+    """Without level, user or shape nobody can queue it again: what would be queued is lost, with its story."""
+    serve(queue, make_offer("GPU-0"))
+    for _ in range(4):
+        queue.submit(make_spec())
+    tokens = [must_claim(queue).token for _ in range(3)]
+    for job_id in (1, 2, 3, 4):
+        client.hdel(keys.job(job_id), "lv", "u", "sh")
+    client.zadd(keys.LEASES, {"1": 0})
+
+    assert not queue.giveback(2, tokens[1], "no room")  # nothing changes; its lease runs out
+    assert JobState.LOST is queue.lose(3, tokens[2], loss_limit=3, detail="gone")
+    client.hset(keys.PREFIX + "meta", "reap", queue.now_ms())  # the reaper was not away
+    assert {1: JobState.LOST} == queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    assert JobState.CANCELLED is queue.cancel(4)
+    assert claim(queue) is None
+
+
+def test_an_entry_without_a_state_hides_nobody(
+    queue: JobQueue, client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told in the log; asked for by its id it is one clear error."""
+    for _ in range(3):
+        queue.submit(make_spec())
+    client.hset(keys.job(2), "st", "paused by a version to come")
+
+    with caplog.at_level(logging.WARNING):
+        assert [1, 3] == [job.id for job in queue.live()]
+    assert "the store's entry of job 2 cannot be read" in caplog.text
+    with pytest.raises(Unreadable, match="the store's entry of job 2 cannot be read"):
+        queue.get(2)
+    page = queue.page(after=1, limit=1)
+    assert ((), 2) == (page.jobs, page.after)  # whoever pages on goes past it
+
+
+@pytest.mark.parametrize(
+    ("key", "field", "text"),
+    [
+        (keys.FACTS, "GPU-0", "no JSON"),
+        (keys.FACTS, "GPU-0", "{}"),
+        (keys.FACTS, "GPU-0", '{"host":"nodeA","worker":"w","pid":1,"device":{"uuid":5}}'),
+        (keys.FACTS, "GPU-0", '{"host":"nodeA","worker":"w","pid":"1","device":null}'),
+        (keys.host_devices("nodeA"), "GPU-0", "a:b"),
+        (keys.host_devices("nodeA"), "GPU-0", "1:2:3:4:five:"),
+        (keys.device_leases("GPU-0"), "7", "much"),
+    ],
+)
+def test_a_device_that_makes_no_sense_hides_no_other(
+    queue: JobQueue, client: redis.Redis, caplog: pytest.LogCaptureFixture, key: str, field: str, text: str
+) -> None:
+    """`gpus` shows the rest and says which one is left out; the rest goes on serving."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    client.hset(key, field, text)
+
+    assert ["GPU-1"] == [each.device.uuid for each in queue.devices()]
+    assert "device GPU-0 is not shown" in caplog.text
+    queue.submit(make_spec())
+    assert 1 == must_claim(queue, "GPU-1").job_id
+
+
+def test_a_lease_that_cannot_be_read_closes_its_device(queue: JobQueue, client: redis.Redis) -> None:
+    """Unknown is not nothing; and the device's worker goes on beating, for its other runs."""
+    serve(queue)
+    client.hset(keys.device_leases("GPU-0"), "7", "much")
+    queue.submit(make_spec())
+
+    assert claim(queue) is None
+    (other,) = queue.beat(make_offer(), [], lease_s=300).others
+    assert (7, 0, False) == (other.job_id, other.lease_bytes, other.leads)
+
+
+def test_strangers_that_make_no_sense_are_none(queue: JobQueue, client: redis.Redis) -> None:
+    """What a worker of another version tells of a look must not hide the device."""
+    serve(queue)
+    for text in ("no JSON", "[]", '{"strangers":5}', '{"strangers":[{}]}', '{"trouble":7}'):
+        client.hset(keys.SEEN, "GPU-0", text)
+        (device,) = queue.devices()
+        assert ((), None) == (device.strangers, device.trouble)
+
+
+def test_an_outbox_entry_that_makes_no_sense_stops_no_recorder(
+    queue: JobQueue, client: redis.Redis, book: Book
+) -> None:
+    """A state of a version to come, bytes that are no text, nothing that we know: kept as they are, and passed."""
+    queue.submit(make_spec(name="first"))
+    client.xadd(keys.OUTBOX, {"act": "submit", "job": "x"})
+    client.xadd(keys.OUTBOX, {b"\xff": b"\xfe\x1b]0;x\x07"})
+    client.xadd(keys.OUTBOX, {"act": "pause", "job": 1, "state": "paused", "at": 1, "attempt": 0, "losses": 0})
+    queue.submit(make_spec(name="last"))
+    recorder = Recorder(Settings.load(), queue, book)
+
+    while recorder.record(0):
+        pass
+
+    assert ["last", "first"] == [record.job.spec.name for record in book.history(HistoryQuery())]
+    strange = book.events(0)
+    assert 3 == len(strange)
+    assert {"act": "submit", "job": "x"} == dict(strange[0].fields)
+    assert {"\udcff": "\udcfe\x1b]0;x\x07"} == dict(strange[1].fields)
+    assert strange[2].at >= from_epoch_ms(1)
+    assert JobState.QUEUED is book.history(HistoryQuery())[1].job.state
+
+
+def test_a_request_in_the_book_that_cannot_be_read_hides_no_record(queue: JobQueue, book: Book) -> None:
+    """What the columns know of it is shown."""
+    for name in ("first", "last"):
+        queue.submit(make_spec(name=name, argv=("echo", "a b"), gpus=2, time_limit_s=5.0))
+    Recorder(Settings.load(), queue, book).record(0)
+    with book._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET spec = '{\"v\":9}' WHERE id = 1")
+
+    last, first = book.history(HistoryQuery())
+
+    assert ("first", ("echo", "a b"), 2, 5.0) == (
+        first.job.spec.name,
+        first.job.spec.argv,
+        first.job.spec.gpus,
+        first.job.spec.time_limit_s,
+    )
+    assert "last" == last.job.spec.name
+
+
+def test_a_key_of_ours_that_holds_something_else_is_one_clear_error(queue: JobQueue, client: redis.Redis) -> None:
+    """Somebody else uses the same database; it is no outage, so nobody may act as if the store were away."""
+    client.set(keys.LIVE, "mine")
+
+    with pytest.raises(Unreadable, match="has answered what it should not: 'WRONGTYPE") as caught:
+        queue.live()
+    assert not isinstance(caught.value, StoreUnreachable)
+
+
+@pytest.mark.parametrize("text", ["", "x", "cancel", "cancel:1", "cancel:x:1.a", "\x00", "9" * 5000])
+def test_a_ring_that_means_nothing_only_says_to_look(text: str) -> None:
+    """Anybody who reaches the store can publish; a worker must not die of it."""
+    assert Ring("work") == ring_of(keys.CONTROL, text)
+    assert Ring("work") == ring_of(keys.END, text)
+    assert Ring("cancel", 7, "1.a") == ring_of(keys.CONTROL, "cancel:7:1.a")
+    assert Ring("end", 7) == ring_of(keys.END, "7")
+
+
+def test_a_worker_ends_what_it_cannot_read_and_goes_on(site: Site, store_url: str) -> None:
+    """Not claimed for ever, not given back for ever: refused, with its story in the book; the next job runs."""
+    client = connect(store_url)
+    bad = [site.queue.submit(make_spec(account=BOB)).id for _ in range(2)]
+    good = site.queue.submit(make_spec()).id
+    spoil(client, bad[0], None)
+    spoil(client, bad[1], "{")
+    client.hset(keys.FACTS, "GPU-gone", "no JSON")
+    client.close()
+    site.start_recorder()
+    worker = site.start_worker()
+
+    site.until_state(good, JobState.SUCCEEDED)
+    for job_id in bad:
+        record = site.until_recorded(job_id)
+        assert record.last_run is not None
+        assert record.last_run.ending is not None
+        assert (JobState.FAILED, EndingKind.REFUSED) == (record.job.state, record.last_run.ending.kind)
+        assert "request cannot be read" in record.last_run.ending.detail
+    assert worker.poll() is None
+    assert good in [row["id"] for row in json.loads(site.cli("history", "--json").stdout)]
+    assert "submit the job again" in site.cli("show", str(bad[1])).stdout

@@ -1,0 +1,430 @@
+"""What a job waits for beside a device: other jobs, a time, a person. And after which endings it runs again."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from factories import BOB, claim, make_spec, must_claim, serve
+from store_dump import dump, faults
+
+from gpuqueue.errors import Impossible
+from gpuqueue.model.dependencies import Condition, Dependency, Waits
+from gpuqueue.model.event import Act, Cursor
+from gpuqueue.model.job import Job, JobState, Level, WaitReason
+from gpuqueue.model.retries import Retries, RetryOn
+from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim
+from gpuqueue.queue.submit_errors import Found, Unknown
+
+HOUR = timedelta(hours=1)
+OK, ANY, FAIL = Condition.OK, Condition.ANY, Condition.FAIL
+
+
+def after(*wanted: int | Dependency, **changes: object) -> Waits:
+    """Return that a job comes after others."""
+    each = tuple(one if isinstance(one, Dependency) else Dependency(one) for one in wanted)
+    return Waits(after=each, **changes)  # type: ignore[arg-type]
+
+
+def begin(later: timedelta = HOUR) -> Waits:
+    """Return that a job begins later."""
+    return Waits(begin_at=datetime.now(timezone.utc) + later)
+
+
+def job_of(queue: JobQueue, job_id: int) -> Job:
+    """Return a job that must be there."""
+    job = queue.get(job_id)
+    assert job is not None
+    return job
+
+
+def submit(queue: JobQueue, **changes: object) -> int:
+    """Queue a job and return its id."""
+    return queue.submit(make_spec(**changes)).id
+
+
+def end(queue: JobQueue, claimed: Claim, status: int = 0, ending: Ending | None = None) -> JobState | None:
+    """End a run as its worker would."""
+    how = ending or Ending.from_status(status)
+    state = JobState.FAILED if ending or status else JobState.SUCCEEDED
+    return queue.finish(claimed.job_id, claimed.token, state=state, ending=how, duration_s=1.0, devices=())
+
+
+def run(queue: JobQueue, status: int = 0, ending: Ending | None = None) -> JobState | None:
+    """Claim what comes next and end it."""
+    return end(queue, must_claim(queue), status, ending)
+
+
+def time_goes_by(queue: JobQueue) -> None:
+    """Let every hour that somebody waits for be over, without a claim or a tick."""
+    store = connect(queue.url)
+    for job_id in [each for each in store.zrange(keys.PREFIX + "timers", 0, -1) if not each.startswith("d:")]:
+        store.zadd(keys.PREFIX + "timers", {job_id: 1})
+        store.hset(keys.job(job_id), "nb", 1)
+    store.close()
+
+
+def is_whole(queue: JobQueue) -> bool:
+    """Return whether the store's indexes fit its jobs."""
+    store = connect(queue.url)
+    found = faults(dump(store))
+    store.close()
+    assert found == []
+    return True
+
+
+# ---- after other jobs ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("condition", "status", "starts"),
+    [(OK, 0, True), (OK, 1, False), (ANY, 0, True), (ANY, 1, True), (FAIL, 0, False), (FAIL, 1, True)],
+)
+def test_a_job_after_another_starts_or_is_cancelled_by_how_that_ended(
+    queue: JobQueue, condition: Condition, status: int, *, starts: bool
+) -> None:
+    """At once, in the step that ends the other; and the event says so."""
+    serve(queue)
+    first = submit(queue)
+    second = submit(queue, waits=after(Dependency(first, condition)))
+    job = job_of(queue, second)
+    assert (WaitReason.DEPENDENCY, (Dependency(first, condition),)) == (job.reason, job.awaits)
+    claimed = must_claim(queue)
+    assert claim(queue) is None, "the second started before the first had ended"
+
+    end(queue, claimed, status)
+
+    assert is_whole(queue)
+    job = job_of(queue, second)
+    if starts:
+        assert (JobState.QUEUED, WaitReason.MEMORY, ()) == (job.state, job.reason, job.awaits)
+        assert second == must_claim(queue).job_id
+    else:
+        how = "succeeded" if condition is FAIL else "failed"
+        assert (JobState.CANCELLED, WaitReason.DEPENDENCY) == (job.state, job.reason)
+        assert f"dependency {first} {how}" == job.because
+
+
+def test_a_job_may_wait_for_several_and_for_one_that_is_held(queue: JobQueue) -> None:
+    """All of them; a held one keeps it waiting."""
+    serve(queue)
+    first, second = submit(queue), submit(queue)
+    third = submit(queue, waits=after(first, second))
+    run(queue)
+    queue.hold(second)
+    assert (Dependency(second),) == job_of(queue, third).awaits
+    assert claim(queue) is None
+
+    queue.release(second)
+    run(queue)
+
+    assert third == must_claim(queue).job_id
+
+
+def test_who_waits_for_what_will_never_be_is_cancelled_all_the_way_down(queue: JobQueue) -> None:
+    """And who waits for such an end starts."""
+    serve(queue)
+    ids = [submit(queue)]
+    for _ in range(5):
+        ids.append(submit(queue, waits=after(ids[-1])))
+    cleaner = submit(queue, waits=after(Dependency(ids[-1], FAIL)))
+
+    queue.cancel(ids[0])
+
+    assert [JobState.CANCELLED] * 6 == [job_of(queue, each).state for each in ids]
+    assert cleaner == must_claim(queue).job_id
+    assert is_whole(queue)
+
+
+def test_thousands_that_wait_for_one_job_hear_of_its_end_in_pieces(queue: JobQueue) -> None:
+    """No script is long; every claim and every tick goes on with it, until all have heard."""
+    serve(queue)
+    parent = submit(queue)
+    many = [submit(queue, waits=after(parent), level=Level.LOW) for _ in range(170)]
+    run(queue)
+    told = [event.job_id for event in queue.events("0-0", most=10_000) if event.act is Act.READY]
+    assert 0 < len(told) < len(many)
+
+    for _ in range(8):
+        queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    told = [event.job_id for event in queue.events("0-0", most=10_000) if event.act is Act.READY]
+    assert many == told, "not all, not in their order, or not once"
+    assert is_whole(queue)
+
+
+def test_an_end_that_the_queue_has_forgotten_is_judged_when_the_job_is_submitted(queue: JobQueue) -> None:
+    """Whoever submits looks it up; what the queue knows of itself counts more."""
+    serve(queue)
+    with pytest.raises(Unknown, match="no job 7") as unknown:
+        submit(queue, waits=after(7))
+    assert (7,) == unknown.value.job_ids
+    spec = make_spec(waits=after(7))
+
+    assert WaitReason.MEMORY is queue.submit(spec, ends={7: True}).reason
+    with pytest.raises(Impossible, match="job 7 failed"):
+        queue.submit(spec, ends={7: False})
+    run(queue)
+    failed = submit(queue)
+    run(queue, 1)
+    with pytest.raises(Impossible, match=f"job {failed} failed"):
+        submit(queue, waits=after(failed))
+    assert is_whole(queue)
+
+
+def test_a_dependant_that_is_cancelled_leaves_nothing_behind(queue: JobQueue) -> None:
+    """Neither where it waited for others, nor for its time; its own dependants do not wait for ever."""
+    serve(queue)
+    first = submit(queue)
+    second = submit(queue, waits=after(first, begin_at=begin().begin_at))
+    third = submit(queue, waits=begin())
+    fourth = submit(queue, waits=after(second))
+
+    assert [JobState.CANCELLED] * 2 == [queue.cancel(second), queue.cancel(third)]
+
+    assert is_whole(queue)
+    assert f"dependency {second} was cancelled" == job_of(queue, fourth).because
+    assert first == must_claim(queue).job_id
+
+
+def test_a_held_dependant_hears_of_the_end_as_well(queue: JobQueue) -> None:
+    """Released later it waits for nothing; and released earlier still for the job."""
+    serve(queue)
+    first = submit(queue)
+    second = submit(queue, waits=after(first))
+    third = submit(queue, waits=after(first))
+    queue.hold(second)
+    queue.hold(third)
+    queue.release(third)
+    assert WaitReason.DEPENDENCY is job_of(queue, third).reason
+
+    run(queue)
+    queue.release(second)
+
+    assert [second, third] == [must_claim(queue).job_id for _ in range(2)]
+
+
+# ---- a time, a person, a key -----------------------------------------------------------------------------------------
+
+
+def test_a_job_begins_at_its_time_and_at_its_place(queue: JobQueue) -> None:
+    """Of one user's jobs the first that came goes first, also when it had to wait for its time."""
+    serve(queue)
+    early = submit(queue, waits=begin())
+    job = job_of(queue, early)
+    assert WaitReason.BEGIN is job.reason
+    assert job.begins_at is not None
+    late = submit(queue)
+    time_goes_by(queue)
+
+    assert [early, late] == [must_claim(queue).job_id for _ in range(2)]
+
+
+def test_a_job_waits_for_another_and_then_for_its_time(queue: JobQueue) -> None:
+    """One after the other."""
+    serve(queue)
+    first = submit(queue)
+    second = submit(queue, waits=after(first, begin_at=begin().begin_at))
+    run(queue)
+
+    assert WaitReason.BEGIN is job_of(queue, second).reason
+    assert claim(queue) is None
+    time_goes_by(queue)
+    assert second == must_claim(queue).job_id
+    assert is_whole(queue)
+
+
+def test_what_a_job_waited_for_does_not_lift_it(queue: JobQueue) -> None:
+    """Its waiting for a device begins when it may start."""
+    serve(queue)
+    job_id = submit(queue, waits=begin())
+    store = connect(queue.url)
+    store.hset(keys.job(job_id), "ts", queue.now_ms() - 10 * 86_400_000)
+    time_goes_by(queue)
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    assert 0 == queue.age(after_s=86_400)
+
+    store.hdel(keys.job(job_id), "since")
+    assert 1 == queue.age(after_s=86_400)
+    store.close()
+
+
+def test_a_job_can_be_born_held(queue: JobQueue) -> None:
+    """It waits for a person."""
+    serve(queue)
+    job = queue.submit(make_spec(waits=Waits(hold=True)))
+    assert (JobState.HELD, WaitReason.HELD) == (job.state, job.reason)
+    assert claim(queue) is None
+
+    assert JobState.QUEUED is queue.release(job.id)
+
+    assert job.id == must_claim(queue).job_id
+
+
+def test_one_job_of_a_user_has_a_dedupe_key_at_a_time(queue: JobQueue) -> None:
+    """While it waits or runs; somebody else's key is another one, and an ended job has none."""
+    serve(queue)
+    keyed = Waits(dedupe="nightly")
+    first = submit(queue, waits=keyed)
+    assert first != submit(queue, waits=keyed, account=BOB)
+    for _ in range(2):
+        with pytest.raises(Found) as found:
+            submit(queue, waits=keyed)
+        assert first == found.value.job_id
+        must_claim(queue)
+
+    queue.cancel(2)
+    queue.cancel(1)
+    queue.lose(1, next(iter(queue.survivors()))[0].record.runs[0].token, loss_limit=3, detail="x")
+    second = submit(queue, waits=keyed)
+    assert second > first
+    queue.settle(Cursor(epoch=queue.epoch() or "", last_id=queue.events("0-0")[-1].id))
+
+    with pytest.raises(Found):
+        submit(queue, waits=keyed)
+    assert is_whole(queue)
+
+
+# ---- once more -------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_exits_with_75_is_requeued_five_times_and_then_held(queue: JobQueue) -> None:
+    """It asks for it; that is no loss and no retry. A person who releases it forgives all of them."""
+    serve(queue)
+    job_id = submit(queue)
+    states = []
+    for _ in range(6):
+        states.append(run(queue, 75))
+        time_goes_by(queue)
+
+    assert [JobState.QUEUED] * 5 + [JobState.HELD] == states
+    job = job_of(queue, job_id)
+    assert (WaitReason.REQUEUED_TOO_OFTEN, 5, 0, 0, 6) == (
+        job.reason,
+        job.requeues,
+        job.losses,
+        job.retries,
+        job.attempt,
+    )
+    queue.release(job_id)
+    assert JobState.QUEUED is run(queue, 75)
+
+
+def test_no_requeue_forbids_it(queue: JobQueue) -> None:
+    """Then 75 is a code like any other."""
+    serve(queue)
+    submit(queue, requeue=False)
+
+    assert JobState.FAILED is run(queue, 75)
+
+
+OOM = Ending.stopped(EndingKind.OUT_OF_MEMORY, 1, "x")
+TIMED_OUT = Ending.stopped(EndingKind.TIMED_OUT, -15)
+
+
+@pytest.mark.parametrize(
+    ("on", "ending", "again"),
+    [
+        ((RetryOn.FAILED,), Ending.from_status(1), True),
+        ((RetryOn.FAILED,), Ending.from_status(-11), False),
+        ((RetryOn.SIGNALLED,), Ending.from_status(-11), True),
+        ((RetryOn.OUT_OF_MEMORY, RetryOn.TIMED_OUT), OOM, True),
+        ((RetryOn.OUT_OF_MEMORY, RetryOn.TIMED_OUT), TIMED_OUT, True),
+        ((RetryOn.OUT_OF_MEMORY, RetryOn.TIMED_OUT), Ending.from_status(1), False),
+        ((RetryOn.ANY,), Ending.refused("no such program"), True),
+    ],
+)
+def test_a_job_is_retried_after_the_endings_that_were_named(
+    queue: JobQueue, on: tuple[RetryOn, ...], ending: Ending, *, again: bool
+) -> None:
+    """And after no other."""
+    serve(queue)
+    submit(queue, retries=Retries(times=1, on=on))
+
+    assert (JobState.QUEUED if again else JobState.FAILED) is run(queue, ending=ending)
+
+
+def test_the_pause_before_a_retry_doubles_and_the_last_one_ends_the_job(queue: JobQueue) -> None:
+    """The book hears how often, and until when."""
+    serve(queue)
+    job_id = submit(queue, retries=Retries(times=3))
+    pauses_s = []
+    for _ in range(3):
+        assert JobState.QUEUED is run(queue, 1)
+        job = job_of(queue, job_id)
+        assert WaitReason.RETRY is job.reason
+        assert job.begins_at is not None
+        pauses_s.append(round((job.begins_at.timestamp() * 1000 - queue.now_ms()) / 1000))
+        time_goes_by(queue)
+
+    assert JobState.FAILED is run(queue, 1)
+    assert [10, 20, 40] == pauses_s
+    assert (3, 4) == (job_of(queue, job_id).retries, job_of(queue, job_id).attempt)
+
+
+def test_a_job_that_is_cancelled_is_not_retried(queue: JobQueue) -> None:
+    """Whatever its ending."""
+    serve(queue)
+    submit(queue, retries=Retries(times=3, on=(RetryOn.ANY,)))
+    claimed = must_claim(queue)
+    queue.cancel(1)
+
+    assert JobState.FAILED is end(queue, claimed, 1)
+
+
+def test_losses_beyond_the_limit_are_retried_where_that_was_asked(queue: JobQueue) -> None:
+    """They are counted apart until then."""
+    serve(queue)
+    job_id = submit(queue, retries=Retries(times=1, on=(RetryOn.LOST,)))
+    states = []
+    for _ in range(4):
+        states.append(queue.lose(job_id, must_claim(queue).token, loss_limit=3, detail="gone"))
+        time_goes_by(queue)
+
+    assert [JobState.QUEUED] * 3 + [JobState.HELD] == states
+    assert (1, 4) == (job_of(queue, job_id).retries, job_of(queue, job_id).losses)
+
+
+def test_a_retried_parent_keeps_its_dependants_waiting(queue: JobQueue) -> None:
+    """It has not ended."""
+    serve(queue)
+    first = submit(queue, retries=Retries(times=1))
+    second = submit(queue, waits=after(first))
+
+    assert JobState.QUEUED is run(queue, 1)
+    assert JobState.QUEUED is job_of(queue, second).state
+    time_goes_by(queue)
+    run(queue)
+
+    assert second == must_claim(queue).job_id
+
+
+# ---- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", ["af", "nb", "nw", "rt", "ro", "rn", "qn", "dk", "why"])
+@pytest.mark.parametrize("damage", ["", "x", "1e400", "-1", ",", "9" * 30])
+def test_a_damaged_entry_stops_nobody(queue: JobQueue, field: str, damage: str) -> None:
+    """Whatever stands in the fields of one that waits, others are served, and it can be ended."""
+    serve(queue)
+    first = submit(queue)
+    damaged = submit(queue, waits=after(first, begin_at=begin().begin_at, dedupe="k"), retries=Retries(times=1))
+    other = submit(queue, waits=after(first))
+    store = connect(queue.url)
+    store.hset(keys.job(damaged), field, damage)
+
+    run(queue)
+    time_goes_by(queue)
+    found: set[int] = set()
+    while (claimed := claim(queue)) is not None:
+        found.add(claimed.job_id)
+        end(queue, claimed, 1)
+    queue.cancel(damaged)
+
+    assert other in found
+    store.close()

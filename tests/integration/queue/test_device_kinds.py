@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.errors import Impossible
+from gpuqueue.model.device import DeviceKind, DeviceWish, suits
+from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Offer
+from gpuqueue.queue.scripts import Scripts
+from gpuqueue.text.units import GIB, MIB
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+GPU, CPU, SIMULATED = DeviceKind.GPU, DeviceKind.CPU, DeviceKind.SIMULATED
+MIG = {"mig_parent": "GPU-9"}
+
+
+def offer_of(uuid: str, kind: DeviceKind, *, pool: str = "", **device: Any) -> Offer:
+    return make_offer(uuid, device=make_device(uuid, kind=kind, **device), pool=pool)
+
+
+def may_run(queue: JobQueue, uuid: str, **spec: Any) -> bool:
+    """Return whether the device *uuid* takes a job of this spec that has just been submitted."""
+    job = queue.submit(make_spec(**spec))
+    claimed = claim(queue, uuid)
+    if claimed is None:
+        queue.cancel(job.id)
+    return claimed is not None
+
+
+@pytest.mark.parametrize(
+    ("wish", "known", "takers"),
+    [
+        (None, {GPU}, {GPU}),
+        (None, {SIMULATED}, {SIMULATED}),
+        (None, {CPU}, {CPU}),
+        (None, {GPU, CPU}, {GPU}),
+        (None, {SIMULATED, CPU}, {SIMULATED}),
+        (DeviceWish.GPU, {GPU}, {GPU}),
+        (DeviceWish.GPU, {SIMULATED}, {SIMULATED}),
+        (DeviceWish.GPU, {CPU}, set()),
+        (DeviceWish.GPU, {GPU, CPU}, {GPU}),
+        (DeviceWish.GPU, {SIMULATED, CPU}, {SIMULATED}),
+        (DeviceWish.CPU, {GPU}, set()),
+        (DeviceWish.CPU, {SIMULATED}, set()),
+        (DeviceWish.CPU, {CPU}, {CPU}),
+        (DeviceWish.CPU, {GPU, CPU}, {CPU}),
+        (DeviceWish.CPU, {SIMULATED, CPU}, {CPU}),
+        (DeviceWish.ANY, {GPU}, {GPU}),
+        (DeviceWish.ANY, {SIMULATED}, {SIMULATED}),
+        (DeviceWish.ANY, {CPU}, {CPU}),
+        (DeviceWish.ANY, {GPU, CPU}, {GPU, CPU}),
+        (DeviceWish.ANY, {SIMULATED, CPU}, {SIMULATED, CPU}),
+    ],
+)
+def test_who_takes_which_wish(
+    queue: JobQueue, wish: DeviceWish | None, known: set[DeviceKind], takers: set[DeviceKind]
+) -> None:
+    """The claim script decides, the rule in Python is the same, and who waits for a kind that is not there is told."""
+    serve(queue, *(offer_of(f"dev-{kind}", kind) for kind in known))
+
+    assert takers == {kind for kind in known if may_run(queue, f"dev-{kind}", device=wish)}
+    assert takers == {kind for kind in known if suits(wish, kind, gpus_known=known != {CPU})}
+    waiting = queue.submit(make_spec(device=wish))
+    reason = WaitReason.MEMORY if takers else WaitReason.DEVICE
+    assert (reason, reason) == (waiting.reason, queue.get(waiting.id).reason)  # type: ignore[union-attr]
+
+
+def lose(queue: JobQueue, store_url: str) -> None:
+    """The driver does not answer for it."""
+    del store_url
+    queue.beat(make_offer(foreign_bytes=24 * GIB, trouble="the GPU is lost"), [], lease_s=300)
+
+
+def drain(queue: JobQueue, store_url: str) -> None:
+    """A person has closed it."""
+    del store_url
+    queue.drain(["GPU-0"], origin=DrainOrigin.PERSON, why="maintenance", by="ada")
+
+
+def silence(queue: JobQueue, store_url: str) -> None:
+    """Its worker was last heard in 1970."""
+    del queue
+    client = connect(store_url)
+    client.hset(keys.host_devices("nodeA"), "GPU-0", f"{24 * GIB}:0:0:1:8::gpu")
+    client.close()
+
+
+@pytest.mark.parametrize("close", [lose, drain, silence])
+def test_a_gpu_that_takes_nothing_is_still_waited_for(queue: JobQueue, store_url: str, close: Any) -> None:
+    """A job that does not say must not run for a day on the CPU because a card was away for a minute."""
+    serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
+    close(queue, store_url)
+    job = queue.submit(make_spec())
+
+    assert claim(queue, "cpu-nodeA") is None
+    assert JobState.QUEUED is queue.get(job.id).state  # type: ignore[union-attr]
+    queue.withdraw("nodeA", "GPU-0")
+    assert claim(queue, "cpu-nodeA") is None  # it was promised a GPU when it was submitted; that stands
+    later = queue.submit(make_spec())
+    assert later.id == must_claim(queue, "cpu-nodeA").job_id
+
+
+def test_a_gpu_of_another_host_is_waited_for(queue: JobQueue) -> None:
+    """The rule is the queue's, not the host's."""
+    serve(queue, make_offer(host="nodeB"), offer_of("cpu-nodeA", CPU))
+
+    assert not may_run(queue, "cpu-nodeA")
+
+
+def test_the_cpu_of_a_gpu_host_leaves_the_gpus_their_jobs_before_they_are_announced(queue: JobQueue) -> None:
+    """On a host that comes up the CPU's worker is the first: the driver's session takes a moment."""
+    serve(queue, offer_of("cpu-nodeA", CPU))
+    unsaid = queue.submit(make_spec())
+    asked = queue.submit(make_spec(device=DeviceWish.CPU))
+
+    assert asked.id == must_claim(queue, "cpu-nodeA", gpus_here=True).job_id
+    assert claim(queue, "cpu-nodeA", gpus_here=True) is None
+    assert unsaid.id == must_claim(queue, "cpu-nodeA").job_id
+
+
+def test_the_cpu_finds_its_job_behind_those_of_the_gpus(queue: JobQueue) -> None:
+    """Of whatever level, user and shape those are, and of its own it takes the one that came first."""
+    serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
+    for i in range(80):
+        level = Level.HIGH if i % 3 else Level.LOW
+        queue.submit(make_spec(mem_bytes=(i + 1) * MIB, account=(ADA, BOB)[i % 2], level=level))
+    asked = [queue.submit(make_spec(device=wish, level=Level.LOW)).id for wish in (DeviceWish.CPU, DeviceWish.ANY)]
+
+    assert asked == [must_claim(queue, "cpu-nodeA").job_id for _ in asked]
+    assert claim(queue, "cpu-nodeA") is None
+
+
+def test_a_pool_may_be_called_like_a_wish(queue: JobQueue) -> None:
+    """The last word of a shape without a wish is the pool's name."""
+    serve(queue, *(offer_of(f"dev-{kind}", kind, pool=word) for kind, word in ((GPU, "cpu"), (CPU, "any"))))
+
+    assert not may_run(queue, "dev-cpu", pool="any")
+    assert may_run(queue, "dev-cpu", pool="any", device=DeviceWish.ANY)
+    assert may_run(queue, "dev-gpu", pool="cpu")
+
+
+def test_a_reservation_is_no_way_round_the_wish(queue: JobQueue, store_url: str) -> None:
+    """A device that was reserved for a job of another kind serves its own."""
+    serve(queue, offer_of("cpu-nodeA", CPU))
+    queue.submit(make_spec(device=DeviceWish.GPU))
+    client = connect(store_url)
+    client.hset(keys.PREFIX + "rsv", "cpu-nodeA", f"1:{GIB}:{queue.now_ms() + 1000_000}")
+    client.close()
+
+    assert claim(queue, "cpu-nodeA") is None
+    assert may_run(queue, "cpu-nodeA", device=DeviceWish.CPU)
+
+
+# ---- several devices -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wish", [None, DeviceWish.GPU, DeviceWish.ANY])
+def test_a_gang_never_mixes_kinds(queue: JobQueue, wish: DeviceWish | None) -> None:
+    """The fullest neighbour is asked first, and that is the CPU or the simulated device here."""
+    job = queue.submit(make_spec(gpus=2, device=wish))  # while nothing is known, so that the claim must judge
+    serve(
+        queue,
+        make_offer("GPU-0"),
+        offer_of("cpu-nodeA", CPU, total_bytes=8 * GIB),
+        offer_of("sim-0", SIMULATED, total_bytes=8 * GIB),
+    )
+
+    assert [None, None, None] == [claim(queue, uuid) for uuid in ("GPU-0", "cpu-nodeA", "sim-0")]
+    serve(queue, make_offer("GPU-1"))
+    gang = must_claim(queue, "GPU-0")
+    assert (job.id, ("GPU-0", "GPU-1")) == (gang.job_id, gang.devices)
+
+
+def test_a_gang_takes_no_mig_instance(queue: JobQueue) -> None:
+    """A CUDA process sees only one of them: the job would die, or run on half of what it asked for."""
+    queue.submit(make_spec(gpus=2))
+    parts = [offer_of(f"MIG-{i}", GPU, total_bytes=8 * GIB, **MIG) for i in range(2)]
+    serve(queue, *parts, make_offer("GPU-0"))
+
+    assert [None, None, None] == [claim(queue, uuid) for uuid in ("MIG-0", "MIG-1", "GPU-0")]
+    assert may_run(queue, "MIG-0")
+    serve(queue, make_offer("GPU-1"))
+    assert ("GPU-0", "GPU-1") == must_claim(queue, "GPU-0").devices
+
+
+def test_what_only_mig_instances_could_make_up_is_refused(queue: JobQueue) -> None:
+    """With what to do about it; whole cards beside them change the answer."""
+    serve(queue, *(offer_of(f"MIG-{i}", GPU, **MIG) for i in range(4)), make_offer("GPU-0"))
+
+    with pytest.raises(Impossible, match=r"a program can use only one MIG instance.*leave out --gpus"):
+        queue.submit(make_spec(gpus=2))
+    assert JobState.QUEUED is queue.submit(make_spec()).state
+    serve(queue, make_offer("GPU-1"))
+    assert JobState.QUEUED is queue.submit(make_spec(gpus=2)).state
+    with pytest.raises(Impossible, match="the largest device can give 24G"):
+        queue.submit(make_spec(gpus=2, mem_bytes=80 * GIB))
+
+
+# ---- what is refused, and what waits ---------------------------------------------------------------------------------
+
+
+def test_only_devices_of_the_kind_can_make_a_job_possible(queue: JobQueue) -> None:
+    """The host's 512G are no answer to a job that wants a GPU, nor is a second kind a second device."""
+    serve(queue, make_offer(), offer_of("cpu-nodeA", CPU, total_bytes=512 * GIB))
+
+    with pytest.raises(Impossible, match="80G asked for, but the largest GPU can give 24G"):
+        queue.submit(make_spec(mem_bytes=80 * GIB, device=DeviceWish.GPU))
+    with pytest.raises(Impossible, match="80G asked for, but the largest device can give 24G"):
+        queue.submit(make_spec(mem_bytes=80 * GIB))
+    with pytest.raises(Impossible, match="600G asked for, but the largest CPU can give 512G"):
+        queue.submit(make_spec(mem_bytes=600 * GIB, device=DeviceWish.CPU))
+    with pytest.raises(Impossible, match="2 GPUs asked for, but no host has more than 1"):
+        queue.submit(make_spec(gpus=2, device=DeviceWish.GPU))
+    with pytest.raises(Impossible, match="2 devices asked for, but no host has more than 1"):
+        queue.submit(make_spec(gpus=2, device=DeviceWish.ANY))
+    for wish in (DeviceWish.CPU, DeviceWish.ANY):
+        assert JobState.QUEUED is queue.submit(make_spec(mem_bytes=80 * GIB, device=wish)).state
+
+
+def test_a_host_with_too_few_cards_that_are_large_enough_is_told_so(queue: JobQueue) -> None:
+    """One of three is: it said that the largest can give 16G to a job that asked for 12G on each of two."""
+    large = make_offer("GPU-2", device=make_device("GPU-2", total_bytes=16 * GIB))
+    small = (make_offer(uuid, device=make_device(uuid, total_bytes=8 * GIB)) for uuid in ("GPU-0", "GPU-1"))
+    serve(queue, large, *small)
+
+    with pytest.raises(
+        Impossible, match=r"12G on each of 2 devices asked for, but no host has so many .* the largest can give 16G"
+    ):
+        queue.submit(make_spec(gpus=2, mem_bytes=12 * GIB))
+    assert JobState.QUEUED is queue.submit(make_spec(gpus=2, mem_bytes=8 * GIB)).state
+
+
+def test_a_job_may_wait_for_a_kind_that_is_not_there(queue: JobQueue) -> None:
+    """A GPU host that is down for an hour has withdrawn its devices: its users must not be sent away."""
+    serve(queue, offer_of("cpu-nodeA", CPU))
+    spec = make_spec(mem_bytes=500 * GIB, gpus=4, device=DeviceWish.GPU)
+
+    first, again = (queue.submit(spec, nonce="abc") for _ in range(2))
+
+    assert (WaitReason.DEVICE, WaitReason.DEVICE) == (first.reason, again.reason)
+    assert first == again
+    assert [WaitReason.DEVICE] == [job.reason for job in queue.live()]
+    serve(queue, make_offer())
+    assert [WaitReason.MEMORY] == [job.reason for job in queue.live()]
+
+
+def test_a_kind_is_looked_for_in_the_jobs_own_pool(queue: JobQueue) -> None:
+    """A pool that has only a CPU may have its GPUs away; a pool that nobody serves is a slip of the pen, as before."""
+    serve(queue, make_offer(pool="fast"), offer_of("cpu-nodeA", CPU, pool="lab"))
+
+    assert WaitReason.DEVICE is queue.submit(make_spec(pool="lab", device=DeviceWish.GPU)).reason
+    assert WaitReason.DEVICE is queue.submit(make_spec(pool="lab")).reason
+    assert [WaitReason.DEVICE] * 2 == [job.reason for job in queue.live()]
+    assert claim(queue, "cpu-nodeA") is None
+    assert may_run(queue, "cpu-nodeA", pool="lab", device=DeviceWish.ANY)
+    with pytest.raises(Impossible, match="no device is in pool nowhere"):
+        queue.submit(make_spec(pool="nowhere", device=DeviceWish.GPU))
+
+
+# ---- other versions --------------------------------------------------------------------------------------------------
+
+
+def written_by_hand(client: redis.Redis, shape: str, spec: str) -> None:
+    """Put job 1 of ada into the queue, key by key."""
+    fields = {"st": "queued", "u": "ada", "lv": "1", "sh": shape, "mem": shape.split(":", maxsplit=1)[0], "rq": "1"}
+    client.hset(keys.job(1), mapping={**fields, "at": "0", "ls": "0", "ts": "1"})
+    client.set(keys.spec(1), spec)
+    client.zadd(keys.LIVE, {"1": 1})
+    client.zadd(f"{keys.PREFIX}q:1:ada:{shape}", {"1": 1})
+    client.zadd(f"{keys.PREFIX}us:1:ada", {shape: 1})
+    client.sadd(f"{keys.PREFIX}su:1:{shape}", "ada")
+    client.zadd(f"{keys.PREFIX}sh:1", {shape: int(shape.split(":", maxsplit=1)[0])})
+    client.zadd(f"{keys.PREFIX}ul:1", {"ada": 0})
+
+
+@pytest.mark.parametrize(
+    ("uuid", "taken"), [("GPU-0", True), ("sim-nodeA-0", True), ("MIG-0", True), ("cpu-nodeA", False)]
+)
+def test_what_an_older_version_left_in_the_store_is_claimed(
+    queue: JobQueue, store_url: str, uuid: str, *, taken: bool
+) -> None:
+    """Record, shape and spec had no kind: the device's name tells it, and the job is one that does not say."""
+    client = connect(store_url)
+    client.sadd(keys.HOSTS, "nodeA", "nodeB")
+    for host, device in (("nodeA", uuid), ("nodeB", "GPU-7")):
+        client.hset(keys.host_devices(host), device, f"{24 * GIB}:0:0:{queue.now_ms()}:8:fast")
+    written_by_hand(client, f"{6 * GIB}:14400:1:fast", (GOLDEN / "spec-v1.json").read_text())
+    client.close()
+
+    claimed = claim(queue, uuid)
+
+    assert taken == (claimed is not None)
+    if claimed is not None:
+        assert (1, None, 6 * GIB) == (claimed.job_id, claimed.spec.device, claimed.lease_bytes)
+
+
+def test_an_old_job_and_one_that_does_not_say_are_of_one_shape(queue: JobQueue) -> None:
+    """So they stand in one line, in the order in which they came."""
+    assert "1073741824:0:1:" == str(make_spec().shape)
+    assert "1073741824:0:1::cpu" == str(make_spec(device=DeviceWish.CPU).shape)
+    serve(queue, offer_of("cpu-nodeA", CPU))
+    assert may_run(queue, "cpu-nodeA")
+
+
+def test_a_wish_of_a_newer_version_is_left_to_it(queue: JobQueue, store_url: str) -> None:
+    """Neither taken by a device that may be the wrong one, nor accepted from a client that cannot mean it."""
+    client = connect(store_url)
+    written_by_hand(client, f"{GIB}:0:1::npu", (GOLDEN / "spec-v1.json").read_text())
+    serve(queue, make_offer(), offer_of("cpu-nodeA", CPU))
+
+    assert [None, None] == [claim(queue, uuid) for uuid in ("GPU-0", "cpu-nodeA")]
+    with pytest.raises(redis.ResponseError, match="BADARGS"):
+        Scripts(client).run("submit", "ada", 1, 5, f"{GIB}:0:1::npu", 1, "{}", "n")
+    client.close()

@@ -1,0 +1,331 @@
+"""Who keeps a device from new jobs: each origin has its own say, in one real store."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from factories import claim, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import BY_PEOPLE, DrainOrigin, drains
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim, Evidence
+
+
+def drain(queue: JobQueue, origin: DrainOrigin, why: str = "", *uuids: str) -> None:
+    """Drain as Ada would."""
+    queue.drain(uuids or ("GPU-0",), origin=origin, why=why, by="ada")
+
+
+def origins(queue: JobQueue) -> list[str]:
+    """Return who drained the only device."""
+    (device,) = queue.devices()
+    return [str(each.origin) for each in device.drains]
+
+
+def test_a_drain_says_why_by_whom_and_since_when(queue: JobQueue) -> None:
+    """What `gpuqueue gpus` shows; the time is the store's. Said again, the newest words count."""
+    serve(queue)
+    before_ms = queue.now_ms()
+
+    drain(queue, DrainOrigin.PERSON, "fan")
+    drain(queue, DrainOrigin.PERSON, 'fan "2" — défaut')
+
+    (said,) = queue.devices()[0].drains
+    assert (DrainOrigin.PERSON, 'fan "2" — défaut', "ada") == (said.origin, said.why, said.by)
+    assert said.at is not None
+    assert before_ms <= round(said.at.timestamp() * 1000) <= queue.now_ms()
+
+
+def test_up_takes_back_only_what_down_said(queue: JobQueue) -> None:
+    """A card that a person keeps for an RMA must not get jobs because its machine was rebooted."""
+    serve(queue)
+    queue.submit(make_spec())
+    drain(queue, DrainOrigin.PERSON, "RMA")
+    drain(queue, DrainOrigin.DOWN, "going down")
+    assert ["person", "down"] == origins(queue)
+
+    queue.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
+
+    assert ["person"] == origins(queue)
+    assert claim(queue) is None
+    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+    assert 1 == must_claim(queue).job_id
+
+
+def test_a_person_does_not_open_a_machine_that_is_going_down(queue: JobQueue) -> None:
+    """Else `down` would wait for the jobs that it meant to keep out."""
+    serve(queue)
+    queue.submit(make_spec())
+    drain(queue, DrainOrigin.DOWN)
+    drain(queue, DrainOrigin.PERSON)
+
+    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+
+    assert ["down"] == origins(queue)
+    assert claim(queue) is None
+
+
+def test_a_person_s_drain_outlives_the_device_s_absence(queue: JobQueue) -> None:
+    """`down` withdraws its devices and `up` announces them again; what `down` itself said is gone by then."""
+    serve(queue)
+    drain(queue, DrainOrigin.PERSON, "RMA")
+    drain(queue, DrainOrigin.DOWN)
+
+    queue.withdraw("nodeA", "GPU-0")
+    assert [] == queue.devices()
+    serve(queue)
+
+    assert ["person"] == origins(queue)
+
+
+def test_what_runs_goes_on_and_other_devices_claim(queue: JobQueue) -> None:
+    """A drain is about new jobs only, and about the devices named only."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec())
+    queue.submit(make_spec())
+    running = must_claim(queue, "GPU-0")
+
+    drain(queue, DrainOrigin.PERSON, "", "GPU-0")
+
+    assert claim(queue, "GPU-0") is None
+    assert queue.started(running.job_id, running.token, lease_s=300, log_path="/l", devices=()) is not None
+    assert 2 == must_claim(queue, "GPU-1").job_id
+
+
+@pytest.mark.parametrize("text", ["this machine is going down (gpuqueue down)", "12", "[1]", '"down"', "null", "{"])
+def test_a_text_of_the_version_before_is_read_as_downs(queue: JobQueue, store_url: str, text: str) -> None:
+    """Only `down` could drain then; the upgrade under `down --leave-jobs` must not leave the devices closed."""
+    serve(queue)
+    client = connect(store_url)
+    client.hset(keys.DRAINED, "GPU-0", text)
+
+    (said,) = queue.devices()[0].drains
+    assert (DrainOrigin.DOWN, text, None, None) == (said.origin, said.why, said.by, said.at)
+    drain(queue, DrainOrigin.PERSON)
+    assert ["person", "down"] == origins(queue)
+    queue.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
+    assert ["person"] == origins(queue)
+    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+    assert 0 == client.exists(keys.DRAINED)
+    client.close()
+
+
+def test_no_text_is_no_drain() -> None:
+    """The common case."""
+    assert () == drains(None)
+
+
+# ---- quick deaths ------------------------------------------------------------------------------------------------
+
+
+def die(queue: JobQueue, why: str = "killed by SIGSEGV", *, lost: bool = False, job_id: int | None = None) -> Claim:
+    """Let a new job (or one that waits again) die at once on GPU-0, as its worker would tell it."""
+    if job_id is None:
+        queue.submit(make_spec())
+    claimed = must_claim(queue)
+    assert job_id in {None, claimed.job_id}
+    tell(queue, claimed, Evidence(against=("GPU-0",), why=why), lost=lost)
+    return claimed
+
+
+def tell(queue: JobQueue, claimed: Claim, evidence: Evidence, *, lost: bool = False) -> bool:
+    """Tell the end of a run; sent twice, because the answer to the first may get lost."""
+    told = []
+    for _ in range(2):
+        if lost:
+            words = (claimed.job_id, claimed.token)
+            told.append(queue.lose(*words, loss_limit=9, detail="gone", evidence=evidence) is not None)
+        else:
+            told.append(
+                queue.finish(
+                    claimed.job_id,
+                    claimed.token,
+                    state=JobState.FAILED,
+                    ending=Ending.from_status(-11),
+                    duration_s=1.0,
+                    devices=(),
+                    evidence=evidence,
+                )
+                is not None
+            )
+    assert [True, False] == told
+    return told[0]
+
+
+def test_three_quick_deaths_in_a_row_drain_the_device(queue: JobQueue) -> None:
+    """A device that kills what it gets is always free, and would eat the whole queue."""
+    serve(queue)
+    first, second = die(queue), die(queue, "CUDA error: unknown error")
+    assert [] == origins(queue)
+
+    third = die(queue, lost=True)
+
+    (said,) = queue.devices()[0].drains
+    assert (DrainOrigin.DEATHS, "gpuqueue") == (said.origin, said.by)
+    assert said.at is not None
+    assert (
+        f"job {first.job_id} (killed by SIGSEGV), job {second.job_id} (CUDA error: unknown error), "
+        f"job {third.job_id} (killed by SIGSEGV); look at their logs and at nvidia-smi, then: gpuqueue resume GPU-0"
+    ) in said.why
+    assert claim(queue) is None
+
+
+def test_told_again_a_death_counts_once(queue: JobQueue, store_url: str) -> None:
+    """The count is made in the step that ends the run, and a second telling of the end is stale."""
+    serve(queue)
+    die(queue)
+    die(queue)
+
+    client = connect(store_url)
+    assert 2 == len(json.loads(client.hget(keys.DEATHS, "GPU-0")))
+    client.close()
+    assert [] == origins(queue)
+
+
+def test_one_job_that_dies_again_and_again_is_not_three(queue: JobQueue) -> None:
+    """The loss limit holds it; the device is as it was."""
+    serve(queue)
+    first = die(queue, lost=True)
+    for _ in range(4):
+        die(queue, lost=True, job_id=first.job_id)
+
+    assert [] == origins(queue)
+
+
+@pytest.mark.parametrize("resets", [True, False])
+def test_a_run_that_goes_well_ends_the_row_and_one_that_says_nothing_does_not(queue: JobQueue, *, resets: bool) -> None:
+    """Between two crashes an ImportError proves nothing; an hour of training does."""
+    serve(queue)
+    die(queue)
+    die(queue)
+    queue.submit(make_spec())
+    tell(queue, must_claim(queue), Evidence(well=True) if resets else Evidence())
+
+    die(queue)
+
+    assert ([] if resets else ["deaths"]) == origins(queue)
+
+
+def test_a_run_that_goes_well_elsewhere_says_nothing_here(queue: JobQueue) -> None:
+    """Each device has a row of its own."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    die(queue)
+    die(queue)
+    queue.submit(make_spec())
+    tell(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
+
+    die(queue)
+
+    assert [1, 0] == [len(each.drains) for each in queue.devices()]
+
+
+def test_a_run_on_several_devices_speaks_of_each(queue: JobQueue) -> None:
+    """Nobody knows which of them it was; what goes well on one alone clears that one."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for _ in range(3):
+        queue.submit(make_spec(gpus=2))
+        tell(queue, must_claim(queue), Evidence(against=("GPU-0", "GPU-1"), why="killed by SIGKILL"))
+        queue.submit(make_spec())
+        tell(queue, must_claim(queue, "GPU-1"), Evidence(well=True))
+
+    assert [["deaths"], []] == [[str(said.origin) for said in each.drains] for each in queue.devices()]
+
+
+def test_resumed_the_device_starts_with_a_clean_slate(queue: JobQueue) -> None:
+    """One more death is not the third of a row; the words of the first drain stay while it lasts."""
+    serve(queue)
+    running = [queue.submit(make_spec()) and must_claim(queue) for _ in range(6)]
+    for claimed in running[:3]:
+        tell(queue, claimed, Evidence(against=("GPU-0",), why="killed by SIGSEGV"))
+    (first,) = queue.devices()[0].drains
+    for claimed in running[3:]:
+        tell(queue, claimed, Evidence(against=("GPU-0",), why="killed by SIGBUS"))
+    assert (first,) == queue.devices()[0].drains
+
+    queue.resume(["GPU-0"], origins=[DrainOrigin.DOWN])
+    assert ["deaths"] == origins(queue)
+    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+
+    assert [] == origins(queue)
+    die(queue)
+    die(queue)
+    assert [] == origins(queue)
+
+
+def test_people_may_resume_before_the_third(queue: JobQueue) -> None:
+    """Somebody who has just looked at the card need not fear an old row."""
+    serve(queue)
+    die(queue)
+    die(queue)
+    queue.resume(["GPU-0"], origins=BY_PEOPLE)
+
+    die(queue)
+
+    assert [] == origins(queue)
+
+
+def test_the_worker_hears_of_it_with_its_next_beat(queue: JobQueue) -> None:
+    """And says it in its log."""
+    serve(queue)
+    for _ in range(3):
+        die(queue)
+
+    (said,) = queue.beat(make_offer(), [], lease_s=300).drains
+
+    assert "died one after the other" in said.why
+
+
+def test_a_damaged_row_keeps_no_run_from_ending(queue: JobQueue, store_url: str) -> None:
+    """The count is not worth a job that nobody can settle."""
+    serve(queue)
+    client = connect(store_url)
+    client.hset(keys.DEATHS, "GPU-0", "[1")
+
+    die(queue)
+
+    assert "[1" == client.hget(keys.DEATHS, "GPU-0")
+    queue.submit(make_spec())
+    tell(queue, must_claim(queue), Evidence(well=True))
+    assert 0 == client.exists(keys.DEATHS)
+    client.close()
+
+
+def test_a_job_that_only_drained_devices_could_take_says_so(queue: JobQueue) -> None:
+    """Not "memory": there may be plenty. Another pool's device is no help, nor is it in the way."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1", pool="fast"))
+    job_id = queue.submit(make_spec(pool="fast")).id
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
+
+    assert [(job_id, WaitReason.DRAINED)] == [(job.id, job.reason) for job in queue.live()]
+    queue.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
+    assert [WaitReason.MEMORY] == [job.reason for job in queue.live()]
+
+
+def test_a_job_whose_devices_nobody_serves_says_so(queue: JobQueue) -> None:
+    """It was said to wait for memory on a host that was gone, with all of its memory free."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec(gpus=2))
+    queue.submit(make_spec())
+    client = connect(queue.url)
+    record = client.hget(keys.host_devices("nodeA"), "GPU-0").split(":")
+    record[3] = str(queue.now_ms() - 20_000)
+    client.hset(keys.host_devices("nodeA"), "GPU-0", ":".join(record))
+
+    assert [WaitReason.SILENT, WaitReason.MEMORY] == [job.reason for job in queue.live()]
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
+    assert [WaitReason.DRAINED, WaitReason.SILENT] == [job.reason for job in queue.live()]
+    client.close()
+
+
+def test_a_job_on_several_devices_of_which_one_is_drained_says_so(queue: JobQueue) -> None:
+    """It was said to wait for memory, with both cards empty."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="fan", by="ada")
+    queue.submit(make_spec(gpus=2))
+
+    assert [WaitReason.DRAINED] == [job.reason for job in queue.live()]

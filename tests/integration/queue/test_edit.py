@@ -1,0 +1,449 @@
+"""The request of a job that waits can be changed: all of it, or nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from factories import BOB, claim, make_spec, must_claim, serve
+from site_of_one import Site
+from store_dump import digest, dump, faults
+
+from gpuqueue.errors import BadRequest, Impossible, JobNotFound, Refused, Unreadable
+from gpuqueue.history.connect import writing
+from gpuqueue.history.database import Book
+from gpuqueue.history.tables import jobs
+from gpuqueue.model.dependencies import Condition, Dependency, Waits
+from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.job import Job, JobSpec, JobState, Level, WaitReason
+from gpuqueue.model.retries import Retries, RetryOn
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.recovery.reopen import open_queue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
+
+
+def to(**changes: Any) -> Callable[[JobSpec], JobSpec]:
+    """Return the change of a request."""
+    return lambda spec: replace(spec, **changes)
+
+
+def after(*ids: int) -> Waits:
+    """Return that a job comes after others."""
+    return Waits(after=tuple(map(Dependency, ids)))
+
+
+def job_of(queue: JobQueue, job_id: int) -> Job:
+    """Return a job that must be there."""
+    job = queue.get(job_id)
+    assert job is not None
+    return job
+
+
+def submit(queue: JobQueue, **changes: Any) -> int:
+    """Queue a job and return its id."""
+    return queue.submit(make_spec(**changes)).id
+
+
+def test_an_edited_job_keeps_its_place_and_runs_as_it_was_edited(queue: JobQueue) -> None:
+    """Memory, devices, time limit, name, pool: the claim promises what is asked now."""
+    serve(queue)
+    first, second = submit(queue, mem_bytes=23 * GIB), submit(queue, mem_bytes=4 * GIB)
+    store = connect(queue.url)
+
+    assert JobState.QUEUED is queue.edit(first, to(mem_bytes=4 * GIB, time_limit_s=60.0, name="smaller"))
+
+    assert [] == faults(dump(store))
+    store.close()
+    claims = [must_claim(queue) for _ in range(2)]
+    assert [first, second] == [each.job_id for each in claims]
+    assert (4 * GIB, "smaller", 60.0) == (claims[0].lease_bytes, claims[0].spec.name, claims[0].spec.time_limit_s)
+
+
+def test_a_held_job_stays_held_and_a_level_counts_at_once(queue: JobQueue) -> None:
+    """And what waiting has lifted is not put down by another edit."""
+    serve(queue)
+    first, second = submit(queue), submit(queue)
+    queue.hold(first)
+
+    assert JobState.HELD is queue.edit(first, to(level=Level.HIGH), level=True)
+    queue.edit(second, to(level=Level.HIGH), level=True)
+    third = submit(queue, account=BOB)
+    store = connect(queue.url)
+    for each in (first, second, third):
+        store.hset(keys.job(each), "ts", 1)
+    store.close()
+    queue.age(after_s=1000)
+    queue.edit(third, to(name="x"))
+
+    found = queue.why(third)
+    assert found is not None
+    assert Level.HIGH is found.level
+    assert claim(queue) is not None
+    assert JobState.HELD is job_of(queue, first).state
+
+
+def test_what_runs_or_has_ended_cannot_be_edited(queue: JobQueue) -> None:
+    """One clear line, and nothing is changed."""
+    serve(queue)
+    submit(queue)
+    claimed = must_claim(queue)
+    store = connect(queue.url)
+    for said in ("is starting", "has succeeded"):
+        before = digest(store)
+        with pytest.raises(Refused, match=f"job 1 {said}: only a job that waits can be edited"):
+            queue.edit(1, to(name="x"))
+        assert before == digest(store)
+        ending = Ending.from_status(0)
+        queue.finish(1, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=())
+    assert queue.edit(77, to(name="x")) is None
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "told"),
+    [
+        (to(mem_bytes=80 * GIB), Impossible, {}),
+        (to(gpus=3), Impossible, {}),
+        (to(pool="p"), Impossible, {}),
+        (to(waits=after(3)), BadRequest, {"after": True}),
+        (to(waits=after(2)), BadRequest, {"after": True}),
+        (to(waits=after(77)), JobNotFound, {"after": True}),
+        (to(waits=Waits(after=(Dependency(1, Condition.OK),)), mem_bytes=-1), BadRequest, {"after": True}),
+    ],
+)
+def test_an_edit_that_cannot_be_changes_nothing(
+    queue: JobQueue, change: Callable[[JobSpec], JobSpec], error: type[Exception], told: dict[str, bool]
+) -> None:
+    """More than any device has, another that waits for it, itself, nobody."""
+    serve(queue)
+    submit(queue)
+    submit(queue, waits=after(1))
+    submit(queue, waits=after(2))
+    store = connect(queue.url)
+    before = digest(store)
+
+    with pytest.raises(error):
+        queue.edit(2, change, level=False, after=told.get("after", False), begin=False)
+
+    assert before == digest(store)
+    store.close()
+
+
+def test_a_long_circle_is_found(queue: JobQueue) -> None:
+    """Over any number of jobs."""
+    serve(queue)
+    ids = [submit(queue)]
+    for _ in range(50):
+        ids.append(submit(queue, waits=after(ids[-1])))
+
+    with pytest.raises(BadRequest, match=f"cannot come after job {ids[-1]}: job {ids[-1]} waits for it"):
+        queue.edit(ids[0], to(waits=after(ids[-1])), after=True)
+
+
+def test_a_job_waits_for_others_than_before(queue: JobQueue) -> None:
+    """For none any more, or for another one; those that it waited for do not matter then."""
+    serve(queue)
+    first, second = submit(queue), submit(queue)
+    third, fourth = submit(queue, waits=after(first)), submit(queue, waits=after(first))
+
+    queue.edit(third, to(waits=Waits()), after=True)
+    queue.edit(fourth, to(waits=after(second)), after=True)
+    assert WaitReason.MEMORY is job_of(queue, third).reason
+    queue.cancel(first)
+
+    assert (Dependency(second),) == job_of(queue, fourth).awaits
+    queue.cancel(second)
+    assert JobState.CANCELLED is job_of(queue, fourth).state
+    store = connect(queue.url)
+    assert [] == faults(dump(store))
+    store.close()
+
+
+def test_two_edits_at_once_both_count(queue: JobQueue) -> None:
+    """The slower one changes what the faster one made of it."""
+    serve(queue)
+    job_id = submit(queue)
+    met = threading.Barrier(2, timeout=20)
+    tried: list[str] = []
+
+    def edit(**changes: Any) -> None:
+        mine = JobQueue(queue.url)
+
+        def change(spec: JobSpec) -> JobSpec:
+            if not tried or threading.current_thread().name not in tried:
+                tried.append(threading.current_thread().name)
+                met.wait()
+            return replace(spec, **changes)
+
+        mine.edit(job_id, change)
+        mine.close()
+
+    threads = [threading.Thread(target=edit, kwargs=each) for each in ({"name": "other"}, {"mem_bytes": 2 * GIB})]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(20)
+
+    spec = job_of(queue, job_id).spec
+    assert ("other", 2 * GIB) == (spec.name, spec.mem_bytes)
+
+
+def test_the_book_hears_of_an_edit_and_gives_it_back(queue: JobQueue, book: Book, store_url: str) -> None:
+    """A store that is rebuilt has the job as it was edited; it is meant for a GPU as before."""
+    serve(queue)
+    job_id = submit(queue, device=DeviceWish.ANY)
+    queue.edit(job_id, to(name="other", mem_bytes=3 * GIB, device=None, waits=after()), after=True)
+    recorder = Recorder(Settings.load(), queue, book)
+    while recorder.record(0):
+        pass
+    record = book.get(job_id)
+    assert record is not None
+    assert ("other", 3 * GIB) == (record.job.spec.name, record.job.spec.mem_bytes)
+
+    store = connect(store_url)
+    shape = store.hget(keys.job(job_id), "sh")
+    store.flushall()
+    open_queue(queue, book, lease_s=300)
+
+    assert shape == store.hget(keys.job(job_id), "sh")
+    assert "other" == job_of(queue, job_id).spec.name
+    store.close()
+
+
+def test_a_request_that_cannot_be_read_cannot_be_edited(queue: JobQueue) -> None:
+    """What stands in for it must not become the request."""
+    job_id = submit(queue)
+    store = connect(queue.url)
+    store.set(keys.spec(job_id), "{")
+    store.close()
+
+    with pytest.raises(Unreadable):
+        queue.edit(job_id, to(name="x"))
+
+
+def end(queue: JobQueue, code: int) -> None:
+    """Let the next job run, and exit with *code*."""
+    run = must_claim(queue)
+    state = JobState.FAILED if code else JobState.SUCCEEDED
+    ending = Ending.from_status(code)
+    queue.finish(run.job_id, run.token, state=state, ending=ending, duration_s=1.0, devices=())
+
+
+def at_once(queue: JobQueue, job_id: int) -> None:
+    """Let the pause before the next run be over."""
+    queue.edit(job_id, to(), begin=True)
+    assert WaitReason.MEMORY is job_of(queue, job_id).reason
+
+
+RETRIES = Retries(times=3, on=(RetryOn.ANY,))
+
+
+@pytest.mark.parametrize("way", ["in its pause", "after its pause", "held", "given back", "after a rebuild"])
+def test_a_retry_that_is_to_come_cannot_be_taken_back(queue: JobQueue, book: Book, way: str) -> None:
+    """It was given, and is run all the same. Once its pause was over, or it was held, that was accepted."""
+    serve(queue)
+    job_id = submit(queue, retries=RETRIES)
+    end(queue, 1)
+    at_once(queue, job_id)
+    end(queue, 1)
+    if way in {"after its pause", "given back"}:
+        at_once(queue, job_id)
+    if way == "given back":
+        run = must_claim(queue)
+        queue.giveback(job_id, run.token, "full")
+    if way == "held":
+        queue.hold(job_id)
+    if way == "after a rebuild":
+        lose_the_store(queue, book)
+    before = job_of(queue, job_id)
+
+    with pytest.raises(Refused, match=rf"job {job_id} waits for its retry 2 already: .*, or --retries 2 that this is"):
+        queue.edit(job_id, to(retries=Retries(times=1, on=(RetryOn.ANY,))))
+
+    assert before == job_of(queue, job_id)
+    queue.edit(job_id, to(retries=Retries(times=2, on=(RetryOn.ANY,))))
+
+
+@pytest.mark.parametrize("way", ["in its pause", "after a rebuild", "lost"])
+def test_who_asked_to_be_requeued_may_have_no_more_retries(queue: JobQueue, book: Book, way: str) -> None:
+    """Exit 75 is no failure, and what is to come no retry; nor is what comes after a run that was lost."""
+    serve(queue)
+    job_id = submit(queue, retries=RETRIES)
+    for _ in range(2):
+        end(queue, 1)
+        at_once(queue, job_id)
+    if way == "lost":
+        run = must_claim(queue)
+        queue.lose(job_id, run.token, loss_limit=3, detail="gone")
+    else:
+        end(queue, 75)
+    if way == "after a rebuild":
+        lose_the_store(queue, book)
+
+    queue.edit(job_id, to(retries=Retries()))
+
+    if way != "lost":
+        at_once(queue, job_id)
+    end(queue, 1)
+    assert JobState.FAILED is job_of(queue, job_id).state
+
+
+@pytest.mark.parametrize("way", ["in its pause", "asked for again", "held", "held before"])
+def test_a_job_that_has_run_still_waits_for_others_after_a_rebuild(queue: JobQueue, book: Book, way: str) -> None:
+    """What its first run had waited for was over, and so was what it was told to wait for since: it ran."""
+    serve(queue)
+    done, parent = submit(queue), submit(queue, waits=Waits(hold=True))
+    end(queue, 0)
+    job_id = submit(queue, retries=RETRIES, waits=after(done))
+    end(queue, 75 if way == "asked for again" else 1)
+    if way == "held before":
+        queue.hold(job_id)
+    queue.edit(job_id, to(waits=after(done, parent)), after=True)
+    if way == "held":
+        queue.hold(job_id)
+    before = job_of(queue, job_id)
+    assert (Dependency(parent),) == before.awaits
+
+    for _ in range(2):
+        lose_the_store(queue, book)
+        queue.reap(loss_limit=3, lease_s=300, tick_s=10)  # which lets go of those that have ended
+        assert before == job_of(queue, job_id)
+
+    if way.startswith("held"):
+        queue.release(job_id)
+    at_once_but_for_others(queue, job_id)
+    queue.release(parent)
+    end(queue, 0)
+    end(queue, 0)
+    assert (JobState.SUCCEEDED, 2) == (job_of(queue, job_id).state, job_of(queue, job_id).attempt)
+
+
+def at_once_but_for_others(queue: JobQueue, job_id: int) -> None:
+    """Let the pause before the next run be over; it still waits for others."""
+    queue.edit(job_id, to(), begin=True)
+    assert WaitReason.DEPENDENCY is job_of(queue, job_id).reason
+
+
+def test_what_it_waits_for_now_may_have_ended_while_the_store_was_away(queue: JobQueue, book: Book) -> None:
+    """Otherwise than it needs: it is told so after the rebuild, though it has run before."""
+    serve(queue)
+    parent = submit(queue, waits=Waits(hold=True))
+    job_id = submit(queue, retries=RETRIES)
+    end(queue, 1)
+    queue.edit(job_id, to(waits=after(parent)), after=True)
+    recorder = Recorder(Settings.load(), queue, book)
+    while recorder.record(0):
+        pass
+    queue.cancel(parent)
+    for event in queue.events("0-0", most=1000):
+        if event.job_id == parent:  # and the store is lost before the book hears what that meant for the job
+            assert book.apply([event], expected=book.cursor(), epoch=queue.epoch() or "")
+
+    store = connect(queue.url)
+    store.flushall()
+    open_queue(queue, book, lease_s=300)
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    told = job_of(queue, job_id)
+    assert (JobState.CANCELLED, f"dependency {parent} failed") == (told.state, told.because)
+    store.close()
+
+
+@pytest.mark.parametrize("way", ["in its pause", "held"])
+def test_what_let_a_job_in_is_over(queue: JobQueue, book: Book, way: str) -> None:
+    """However it is said to have ended by now: a job that has run is not cancelled for it, and waits for nobody."""
+    serve(queue)
+    parent = submit(queue)
+    end(queue, 0)
+    job_id = submit(queue, retries=RETRIES, waits=after(parent))
+    end(queue, 1)
+    if way == "held":
+        queue.hold(job_id)
+    recorder = Recorder(Settings.load(), queue, book)
+    while recorder.record(0):
+        pass
+    with writing(book._engine) as connection:
+        connection.execute(jobs.update().where(jobs.c.id == parent).values(state=JobState.LOST.value))
+    before = job_of(queue, job_id)
+
+    lose_the_store(queue, book)
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    assert before == job_of(queue, job_id)
+
+
+def lose_the_store(queue: JobQueue, book: Book) -> None:
+    """Let the book hear of all, and rebuild the store from it."""
+    recorder = Recorder(Settings.load(), queue, book)
+    while recorder.record(0):
+        pass
+    store = connect(queue.url)
+    store.flushall()
+    assert open_queue(queue, book, lease_s=300) is not None
+    store.hset(keys.META, "claims", 0)  # as if the lease were over
+    store.close()
+    serve(queue)
+
+
+def test_edit_by_the_command_line(site: Site) -> None:
+    """One line, and the documented codes."""
+    site.cli("db", "upgrade")
+    serve(site.queue)
+    first = site.queue.submit(make_spec()).id
+    second = site.queue.submit(make_spec()).id
+
+    words = [
+        "--mem",
+        "8G",
+        "--time",
+        "2h",
+        "--name",
+        "big",
+        "--priority",
+        "high",
+        "--after",
+        str(first),
+        "--retries",
+        "2",
+    ]
+    done = site.cli(
+        "edit", str(second), *words, "--begin", "2030-01-01", "--gpus", "1", "--device", "gpu", "--pool", ""
+    )
+
+    changed = f"mem 8G, time 2h, name big, after {first}, retries 2, begin 2030-01-01, gpus 1, device gpu, any pool"
+    assert f"job {second}: queued, {changed}, priority high\n" == done.stdout
+    job = job_of(site.queue, second)
+    spec = job.spec
+    assert (8 * GIB, 7200.0, "big", Level.HIGH, 2) == (
+        spec.mem_bytes,
+        spec.time_limit_s,
+        spec.name,
+        spec.level,
+        spec.retries.times,
+    )
+    assert (WaitReason.DEPENDENCY, 2030) == (job.reason, job.begins_at.year if job.begins_at else None)
+    site.cli("edit", str(second), "--after", "none", "--begin", "now", "--time", "none", "--retries", "0")
+    assert (WaitReason.MEMORY, None) == (
+        job_of(site.queue, second).reason,
+        job_of(site.queue, second).spec.time_limit_s,
+    )
+    for wrong, code, line in (
+        ([str(second)], 2, "say what to change"),
+        ([str(second), "--mem", "80G"], 2, "the largest"),
+        ([str(second), "--after", str(second)], 2, "it is that job"),
+        (["77", "--mem", "1G"], 3, "there is no job 77"),
+        (["claimed", "--mem", "1G"], 5, "can be edited; to run it otherwise: gpuqueue cancel 2, then gpuqueue retry 2"),
+    ):
+        if wrong[0] == "claimed":
+            wrong[0] = str(must_claim(site.queue).job_id)
+        done = site.cli("edit", *wrong, check=False)
+        assert (code, "", 1) == (done.returncode, done.stdout, done.stderr.count("\n"))
+        assert line in done.stderr

@@ -1,0 +1,226 @@
+from __future__ import annotations
+
+import pytest
+from factories import claim, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.model.event import Act, Cursor
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.run import Ending
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Alive, Claim
+
+
+def start(queue: JobQueue, **spec: object) -> Claim:
+    """Submit, claim and start one job."""
+    serve(queue)
+    queue.submit(make_spec(**spec))
+    claimed = must_claim(queue)
+    assert JobState.RUNNING is queue.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    return claimed
+
+
+def finish(queue: JobQueue, claimed: Claim, state: JobState = JobState.SUCCEEDED, token: str | None = None) -> bool:
+    """Finish a run as its worker would."""
+    return queue.finish(
+        claimed.job_id, token or claimed.token, state=state, ending=Ending.from_status(0), duration_s=1.0, devices=()
+    )
+
+
+def state_of(queue: JobQueue, job_id: int) -> JobState:
+    """Return where a job stands."""
+    job = queue.get(job_id)
+    assert job is not None
+    return job.state
+
+
+def beat(queue: JobQueue, claimed: Claim) -> str:
+    """Beat for one run and return the verdict in a word."""
+    verdicts = queue.beat(
+        make_offer(), [Alive(job_id=claimed.job_id, token=claimed.token, observed={"GPU-0": 7})], lease_s=300
+    )
+    words = {"go on": verdicts.go_on, "cancelled": verdicts.cancelled, "stale": verdicts.stale}
+    (word,) = [word for word, tokens in words.items() if claimed.token in tokens]
+    return word
+
+
+def test_a_finished_run_gives_its_memory_back(queue: JobQueue) -> None:
+    """And its job is at its end."""
+    claimed = start(queue)
+
+    assert finish(queue, claimed)
+    assert JobState.SUCCEEDED is state_of(queue, 1)
+    assert (0, ()) == (queue.devices()[0].promised_bytes, queue.devices()[0].jobs)
+    assert (0, 0) == queue.counts()
+
+
+def test_a_stale_run_changes_nothing(queue: JobQueue) -> None:
+    """Another token, an end that was already told: every late word is without effect."""
+    claimed = start(queue)
+    before = len(queue.events("0-0"))
+
+    assert not finish(queue, claimed, token="1.other")
+    assert queue.started(1, "1.other", lease_s=300, log_path="/l", devices=()) is None
+    assert queue.lose(1, "1.other", loss_limit=3, detail="x") is None
+    assert not queue.giveback(1, "1.other", "x")
+    assert before == len(queue.events("0-0"))
+
+    assert finish(queue, claimed)
+    assert not finish(queue, claimed, JobState.FAILED)
+    assert JobState.SUCCEEDED is state_of(queue, 1)
+
+
+def test_a_claim_given_back_is_no_attempt(queue: JobQueue) -> None:
+    """The job is where it was, and the memory is free."""
+    serve(queue)
+    queue.submit(make_spec())
+    claimed = must_claim(queue)
+
+    assert queue.giveback(1, claimed.token, "the device looks different now")
+    job = queue.get(1)
+    assert job is not None
+    assert (JobState.QUEUED, 0, ()) == (job.state, job.attempt, job.devices)
+    again = must_claim(queue)
+    assert (1, 1) == (again.job_id, again.attempt)
+    assert claimed.token != again.token
+
+
+def test_a_lost_run_goes_again_and_the_third_loss_holds_the_job(queue: JobQueue) -> None:
+    """A job that kills its host must not do so for ever."""
+    serve(queue)
+    queue.submit(make_spec())
+
+    states = []
+    for _ in range(3):
+        claimed = must_claim(queue)
+        states.append(queue.lose(1, claimed.token, loss_limit=3, detail="its shim vanished"))
+
+    assert [JobState.QUEUED, JobState.QUEUED, JobState.HELD] == states
+    job = queue.get(1)
+    assert job is not None
+    assert (3, WaitReason.LOST_TOO_OFTEN) == (job.losses, job.reason)
+    assert claim(queue) is None
+    assert JobState.QUEUED is queue.release(1)
+    assert 1 == must_claim(queue).job_id
+
+
+def test_a_job_that_must_not_run_twice_ends_as_lost(queue: JobQueue) -> None:
+    """--no-requeue."""
+    claimed = start(queue, requeue=False)
+
+    assert JobState.LOST is queue.lose(1, claimed.token, loss_limit=3, detail="gone")
+
+
+def test_cancel_ends_a_waiting_job_at_once(queue: JobQueue) -> None:
+    """Queued or held."""
+    queue.submit(make_spec())
+    queue.submit(make_spec())
+    assert JobState.HELD is queue.hold(2)
+
+    assert [JobState.CANCELLED] * 2 == [queue.cancel(1), queue.cancel(2)]
+    assert claim(queue) is None
+    assert JobState.CANCELLED is queue.cancel(1)
+    assert queue.cancel(99) is None
+
+
+def test_cancel_of_a_running_job_is_told_by_the_next_beat(queue: JobQueue) -> None:
+    """Also when the ring that told it at once got lost."""
+    claimed = start(queue)
+    assert "go on" == beat(queue, claimed)
+
+    assert JobState.CANCELLING is queue.cancel(1)
+    assert "cancelled" == beat(queue, claimed)
+    assert finish(queue, claimed, JobState.CANCELLED)
+    assert "stale" == beat(queue, claimed)
+
+
+def test_a_job_cancelled_between_claim_and_start_does_not_start(queue: JobQueue) -> None:
+    """The last question before the spawn hears of it."""
+    serve(queue)
+    queue.submit(make_spec())
+    claimed = must_claim(queue)
+    queue.cancel(1)
+
+    assert JobState.CANCELLING is queue.started(1, claimed.token, lease_s=300, log_path="/l", devices=())
+    assert queue.giveback(1, claimed.token, "cancelled")
+    assert JobState.CANCELLED is state_of(queue, 1)
+
+
+@pytest.mark.parametrize("cancelling", [False, True])
+def test_a_lease_that_nobody_renews_is_taken_back(queue: JobQueue, store_url: str, *, cancelling: bool) -> None:
+    """By anybody who reaps; a job that was being cancelled is cancelled then."""
+    claimed = start(queue)
+    if cancelling:
+        queue.cancel(1)
+    reap = {"loss_limit": 3, "lease_s": 0.001, "tick_s": 1000.0}
+    queue.reap(**reap)  # the first tick only starts the clock
+    client = connect(store_url)
+    client.zadd("{gq}:leases", {"1": 1})
+    client.hset("{gq}:meta", "grace", 0)
+    client.close()
+
+    expected = JobState.CANCELLED if cancelling else JobState.QUEUED
+    assert {1: expected} == queue.reap(**reap)
+    assert {} == queue.reap(**reap)
+    assert "stale" == beat(queue, claimed)
+
+
+def test_a_reaper_that_was_away_grants_everybody_one_more_lease(queue: JobQueue, store_url: str) -> None:
+    """While the store was down nobody could beat: four of six running jobs were doubled without this."""
+    start(queue)
+    client = connect(store_url)
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    client.hset("{gq}:meta", mapping={"grace": 0, "reap": queue.now_ms() - 31_000})  # four ticks missed
+    client.zadd("{gq}:leases", {"1": 1})
+    client.close()
+
+    assert {} == queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    assert JobState.RUNNING is state_of(queue, 1)
+
+
+def test_a_beat_tells_of_leases_that_the_worker_did_not_name(queue: JobQueue) -> None:
+    """A worker that comes up finds the claims that its predecessor never started."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec(gpus=2))
+    claimed = must_claim(queue, "GPU-0")
+
+    (lead,) = queue.beat(make_offer("GPU-0"), [], lease_s=300).others
+    (member,) = queue.beat(make_offer("GPU-1"), [], lease_s=300).others
+
+    assert (1, claimed.token, True) == (lead.job_id, lead.token, lead.leads)
+    assert (1, False) == (member.job_id, member.leads)
+
+
+def test_the_outbox_tells_the_whole_story_in_order(queue: JobQueue) -> None:
+    """One event for each arrow, with the state after it."""
+    claimed = start(queue)
+    queue.cancel(1)
+    finish(queue, claimed, JobState.CANCELLED)
+
+    told = [(event.act, event.state) for event in queue.events("0-0")]
+
+    assert [
+        (Act.SUBMIT, JobState.QUEUED),
+        (Act.CLAIM, JobState.STARTING),
+        (Act.STARTED, JobState.RUNNING),
+        (Act.CANCEL, JobState.CANCELLING),
+        (Act.FINISH, JobState.CANCELLED),
+    ] == told
+
+
+def test_the_queue_forgets_only_what_the_book_has(queue: JobQueue, store_url: str) -> None:
+    """Up to the event that the book names, not one further; and then nothing at all is left of the job."""
+    finish(queue, start(queue))
+    queue.submit(make_spec())
+    events = queue.events("0-0")
+    epoch = queue.epoch() or ""
+
+    assert 0 == queue.settle(Cursor(epoch=epoch, last_id=events[2].id))
+    assert queue.get(1) is not None
+    assert 1 == queue.settle(Cursor(epoch=epoch, last_id=events[-1].id))
+    assert queue.get(1) is None
+    assert [] == queue.events("0-0")
+    client = connect(store_url)
+    assert 0 == client.exists("{gq}:j:1", "{gq}:s:1", "{gq}:ended", "{gq}:leases", "{gq}:dl:GPU-0")
+    client.close()
+    assert 2 == must_claim(queue).job_id

@@ -1,0 +1,288 @@
+"""Payloads that earlier versions have written load for ever: in a rolling upgrade, and after a night in the store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from factories import claim, make_spec, must_claim
+
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.codec import decode_ended, decode_started
+from gpuqueue.errors import Impossible
+from gpuqueue.history.database import Book
+from gpuqueue.model.device import DeviceKind, PeakSource
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind, RunDevice
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.recovery.reopen import catch_up
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import GIB, MIB
+from workers.measure.active_runs import LiveRun
+from workers.run.directory import RunDir
+from workers.run.torch_report import read_reports
+from workers.services.recorder import Recorder
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+DEVICE = RunDevice(
+    uuid="GPU-1", lease_bytes=6 * GIB, index=1, name="Test 24G", kind=DeviceKind.GPU, total_bytes=24 * GIB
+)
+TOKEN = "1.0123456789ab"  # noqa: S105 - a fencing token is no password
+
+
+def golden(name: str) -> str:
+    """Return what an earlier version has written."""
+    return (GOLDEN / name).read_text(encoding="utf-8").rstrip("\n")
+
+
+@pytest.fixture
+def client(store_url: str) -> Iterator[redis.Redis]:
+    """Return a connection to the store, to put payloads there."""
+    connection = connect(store_url)
+    yield connection
+    connection.close()
+
+
+def test_what_a_worker_told_of_a_start_loads_for_ever() -> None:
+    """It waits in the outbox for a recorder, which may be newer."""
+    assert ("/state/runs/1/1.0123456789ab/log", (DEVICE,)) == decode_started(golden("started-v1.json"))
+
+
+def test_what_a_worker_told_of_an_end_loads_for_ever() -> None:
+    """With all that version 1 came to tell."""
+    ended = decode_ended(golden("ended-v1-activity.json"))
+
+    (device,) = ended.devices
+    assert (EndingKind.TIMED_OUT, 15, "over") == (ended.ending.kind, ended.ending.signal, ended.ending.detail)
+    assert (5 * GIB, PeakSource.NVML_SAMPLED, True) == (device.peak.bytes, device.peak.source, device.peak.shared)
+    assert (2.5, 71.0) == (device.activity.first_memory_s, device.activity.temperature_max_c)
+    assert device.timeline is not None
+    assert (0.2, (0, None, 5 * GIB)) == (device.timeline.step_s, device.timeline.bytes)
+    assert (12.5, 5 * GIB) == (ended.duration_s, ended.peak_at_once_bytes)
+
+
+@pytest.mark.parametrize("record", ["device-record-v1.txt", "device-record-v1-kind.txt"])
+def test_a_device_that_an_older_worker_announced_is_known_for_ever(
+    queue: JobQueue, client: redis.Redis, record: str
+) -> None:
+    """By the scripts and by Python: its figures, its pool, its strangers, who keeps it from new jobs."""
+    client.sadd(keys.HOSTS, "nodeA")
+    client.hset(keys.FACTS, "GPU-1", golden("facts-v1.json"))
+    client.hset(keys.SEEN, "GPU-1", golden("seen-v1.json"))
+    client.hset(keys.host_devices("nodeA"), "GPU-1", golden(record))
+
+    (status,) = queue.devices()
+    assert ("GPU-1", 1, "Test 24G", DeviceKind.GPU, 24 * GIB) == (
+        status.device.uuid,
+        status.device.index,
+        status.device.name,
+        status.device.kind,
+        status.device.total_bytes,
+    )
+    assert ("nodeA", "nodeA/GPU-1/0011aabb", 4711) == (status.host, status.worker, status.worker_pid)
+    assert (512 * MIB, 3 * GIB, 8, "big") == (status.headroom_bytes, status.foreign_bytes, status.slots, status.pool)
+    (stranger,) = status.strangers
+    assert (7, 3 * GIB, "bob", "python notebook.py") == (
+        stranger.pid,
+        stranger.held_bytes,
+        stranger.user,
+        stranger.command,
+    )
+    with pytest.raises(Impossible, match=r"can give 23\.5G"):
+        queue.submit(make_spec(mem_bytes=24 * GIB))
+    queue.submit(make_spec(pool="big"))
+    assert must_claim(queue, "GPU-1").devices == ("GPU-1",)
+
+
+@pytest.mark.parametrize(
+    ("name", "origins"),
+    [
+        ("drained-v1.txt", (DrainOrigin.DOWN,)),
+        ("drained-v1-origins.json", (DrainOrigin.PERSON, DrainOrigin.DOWN)),
+    ],
+)
+def test_a_drained_device_stays_drained_for_ever(
+    queue: JobQueue, client: redis.Redis, name: str, origins: tuple[DrainOrigin, ...]
+) -> None:
+    """Until it is resumed, whichever version drained it."""
+    client.sadd(keys.HOSTS, "nodeA")
+    client.hset(keys.FACTS, "GPU-1", golden("facts-v1.json"))
+    client.hset(keys.host_devices("nodeA"), "GPU-1", golden("device-record-v1.txt"))
+    client.hset(keys.DRAINED, "GPU-1", golden(name))
+    queue.submit(make_spec())
+
+    (status,) = queue.devices()
+    assert origins == tuple(each.origin for each in status.drains)
+    assert "this machine is going down (gpuqueue down)" == status.drains[-1].why
+    assert claim(queue, "GPU-1") is None
+    queue.resume(["GPU-1"], origins=origins)
+    assert must_claim(queue, "GPU-1").job_id == 1
+
+
+def test_a_job_that_an_older_version_has_queued_or_runs_is_known_for_ever(queue: JobQueue, client: redis.Redis) -> None:
+    """Its hash in the store, beside its spec, which has golden payloads of its own."""
+    client.hset(keys.job(7), mapping=json.loads(golden("job-hash-v1.json")))
+    client.set(keys.spec(7), golden("spec-v1.json"))
+    client.zadd(keys.LIVE, {"7": 7})
+
+    (job,) = queue.live()
+
+    assert (7, JobState.RUNNING, 1, 0) == (job.id, job.state, job.attempt, job.losses)
+    assert ("nodeA", ("GPU-1",), "train.py") == (job.host, job.devices, job.spec.name)
+    assert job.submitted_at < (job.claimed_at or job.submitted_at) < (job.started_at or job.submitted_at)
+    assert queue.note(7, TOKEN, "still ours")
+
+
+def test_a_job_that_an_older_version_has_queued_or_runs_comes_back_from_the_store_for_ever(
+    queue: JobQueue, client: redis.Redis, book: Book
+) -> None:
+    """When the book has lost it: with what its worker said of the start, where that version kept it."""
+    for job_id, name in ((7, "job-hash-v1.json"), (8, "job-hash-v1-said.json")):
+        client.hset(keys.job(job_id), mapping=json.loads(golden(name)))
+        client.set(keys.spec(job_id), golden("spec-v1.json"))
+        client.zadd(keys.LIVE, {str(job_id): job_id})
+    client.hset(keys.META, "recorded", "1-0")
+
+    assert 2 == catch_up(queue, book)
+
+    unsaid, said = (book.get(job_id) for job_id in (7, 8))
+    assert unsaid is not None
+    assert said is not None
+    assert (None, "/state/runs/1/1.0123456789ab/log") == (unsaid.runs[0].log_path, said.runs[0].log_path)
+    assert (TOKEN, "nodeA", ("GPU-1",)) == (unsaid.runs[0].token, unsaid.runs[0].host, unsaid.job.devices)
+    assert (DEVICE,) == said.runs[0].devices
+
+
+def test_what_a_rebuilt_store_of_an_older_version_has_told_is_recorded_for_ever(
+    queue: JobQueue, client: redis.Redis, book: Book
+) -> None:
+    """What came back by the book and by a worker, and what was parked and taken over since."""
+    for entry_id, fields in json.loads(golden("outbox-v1-rebuilt.json")):
+        client.xadd(keys.OUTBOX, fields, id=entry_id)
+
+    Recorder(Settings.load(), queue, book).record(0)
+
+    record = book.get(1)
+    assert record is not None
+    assert (JobState.RUNNING, "train.py", TOKEN) == (record.job.state, record.job.spec.script, record.runs[0].token)
+    assert [Act.ADOPT, Act.PARK, Act.ADOPT] == [event.act for event in book.events(1)]
+    assert [Act.RESTORE] == [event.act for event in book.events(2)]
+    ((survivor,),) = book.survivors()
+    assert (None, 1) == (survivor.parked_until, survivor.record.job.id)
+
+
+def test_the_outbox_of_an_older_version_is_recorded_for_ever(queue: JobQueue, client: redis.Redis, book: Book) -> None:
+    """A store that was left full before an upgrade."""
+    for entry_id, fields in json.loads(golden("outbox-v1.json")):
+        client.xadd(keys.OUTBOX, fields, id=entry_id)
+
+    Recorder(Settings.load(), queue, book).record(0)
+
+    acts = [event.act for event in book.events(1)]
+    assert [Act.SUBMIT, Act.CLAIM, Act.STARTED, Act.NOTE, Act.FINISH] == acts
+    record = book.get(1)
+    assert record is not None
+    assert (JobState.SUCCEEDED, "train.py", 6 * GIB) == (
+        record.job.state,
+        record.job.spec.script,
+        record.job.spec.mem_bytes,
+    )
+    assert record.last_run is not None
+    assert (TOKEN, "nodeA", "GPU-1") == (record.last_run.token, record.last_run.host, record.last_run.devices[0].uuid)
+    assert ["it holds 7G on GPU-1"] == [note.text for note in record.notes]
+    assert record.job.submitted_at > from_epoch_ms(0)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDir:
+    """Return the directory of a run that an earlier version's worker has claimed and its shim has ended."""
+    path = tmp_path / "1" / TOKEN
+    (path / "inside").mkdir(parents=True)
+    for name, kept in (
+        ("claim", "claim-v1.json"),
+        ("exit", "exit-v1.json"),
+        ("pid", "pid-v1.txt"),
+        ("inside/4711.json", "inside-v1.json"),
+    ):
+        shutil.copy(GOLDEN / kept, path / name)
+    return RunDir(path)
+
+
+@pytest.mark.parametrize("name", ["claim-v1.json", "claim-v1-claimed.json"])
+def test_a_run_that_an_older_worker_left_is_adopted_for_ever(directory: RunDir, name: str) -> None:
+    """What it holds, who its shim is, how it ended, what its processes told: an upgrade finds it all."""
+    if name != "claim-v1.json":
+        shutil.copy(GOLDEN / name, directory.path / "claim")
+        shutil.copy(GOLDEN / "spec-v1.json", directory.path / "job")
+    held, end, shim = directory.held(), directory.exit(), directory.shim()
+
+    assert held is not None
+    assert (1, TOKEN, (DEVICE,), True) == (held.job_id, held.token, held.devices, held.capped)
+    newer = name == "claim-v1-claimed.json"
+    assert (1795276796048 if newer else None) == held.claimed_ms
+    assert ((GOLDEN / "spec-v1.json").read_text() if newer else None) == directory.payload()
+    assert ProcessIdentity(3684, 692307, "0f0e0d0c-0b0a-4908-8706-050403020100") == shim
+    assert end is not None
+    assert (EndingKind.EXITED, 0, None, False) == (
+        end.ending.kind,
+        end.ending.exit_code,
+        end.max_rss_bytes,
+        end.hosts_fault,
+    )
+    report = read_reports(directory.path)
+    assert report is not None
+    assert (5 * GIB, 1, False) == (report.reserved("GPU-1", 0), report.alloc_retries, report.out_of_memory)
+
+
+def test_a_refusal_that_an_older_shim_wrote_is_told_for_ever(directory: RunDir) -> None:
+    """With its words."""
+    shutil.copy(GOLDEN / "exit-v1-refused.json", directory.path / "exit")
+
+    end = directory.exit()
+
+    assert end is not None
+    assert "refused: cannot start /nonexistent/program: No such file or directory" == str(end.ending)
+
+
+@pytest.mark.parametrize("name", ["meters-v1.json", "meters-v1-figures.json"])
+def test_figures_that_an_older_worker_kept_go_on_for_ever(directory: RunDir, name: str) -> None:
+    """A peak is not lost with the worker that saw it; what that one did not keep is unknown."""
+    shutil.copy(GOLDEN / name, directory.path / "meters")
+    held = directory.held()
+    assert held is not None
+    run = LiveRun(held=held, directory=directory, since_s=2000.0)
+
+    run.resume()
+
+    meter = run.meter("GPU-1")
+    assert (5 * GIB, 2, 1, True) == (meter.peak_bytes, meter.samples, meter.na_samples, meter.shared)
+    if name == "meters-v1-figures.json":
+        assert (1000.25, 5 * GIB) == (run.since_s, run.at_once_bytes)
+        assert ({4711, 4712}, 6 * GIB, True) == (meter.pids, meter.delta_bytes, meter.warned)
+        assert (0.3, 0.5, 61.0) == (
+            meter.activity().first_memory_s,
+            meter.activity().utilisation_mean,
+            meter.activity().temperature_max_c,
+        )
+        assert meter.timeline() is not None
+    else:
+        assert (2000.0, None) == (run.since_s, run.at_once_bytes)
+
+
+def test_every_golden_payload_is_loaded_by_some_test() -> None:
+    """A file that nobody reads holds nobody to anything."""
+    tests = [path.read_text() for path in Path(__file__).parents[2].rglob("test_*.py")]
+
+    read = [path for path in GOLDEN.iterdir() if any(path.name in text for text in tests)]
+    unread = {path.name for path in {*GOLDEN.iterdir()} - {*read} - {*GOLDEN.glob("spec-*.json")}}  # those by a pattern
+
+    assert set() == unread

@@ -1,0 +1,1009 @@
+"""Limits of users, groups and pools: whose jobs wait, whose are refused, and what that costs the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+import redis
+from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+from store_dump import dump, faults
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.errors import Refused
+from gpuqueue.history.database import Book
+from gpuqueue.model.array import Array, Indexes
+from gpuqueue.model.dependencies import Dependency, Waits
+from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.model.limits import Limits, Measure, Use
+from gpuqueue.model.placement import Placement
+from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.explanation import LimitReached, Obstacle
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim, Stray
+from gpuqueue.queue.requests import new_nonce
+from gpuqueue.recovery.reopen import open_queue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB, MIB
+from workers.services.reaper import Reaper
+from workers.services.recorder import Recorder
+
+
+@pytest.fixture
+def store(queue: JobQueue) -> Iterator[redis.Redis]:
+    """Return a bare connection to the store."""
+    client = connect(queue.url)
+    yield client
+    client.close()
+
+
+def limit(queue: JobQueue, limits: str, pool_limits: str = "") -> None:
+    """Let these limits hold; ada and bob are a group."""
+    queue.set_limits(Limits.parse(limits, pool_limits, {"lab": ("ada", "bob")}))
+
+
+def finish(queue: JobQueue, run: Claim) -> None:
+    """End a run well."""
+    queue.finish(
+        run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
+    )
+
+
+@pytest.mark.parametrize(
+    ("limits", "ask"),
+    [
+        ("ada: running_jobs=2", {}),
+        ("*: running_jobs=2", {}),
+        ("@lab: running_jobs=2", {}),
+        ("*: running_gpus=2", {}),
+        ("*: running_gpus=4; @lab: running_gpus=5", {"gpus": 2}),
+        ("*: running_mem=9G", {"mem_bytes": 4 * GIB}),
+        ("*: running_mem=9G", {"mem_bytes": 2 * GIB, "gpus": 2}),
+    ],
+)
+def test_who_is_at_a_limit_is_passed_over_until_a_run_ends(queue: JobQueue, limits: str, ask: dict[str, int]) -> None:
+    """The devices have room for all; the next user gets it, and nobody claims what the limit keeps back."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    limit(queue, limits)
+    mine = [queue.submit(make_spec(**ask)).id for _ in range(3)]
+
+    runs = [must_claim(queue), must_claim(queue)]
+
+    assert mine[:2] == [run.job_id for run in runs]
+    assert claim(queue) is None
+    assert WaitReason.LIMIT is queue.get(mine[2]).reason  # type: ignore[union-attr]
+    finish(queue, runs[0])
+    assert mine[2] == must_claim(queue).job_id
+
+
+def test_others_go_past_whoever_is_at_a_limit(queue: JobQueue) -> None:
+    """A sweep of one user neither stops nor delays the rest, also one on a higher level."""
+    serve(queue)
+    limit(queue, "ada: running_jobs=1")
+    for _ in range(3):
+        queue.submit(make_spec())
+    other = queue.submit(make_spec(account=BOB)).id
+    must_claim(queue)
+
+    assert other == must_claim(queue).job_id
+    assert claim(queue) is None
+
+
+def test_a_small_job_of_the_same_user_still_fits_under_a_limit(queue: JobQueue) -> None:
+    """As with a device's memory: what fits goes, what does not is passed over."""
+    serve(queue)
+    limit(queue, "*: running_mem=8G")
+    queue.submit(make_spec(mem_bytes=6 * GIB))
+    large, small = queue.submit(make_spec(mem_bytes=6 * GIB)).id, queue.submit(make_spec(mem_bytes=2 * GIB)).id
+    must_claim(queue)
+
+    assert small == must_claim(queue).job_id
+    assert WaitReason.LIMIT is queue.get(large).reason  # type: ignore[union-attr]
+
+
+def test_why_names_the_limit_whose_it_is_and_which_runs_use_it(queue: JobQueue) -> None:
+    """Used, allowed, asked; and on the device that nothing else is in the way."""
+    serve(queue)
+    limit(queue, "@lab: running_jobs=2")
+    runs = [queue.submit(make_spec(account=who)).id for who in (ADA, BOB)]
+    waiting = queue.submit(make_spec()).id
+    must_claim(queue), must_claim(queue)
+
+    found = queue.why(waiting)
+
+    assert found is not None
+    reached = LimitReached(
+        whose="@lab", measure=Measure.RUNNING_JOBS, used=2, most=2, asked=1, runs=tuple(sorted(runs))
+    )
+    assert reached == found.limit
+    assert [Obstacle.LIMIT] == [each.obstacle for each in found.devices]
+    limit(queue, "")
+    assert queue.why(waiting).limit is None  # type: ignore[union-attr]
+
+
+def test_why_names_no_run_on_a_cpu_as_a_user_of_gpus(queue: JobQueue) -> None:
+    """It said that 2 of 2 GPUs were in use by three jobs, two of which had none, and that these had to end, too."""
+    serve(queue, make_offer("GPU-0"), make_offer("cpu-a", device=make_device("cpu-a", kind=DeviceKind.CPU)))
+    limit(queue, "ada: running_gpus=1")
+    for _ in range(2):
+        queue.submit(make_spec(device=DeviceWish.CPU))
+        assert queue.claim(
+            make_offer("cpu-a", device=make_device("cpu-a", kind=DeviceKind.CPU)),
+            worker="w",
+            lease_s=300,
+            nonce=new_nonce(),
+        )
+    user = queue.submit(make_spec()).id
+    must_claim(queue)
+
+    found = queue.why(queue.submit(make_spec()).id)
+
+    assert found is not None
+    assert LimitReached(whose="ada", measure=Measure.RUNNING_GPUS, used=1, most=1, asked=1, runs=(user,)) == found.limit
+
+
+def test_why_names_every_limit_in_the_way(queue: JobQueue) -> None:
+    """It named the first; when there was room under that the job waited on, for one that nobody had told."""
+    serve(queue)
+    limit(queue, "ada: running_jobs=2 running_mem=8G; @lab: running_mem=12G")
+    ada, bob = (queue.submit(make_spec(account=who, mem_bytes=5 * GIB)).id for who in (ADA, BOB))
+    must_claim(queue), must_claim(queue)
+
+    found = queue.why(queue.submit(make_spec(mem_bytes=4 * GIB)).id)
+
+    assert found is not None
+    own, labs = found.limits
+    assert ("ada", Measure.RUNNING_MEM, 5 * GIB, (ada,)) == (own.whose, own.measure, own.used, own.runs)
+    assert ("@lab", Measure.RUNNING_MEM, 10 * GIB, (ada, bob)) == (labs.whose, labs.measure, labs.used, labs.runs)
+
+
+def test_why_names_no_limit_whose_room_is_needed_later_only(queue: JobQueue) -> None:
+    """Who is gone before the other starts takes it meanwhile: it was told beside the first limit all the same."""
+    serve(queue)
+    limit(queue, "ada: running_jobs=1; @lab: running_mem=8G")
+    for who in (ADA, BOB, BOB, BOB):
+        queue.submit(make_spec(account=who, mem_bytes=2 * GIB, time_limit_s=3600.0))
+    runs = {run.spec.account.name: run for run in (must_claim(queue) for _ in range(4))}
+    large = queue.submit(make_spec(account=BOB, mem_bytes=6 * GIB)).id
+    keep(queue)
+    finish(queue, runs["bob"])
+    endless, short = (queue.submit(make_spec(mem_bytes=2 * GIB, time_limit_s=each)).id for each in (None, 300.0))
+
+    told = [[(each.measure, each.kept_for) for each in queue.why(job).limits] for job in (endless, short)]  # type: ignore[union-attr]
+
+    own = (Measure.RUNNING_JOBS, None)
+    assert [[own, (Measure.RUNNING_MEM, large)], [own]] == told
+
+
+def test_nothing_is_kept_for_a_job_that_a_limit_holds(queue: JobQueue) -> None:
+    """It would keep a device empty for nobody; what was kept before the limit came is given up at the next claim."""
+    serve(queue, make_offer(slots=2))
+    first = [queue.submit(make_spec(mem_bytes=10 * GIB)).id, queue.submit(make_spec(mem_bytes=20 * GIB)).id]
+    must_claim(queue)
+    assert [first[1]] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    small = queue.submit(make_spec(account=BOB, mem_bytes=12 * GIB)).id
+    assert claim(queue) is None, "the device is kept"
+
+    limit(queue, "ada: running_jobs=1")
+
+    assert small == must_claim(queue).job_id
+    assert [] == queue.reserve(after_s=0, most=1)
+
+
+# ---- nobody is passed for ever under a limit -------------------------------------------------------------------------
+
+
+def keep(queue: JobQueue) -> None:
+    """Do what the tick does for those that waited, which all of them have here."""
+    queue.reserve(after_s=0, most=1)
+
+
+def full_lab(queue: JobQueue, **changes: object) -> tuple[list[Claim], int]:
+    """Fill a group's 8 GiB with small runs of bob's, and queue one of 6 GiB of ada's; return the runs and that job."""
+    serve(queue)
+    limit(queue, "@lab: running_mem=8G")
+    for _ in range(4):
+        queue.submit(make_spec(account=BOB, mem_bytes=2 * GIB, **changes))
+    runs = [must_claim(queue) for _ in range(4)]
+    return runs, queue.submit(make_spec(mem_bytes=6 * GIB)).id
+
+
+def test_a_large_job_of_a_group_at_its_limit_gets_its_turn(queue: JobQueue) -> None:
+    """Whatever of the group ended was replaced by another small one of it, until none of those was left."""
+    runs, large = full_lab(queue)
+    later = [queue.submit(make_spec(mem_bytes=2 * GIB, account=who)).id for who in (ADA, BOB, ADA)]
+    stranger = queue.submit(make_spec(mem_bytes=2 * GIB, account=replace(ADA, name="eve"))).id
+    keep(queue)
+
+    assert stranger == must_claim(queue).job_id, "others are under no such limit"
+    for run in runs[:3]:
+        assert claim(queue) is None
+        finish(queue, run)
+
+    assert large == must_claim(queue).job_id
+    finish(queue, runs[3])
+    assert not queue_has_room_kept(queue)
+    assert must_claim(queue).job_id in later, "and then the others go on"
+
+
+def queue_has_room_kept(queue: JobQueue) -> bool:
+    """Return whether anything is kept under a limit."""
+    client = connect(queue.url)
+    is_kept = bool(client.exists(keys.KEPT_ROOM))
+    client.close()
+    return is_kept
+
+
+def test_who_finds_the_room_under_a_limit_kept_is_told_for_whom(queue: JobQueue) -> None:
+    """There would be room: it is kept. And the large one is told what it waits for."""
+    runs, large = full_lab(queue)
+    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
+    keep(queue)
+    finish(queue, runs[0])
+
+    found, its = queue.why(small), queue.why(large)
+
+    assert found is not None
+    assert found.limit is not None
+    assert (large, 6 * GIB, 2 * GIB) == (found.limit.kept_for, found.limit.used, found.limit.asked)
+    assert its is not None
+    assert its.limit is not None
+    assert (None, 6 * GIB) == (its.limit.kept_for, its.limit.asked)
+    assert {WaitReason.LIMIT} == {queue.get(each).reason for each in (small, large)}  # type: ignore[union-attr]
+
+
+def test_room_that_is_kept_for_a_job_keeps_out_none_that_is_like_it(queue: JobQueue) -> None:
+    """Which of the two starts is all one to the claim, and to why; queue said of the second that a limit held it."""
+    runs, large = full_lab(queue)
+    like_it, other = (queue.submit(make_spec(mem_bytes=6 * GIB, account=who)).id for who in (ADA, BOB))
+    keep(queue)
+    for run in runs[:3]:
+        finish(queue, run)
+
+    told = {each: (queue.get(each).reason, bool(queue.why(each).limits)) for each in (large, like_it, other)}  # type: ignore[union-attr]
+
+    free, kept = (WaitReason.MEMORY, False), (WaitReason.LIMIT, True)
+    assert {large: free, like_it: free, other: kept} == told
+    assert large == must_claim(queue).job_id
+
+
+def test_beside_what_is_kept_under_a_limit_there_is_room(queue: JobQueue) -> None:
+    """As on a device that is kept: what the large one will not need even then."""
+    serve(queue)
+    limit(queue, "@lab: running_mem=10G")
+    queue.submit(make_spec(mem_bytes=6 * GIB))
+    run = must_claim(queue)
+    large = queue.submit(make_spec(mem_bytes=7 * GIB)).id
+    keep(queue)
+    beside, not_beside = (queue.submit(make_spec(mem_bytes=gib * GIB)).id for gib in (3, 2))
+
+    finish(queue, run)
+    assert large == must_claim(queue).job_id
+    assert beside == must_claim(queue).job_id
+    assert claim(queue) is None
+    assert not_beside in {job.id for job in queue.live() if job.state is JobState.QUEUED}
+
+
+def test_who_is_gone_before_the_room_is_there_takes_it_meanwhile(queue: JobQueue) -> None:
+    """By time limits, as in backfill: the runs in the way have an hour to go, this one five minutes."""
+    runs, _ = full_lab(queue, time_limit_s=3600.0)
+    keep(queue)
+    finish(queue, runs[0])
+    endless, short = (queue.submit(make_spec(mem_bytes=2 * GIB, time_limit_s=each)).id for each in (None, 300.0))
+
+    assert short == must_claim(queue).job_id
+    assert claim(queue) is None
+    assert WaitReason.LIMIT is queue.get(endless).reason  # type: ignore[union-attr]
+
+
+def test_nothing_is_kept_under_a_limit_for_who_does_not_wait_any_more(queue: JobQueue) -> None:
+    """Cancelled, the next tick gives it back; so does a site that keeps nothing, and a change of the limits."""
+    for give_up in ("cancel", "keep nothing", "limits"):
+        runs, large = full_lab(queue)
+        keep(queue)
+        assert queue_has_room_kept(queue)
+        if give_up == "cancel":
+            queue.cancel(large)
+            keep(queue)
+        elif give_up == "limits":
+            limit(queue, "@lab: running_mem=9G")
+        else:
+            queue.reserve(after_s=0, most=0)
+        assert not queue_has_room_kept(queue), give_up
+        queue.cancel(large)
+        for run in runs:
+            finish(queue, run)
+
+
+def test_room_under_a_limit_is_not_kept_for_days_behind_a_run_that_stays(queue: JobQueue, store: redis.Redis) -> None:
+    """A run of two days without a limit is in the way: the group's jobs that do fit were kept waiting for it."""
+    runs, large = full_lab(queue)
+    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
+    keep(queue)
+    finish(queue, runs[0])
+    keep(queue)
+    assert claim(queue) is None
+
+    kept = store.hget(keys.KEPT_ROOM, "@lab")
+    parts = str(kept).split(":")
+    parts[5] = str(int(parts[5]) - 61_000)
+    store.hset(keys.KEPT_ROOM, "@lab", ":".join(parts))
+    keep(queue)
+
+    assert small == must_claim(queue).job_id
+    keep(queue)
+    assert not queue_has_room_kept(queue), "nor before one of those that were waited for has ended"
+    for run in runs[1:]:
+        finish(queue, run)
+    other = queue.submit(make_spec(mem_bytes=3 * GIB, account=BOB)).id
+    keep(queue)
+    assert large == must_claim(queue).job_id
+    assert WaitReason.LIMIT is queue.get(other).reason  # type: ignore[union-attr]
+
+
+def test_room_under_a_limit_is_not_kept_behind_a_run_that_is_no_more(queue: JobQueue, store: redis.Redis) -> None:
+    """An entry without a lease holds nothing, and its end makes no room: it was waited for, and never given up."""
+    runs, large = full_lab(queue)
+    store.hset(f"{keys.PREFIX}run:ada", "999", f"1:{8 * GIB}")
+    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB)).id
+
+    keep(queue)
+
+    parts = str(store.hget(keys.KEPT_ROOM, "@lab")).split(":")
+    assert [f"{large}", ",".join(str(run.job_id) for run in runs[:3])] == [parts[0], parts[6]]
+    finish(queue, runs[0])
+    keep(queue)
+    parts = str(store.hget(keys.KEPT_ROOM, "@lab")).split(":")
+    parts[5] = str(int(parts[5]) - 61_000)
+    store.hset(keys.KEPT_ROOM, "@lab", ":".join(parts))
+    keep(queue)
+    assert small == must_claim(queue).job_id
+
+
+def test_two_that_need_room_under_two_limits_do_not_wait_for_each_other(queue: JobQueue) -> None:
+    """One had the room under ada's own limit, the other that under her group's: neither would have started."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    limit(queue, "ada: running_mem=11G; @lab: running_gpus=2")
+    queue.submit(make_spec(mem_bytes=4 * GIB))
+    run = must_claim(queue)
+    large, pair = queue.submit(make_spec(mem_bytes=10 * GIB)).id, queue.submit(make_spec(mem_bytes=GIB, gpus=2)).id
+    keep(queue)
+    finish(queue, run)
+
+    started = must_claim(queue)
+
+    assert large == started.job_id
+    keep(queue)
+    finish(queue, started)
+    assert pair == must_claim(queue).job_id
+
+
+def test_a_limit_that_refuses_looks_at_what_runs_and_not_at_what_is_kept(queue: JobQueue) -> None:
+    """What is refused is what is beyond the limit. The small one waits behind the large one, as all others do."""
+    serve(queue)
+    limit(queue, "@lab: running_mem=8G")
+    queue.submit(make_spec(mem_bytes=6 * GIB))
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=6 * GIB))
+    limit(queue, "@lab: running_mem=8G/refuse")
+    keep(queue)
+
+    small = queue.submit(make_spec(mem_bytes=2 * GIB, account=BOB))
+
+    assert claim(queue) is None
+    assert WaitReason.LIMIT is queue.get(small.id).reason  # type: ignore[union-attr]
+
+
+def test_a_job_that_a_limit_can_never_let_run_is_refused(queue: JobQueue) -> None:
+    """At submit, naming the limit; where the limit comes later the job waits, and says why."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    early = queue.submit(make_spec(gpus=2)).id
+    limit(queue, "*: running_gpus=1; bob: running_mem=3G")
+
+    with pytest.raises(Refused, match=r"ada may have 1 GPU running at a time \(limit running_gpus\), .* asks for 2"):
+        queue.submit(make_spec(gpus=2))
+    with pytest.raises(Refused, match=r"bob may have 3G of device memory running .* asks for 4G"):
+        queue.submit(make_spec(account=BOB, mem_bytes=4 * GIB))
+    assert claim(queue) is None
+    assert WaitReason.LIMIT is queue.get(early).reason  # type: ignore[union-attr]
+    assert [early] == [job.id for job in queue.live()]
+
+
+def test_a_job_that_one_limit_can_never_let_run_is_refused_whatever_another_says(queue: JobQueue) -> None:
+    """Only the first limit in the way was looked at: while that one was full, what the second never lets run got in.
+
+    It waited for ever, and the room under the second was kept for it, from all others of its group.
+    """
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    limit(queue, "*: running_gpus=2; @lab: running_mem=10G")
+    queue.submit(make_spec(gpus=2))
+    run = must_claim(queue)
+    waiting = queue.submit(make_spec(mem_bytes=GIB)).id
+
+    with pytest.raises(Refused, match=r"@lab may have 10G of device memory running .* asks for 16G"):
+        queue.submit(make_spec(mem_bytes=8 * GIB, gpus=2))
+    with pytest.raises(Refused, match=r"@lab may have 10G .* asks for 16G"):
+        queue.edit(waiting, lambda spec: replace(spec, mem_bytes=8 * GIB, gpus=2))
+    finish(queue, run)
+    assert waiting == must_claim(queue).job_id
+
+
+def test_a_limit_that_refuses_does_so_whatever_another_says(queue: JobQueue) -> None:
+    """One that lets jobs wait is in the way first."""
+    serve(queue)
+    limit(queue, "*: running_jobs=1; @lab: running_mem=10G/refuse")
+    queue.submit(make_spec(mem_bytes=8 * GIB))
+    must_claim(queue)
+
+    with pytest.raises(Refused, match=r"@lab has 8G of 10G .* and what is beyond is refused"):
+        queue.submit(make_spec(mem_bytes=3 * GIB))
+    assert WaitReason.LIMIT is queue.submit(make_spec(mem_bytes=2 * GIB)).reason
+
+
+def test_nothing_is_kept_for_a_job_that_another_limit_never_lets_run(queue: JobQueue, store: redis.Redis) -> None:
+    """It was let in under other limits. The first in its way will have room, the second never; and that one is told."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec(gpus=2))
+    run = must_claim(queue)
+    in_vain = queue.submit(make_spec(mem_bytes=8 * GIB, gpus=2)).id
+    small = queue.submit(make_spec(mem_bytes=3 * GIB)).id
+    limit(queue, "*: running_gpus=2; @lab: running_mem=10G")
+    keep(queue)
+    found = queue.why(in_vain)
+
+    assert [str(small)] == [text.partition(":")[0] for text in store.hvals(keys.KEPT_ROOM)]
+    assert found is not None
+    assert found.limit is not None
+    assert (Measure.RUNNING_MEM, 16 * GIB) == (found.limit.measure, found.limit.asked)
+    finish(queue, run)
+    keep(queue)
+    assert small == must_claim(queue).job_id
+
+
+def test_whichever_the_limit_says_beyond_it_a_job_waits_or_is_refused(queue: JobQueue) -> None:
+    """The same figure, said in two ways."""
+    serve(queue)
+    limit(queue, "ada: running_jobs=1; bob: running_jobs=1/refuse")
+    for who in (ADA, BOB):
+        queue.submit(make_spec(account=who))
+    must_claim(queue), must_claim(queue)
+
+    assert WaitReason.LIMIT is queue.submit(make_spec()).reason
+    with pytest.raises(
+        Refused, match=r"bob has 1 of 1 job running \(limit running_jobs\), and what is beyond is refused"
+    ):
+        queue.submit(make_spec(account=BOB))
+
+
+@pytest.mark.parametrize("limits", ["ada: queued_jobs=2", "@lab: queued_jobs=2"])
+def test_more_than_so_many_may_not_wait(queue: JobQueue, limits: str) -> None:
+    """Of all shapes and levels together; what has started makes room. A submit sent twice is one."""
+    serve(queue)
+    limit(queue, limits)
+    queue.submit(make_spec())
+    last = queue.submit(make_spec(mem_bytes=2 * GIB), nonce="again").id
+
+    with pytest.raises(Refused, match=r"has 2 jobs waiting, and at most 2 may \(limit queued_jobs\): submit when"):
+        queue.submit(make_spec())
+    assert last == queue.submit(make_spec(mem_bytes=2 * GIB), nonce="again").id
+    must_claim(queue)
+    queue.submit(make_spec())
+
+
+def test_what_is_held_or_stands_aside_waits_as_well(queue: JobQueue, store: redis.Redis) -> None:
+    """Else hold, submit and release would take anybody past the limit."""
+    serve(queue)
+    limit(queue, "ada: queued_jobs=3")
+    held = queue.submit(make_spec()).id
+    queue.hold(held)
+    queue.submit(make_spec(waits=Waits(after=(Dependency(held),))))
+    queue.submit(make_spec(waits=Waits(begin_at=datetime(2035, 1, 1, tzinfo=timezone.utc))))
+
+    for waits in (Waits(), Waits(hold=True)):
+        with pytest.raises(Refused, match=r"ada has 3 jobs waiting, and at most 3 may \(limit queued_jobs\)"):
+            queue.submit(make_spec(waits=waits))
+    assert Use(queued_jobs=3) == queue.uses()["ada"]
+    assert [] == faults(dump(store))
+
+    assert JobState.QUEUED is queue.release(held)
+    assert held == must_claim(queue).job_id
+    queue.submit(make_spec())
+    for job in queue.live():
+        queue.cancel(job.id)
+    assert [] == faults(dump(store))
+
+
+def test_each_member_of_an_array_waits(queue: JobQueue, store: redis.Redis) -> None:
+    """An array is let in whole or not at all; its places become free as its members start."""
+    serve(queue)
+    limit(queue, "*: queued_jobs=5")
+    with pytest.raises(Refused, match="this array alone has 6 members, submit it in smaller ones"):
+        queue.submit(make_spec(array=Array.parse("0-5")))
+    queue.submit(make_spec())
+    array = queue.submit(make_spec(array=Array.parse("1-7:2"))).id
+    assert Use(queued_jobs=5) == queue.uses()["ada"]
+
+    queue.part(array, "hold", Indexes.parse("3,5"))
+    assert Use(queued_jobs=5) == queue.uses()["ada"], "held or not, they wait"
+    assert [] == faults(dump(store))
+    for _ in range(2):
+        must_claim(queue)
+    assert 3 == queue.uses()["ada"].queued_jobs
+    with pytest.raises(Refused, match=r"has 3 jobs waiting, and at most 5 may .*, and this array has 3 members"):
+        queue.submit(make_spec(array=Array.parse("0-2")))
+    queue.submit(make_spec(array=Array.parse("0-1")))
+
+    queue.part(array, "cancel")
+    assert 2 == queue.uses()["ada"].queued_jobs
+    assert [] == faults(dump(store))
+
+
+def test_a_cpu_is_no_gpu(queue: JobQueue) -> None:
+    """A job on the CPU counts as a run, and for its memory, and for no GPU."""
+    cpu = make_device("cpu-0", kind=DeviceKind.CPU)
+    serve(queue, make_offer("GPU-0"), make_offer("cpu-0", device=cpu))
+    limit(queue, "*: running_gpus=1")
+    asked = [make_spec(device=DeviceWish.CPU), make_spec(), make_spec(device=DeviceWish.ANY)]
+    ids = [queue.submit(spec).id for spec in asked]
+
+    assert ids[1] == must_claim(queue).job_id
+    assert claim(queue) is None, "the third may use no second GPU"
+    for job_id in (ids[0], ids[2]):
+        offer = make_offer("cpu-0", device=cpu)
+        claimed = queue.claim(offer, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
+        assert claimed is not None
+        assert job_id == claimed.job_id
+    assert {"ada": Use(running_jobs=3, running_gpus=1, running_mem=3 * GIB)} == queue.uses()
+
+
+@pytest.mark.parametrize("limits", ["*: running_gpus=1", "*: running_gpus=1/refuse", "*: running_gpus=0"])
+def test_a_limit_of_gpus_holds_no_job_that_a_cpu_may_take(queue: JobQueue, limits: str) -> None:
+    """It was refused, or told that it waits for the limit, where the CPU would have taken it at once."""
+    cpu = make_device("cpu-0", kind=DeviceKind.CPU)
+    serve(queue, make_offer("GPU-0"))
+    limit(queue, "*: running_gpus=1")
+    queue.submit(make_spec())
+    must_claim(queue)
+    limit(queue, limits)
+    anywhere = make_spec(device=DeviceWish.ANY)
+    if limits != "*: running_gpus=1":
+        with pytest.raises(Refused):
+            queue.submit(anywhere)
+
+    serve(queue, make_offer("cpu-0", device=cpu))
+    job_id = queue.submit(anywhere).id
+
+    offer = make_offer("cpu-0", device=cpu)
+    claimed = queue.claim(offer, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
+    assert claimed is not None
+    assert job_id == claimed.job_id
+
+
+def test_what_is_used_is_what_has_a_lease(queue: JobQueue, store: redis.Redis) -> None:
+    """However a run ends it is given back; an entry that a damaged store has left behind counts for nobody."""
+    serve(queue)
+    limit(queue, "*: running_jobs=1")
+    for _ in range(4):
+        queue.submit(make_spec())
+    queue.giveback(*_named(must_claim(queue)), "full")
+    queue.lose(*_named(must_claim(queue)), loss_limit=3, detail="gone")
+    finish(queue, must_claim(queue))
+    assert {} == store.hgetall(keys.PREFIX + "run:ada")
+
+    store.hset(keys.PREFIX + "run:ada", "99", f"1:{GIB}")
+
+    must_claim(queue)
+
+
+def _named(run: Claim) -> tuple[int, str]:
+    return run.job_id, run.token
+
+
+def test_a_new_limit_counts_what_runs_already(queue: JobQueue, store: redis.Redis) -> None:
+    """Also runs that a version claimed which counted nothing. Nothing that runs is ended."""
+    serve(queue)
+    first, second = (queue.submit(make_spec()).id for _ in range(2))
+    run = must_claim(queue)
+    store.delete(keys.PREFIX + "run:ada")
+
+    limit(queue, "*: running_jobs=1")
+
+    assert claim(queue) is None
+    assert (JobState.STARTING, JobState.QUEUED) == tuple(queue.get(each).state for each in (first, second))  # type: ignore[union-attr]
+    limit(queue, "*: running_jobs=2")
+    assert second == must_claim(queue).job_id
+    assert run.job_id == first
+
+
+def test_a_pool_gives_what_is_not_said_and_refuses_what_is_too_much(queue: JobQueue, store: redis.Redis) -> None:
+    """The store says so, hence the same for everybody; the limit in the message is the exact one."""
+    serve(queue, make_offer("GPU-0", pool="big"), make_offer("GPU-1", pool="big"))
+    limit(queue, "", "big: max_mem=4G max_time=2h default_time=30m max_gpus=1; *: max_time=90s")
+
+    job = queue.submit(make_spec(pool="big"), nonce="n")
+
+    assert 1800.0 == job.spec.time_limit_s
+    assert job.spec == queue.get(job.id).spec  # type: ignore[union-attr]
+    assert job.id == queue.submit(make_spec(pool="big"), nonce="n").id, "sent twice it is one job"
+    assert 7200.0 == queue.submit(make_spec(pool="big", time_limit_s=7200.0)).spec.time_limit_s
+    assert 90.0 == queue.submit(make_spec()).spec.time_limit_s
+    for changes, words in (
+        (
+            {"mem_bytes": 5 * GIB},
+            r"5G on a device asked for, and pool big may have 4G \(limit max_mem\): ask for less with --mem",
+        ),
+        ({"time_limit_s": 7201.0}, r"2:00:01 of time asked for, and pool big may have 2:00:00 \(limit max_time\)"),
+        ({"gpus": 2}, r"2 devices asked for, and pool big may have 1 \(limit max_gpus\)"),
+        ({"pool": "", "time_limit_s": 91.0}, r"a job without a pool may have 1:30 \(limit max_time\)"),
+    ):
+        with pytest.raises(Refused, match=words):
+            queue.submit(make_spec(**{"pool": "big", **changes}))
+    with pytest.raises(Refused, match=r"pool big may have 2:00:00 and not more \(limit max_time\): say how long"):
+        queue.edit(job.id, lambda spec: replace(spec, time_limit_s=None))  # it was told that 0.0 s are too much
+    assert 3 == store.zcard(keys.LIVE)
+
+
+ALONE = Placement(exclusive=True)
+
+
+def test_who_takes_several_whole_cards_is_judged_by_a_host_that_has_as_many(queue: JobQueue) -> None:
+    """It was judged by the smallest card of the site, let in, and waited for ever: only large ones come in pairs."""
+    for host, sizes in (("twins", (24, 24)), ("small", (8,)), ("middle", (16,))):
+        for index, size in enumerate(sizes):
+            device = make_device(f"GPU-{host}-{index}", total_bytes=size * GIB)
+            serve(queue, make_offer(device=device, host=host))
+    limit(queue, "ada: running_mem=30G", "*: max_mem=20G")
+
+    queue.submit(make_spec(placement=ALONE))
+    with pytest.raises(Refused, match=r"here at least 24G, and a job without a pool may have 20G"):
+        queue.submit(make_spec(gpus=2, placement=ALONE))
+    limit(queue, "ada: running_mem=30G", "")
+    with pytest.raises(Refused, match=r"ada may have 30G .*this job, which gets all of its device, would have 48G"):
+        queue.submit(make_spec(gpus=2, placement=ALONE))
+
+
+@pytest.mark.parametrize("placement", [ALONE, Placement(exclusive=True, whole=True)])
+def test_who_takes_a_whole_card_is_judged_by_all_that_it_gets(queue: JobQueue, placement: Placement) -> None:
+    """It was let in for the megabyte that it had to name, and got every byte of the card."""
+    serve(queue, make_offer("GPU-0", pool="big"), make_offer("GPU-1", pool="big"))
+    limit(queue, "ada: running_mem=10G; @lab: running_mem=30G", "big: max_mem=10G")
+    plain = queue.submit(make_spec(mem_bytes=GIB)).id
+
+    with pytest.raises(Refused, match=r"ada may have 10G .*this job, which gets all of its device, would have 24G"):
+        queue.submit(make_spec(mem_bytes=MIB, placement=placement))
+    with pytest.raises(Refused, match=r"gets all of it, here at least 24G, and pool big may have 10G .*leave out --"):
+        queue.submit(make_spec(account=BOB, mem_bytes=MIB, placement=placement, pool="big"))
+    with pytest.raises(Refused, match=r"would have 24G"):
+        queue.edit(plain, lambda spec: replace(spec, placement=placement))
+    with pytest.raises(Refused, match=r"@lab may have 30G .*would have 48G"):
+        queue.submit(make_spec(account=BOB, mem_bytes=MIB, placement=placement, gpus=2))
+    assert [plain] == [job.id for job in queue.live()]
+
+
+def test_who_takes_a_whole_card_waits_where_that_is_beyond_a_limit(queue: JobQueue, store: redis.Redis) -> None:
+    """For a run to end, or for a smaller card; `why` says so with the bytes that it would have."""
+    serve(queue, make_offer("GPU-large"))
+    limit(queue, "ada: running_mem=30G")
+    first = queue.submit(make_spec(mem_bytes=8 * GIB)).id
+    run = must_claim(queue, "GPU-large")
+    serve(queue, make_offer("GPU-large"), make_offer("GPU-other"))
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE))
+
+    assert WaitReason.LIMIT is alone.reason
+    assert claim(queue, "GPU-other") is None
+    assert WaitReason.LIMIT is queue.get(alone.id).reason  # type: ignore[union-attr]
+    found = queue.why(alone.id)
+    assert found is not None
+    mem = Measure.RUNNING_MEM
+    reached = LimitReached(whose="ada", measure=mem, used=8 * GIB, most=30 * GIB, asked=24 * GIB, runs=(first,))
+    assert reached == found.limit
+
+    finish(queue, run)
+    assert alone.id == must_claim(queue, "GPU-other").job_id
+    assert [] == faults(dump(store))
+
+
+def test_a_smaller_card_may_be_within_the_limit(queue: JobQueue) -> None:
+    """What it would be charged is told by the card that it would get."""
+    small = make_offer("GPU-small", headroom_bytes=12 * GIB)
+    limit(queue, "ada: running_mem=20G")
+    serve(queue, make_offer("GPU-large"), small)
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
+
+    assert claim(queue, "GPU-large") is None
+    found = queue.why(alone)
+    assert found is not None
+    assert {"GPU-large": Obstacle.LIMIT, "GPU-small": Obstacle.FITS} == {
+        each.device: each.obstacle for each in found.devices
+    }
+    assert found.limit is not None
+    assert 24 * GIB == found.limit.asked
+    assert alone == must_claim(queue, "GPU-small").job_id
+
+
+@pytest.mark.parametrize("missing", [(), ("run:ada",)])
+def test_a_whole_card_counts_as_one_under_new_limits(
+    queue: JobQueue, store: redis.Redis, missing: tuple[str, ...]
+) -> None:
+    """Any change of limits let it count for the megabyte that it had to name, and its user's next job go past it."""
+    large = make_device("GPU-large", total_bytes=48 * GIB)
+    serve(queue, make_offer(device=large), make_offer("GPU-small"), make_offer("GPU-other"))
+    limit(queue, "ada: running_mem=50G")
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
+    must_claim(queue, "GPU-large")
+    six = queue.submit(make_spec(mem_bytes=6 * GIB)).id
+    for key in missing:  # claimed by a version that counted nothing
+        store.delete(keys.PREFIX + key)
+
+    limit(queue, "ada: running_mem=50G; bob: running_jobs=3")
+
+    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB, queued_jobs=1)} == queue.uses()
+    assert claim(queue, "GPU-other") is None
+    assert [WaitReason.LIMIT, None] == [queue.get(each).reason for each in (six, alone)]  # type: ignore[union-attr]
+
+
+def test_a_card_that_is_too_large_for_its_pool_is_passed_over(queue: JobQueue, store: redis.Redis) -> None:
+    """One that joined after the job was let in gave it all the same; with a smaller one beside the job was refused."""
+    small = make_offer("GPU-small", headroom_bytes=12 * GIB, pool="big")
+    serve(queue, small)
+    limit(queue, "", "big: max_mem=16G")
+    first = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, pool="big")).id
+    serve(queue, make_offer("GPU-large", pool="big"))
+    second = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, pool="big")).id
+
+    assert claim(queue, "GPU-large") is None
+    found = queue.why(first)
+    assert found is not None
+    obstacles = {each.device: each.obstacle for each in found.devices}
+    assert {"GPU-large": Obstacle.TOO_LARGE, "GPU-small": Obstacle.FITS} == obstacles
+    assert first == must_claim(queue, "GPU-small").job_id
+    assert WaitReason.MEMORY is queue.get(second).reason  # type: ignore[union-attr]
+    assert {second: {"GPU-small"}} == kept(queue)
+    plain = queue.submit(make_spec(account=BOB, pool="big")).id
+    assert plain == must_claim(queue, "GPU-large").job_id
+
+    queue.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
+    assert WaitReason.DRAINED is queue.get(second).reason  # type: ignore[union-attr]
+    assert {} == kept(queue)
+    queue.withdraw("nodeA", "GPU-small")
+    assert WaitReason.LIMIT is queue.get(second).reason  # type: ignore[union-attr]
+    limit(queue, "", "big: max_mem=24G")
+    assert {second: {"GPU-large"}} == kept(queue)
+    assert [] == faults(dump(store))
+
+
+def test_of_a_gang_no_card_is_too_large_for_its_pool(queue: JobQueue) -> None:
+    """Each of them counts for itself. A stranger makes no card a smaller one."""
+    serve(queue, make_offer("GPU-0", headroom_bytes=12 * GIB), make_offer("GPU-1", headroom_bytes=12 * GIB))
+    limit(queue, "", "*: max_mem=16G")
+    gang = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2)).id
+    serve(queue, make_offer("GPU-large", foreign_bytes=13 * GIB))  # the fullest, which goes first
+
+    assert claim(queue, "GPU-large", foreign_bytes=13 * GIB) is None
+    claimed = must_claim(queue, "GPU-0")
+
+    assert (gang, {"GPU-0", "GPU-1"}) == (claimed.job_id, set(claimed.devices))
+
+
+def test_nobody_makes_place_on_a_card_that_is_too_large_for_the_pool(queue: JobQueue) -> None:
+    """It would go for nothing."""
+    serve(queue, make_offer("GPU-small", headroom_bytes=12 * GIB))
+    limit(queue, "", "*: max_mem=16G")
+    serve(queue, make_offer("GPU-large"))
+    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
+    (on_large,) = occupied(queue, "GPU-large", level=Level.LOW)
+    for run in (on_small, on_large):
+        queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+
+    assert {on_small.job_id: alone} == queue.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+
+
+def kept(queue: JobQueue) -> dict[int, set[str]]:
+    """Run the tick that keeps room; return for which jobs, where."""
+    return {each.job_id: set(each.devices) for each in queue.reserve(after_s=0, most=1)}
+
+
+def occupied(queue: JobQueue, *uuids: str, **spec: object) -> list[Claim]:
+    """Let a job of bob's run on each of these."""
+    runs = []
+    for uuid in uuids:
+        queue.submit(make_spec(**{"account": BOB, "level": Level.URGENT, **spec}))
+        runs.append(must_claim(queue, uuid))
+    return runs
+
+
+def test_no_card_is_kept_that_gives_more_than_a_limit_allows(queue: JobQueue) -> None:
+    """The claim gave it back, the next tick kept it again: one job that could not have it held the card for ever."""
+    serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
+    limit(queue, "ada: running_mem=20G")
+    _, on_small = occupied(queue, "GPU-large", "GPU-small")
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
+
+    assert {alone: {"GPU-small"}} == kept(queue), "the large one has more room"
+    found = queue.why(alone)
+    assert found is not None
+    assert found.start is not None
+    assert ("GPU-small",) == found.start.devices
+    assert len(occupied(queue, "GPU-large")) == 1
+    assert {alone: {"GPU-small"}} == kept(queue)
+    finish(queue, on_small)
+    assert alone == must_claim(queue, "GPU-small").job_id
+
+
+def test_no_card_is_kept_where_each_gives_more_than_a_limit_allows(queue: JobQueue) -> None:
+    """Also not while the one that would do is drained; and nobody else goes without for that."""
+    serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
+    limit(queue, "ada: running_mem=20G")
+    queue.drain(["GPU-small"], origin=DrainOrigin.PERSON, why="", by="ada")
+    occupied(queue, "GPU-large")
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE)).id
+    assert {} == kept(queue)
+
+    theirs = queue.submit(make_spec(account=BOB, mem_bytes=MIB, placement=ALONE)).id
+    assert {theirs: {"GPU-large"}} == kept(queue)
+    limit(queue, "*: running_mem=20G")
+    assert {} == kept(queue)
+    limit(queue, "")
+    assert {alone: {"GPU-large"}} == kept(queue)
+
+
+def test_of_several_cards_a_small_one_keeps_a_job_within_its_limit(queue: JobQueue, store: redis.Redis) -> None:
+    """Each counts for what the least of them gives. Two that are linked are beyond the limit: it gets what is kept."""
+    near = {"GPU-0": {"GPU-1": 0}, "GPU-1": {"GPU-0": 0}, "GPU-small": {}}
+    for uuid, others in near.items():
+        offer = make_offer(uuid, headroom_bytes=12 * GIB if uuid == "GPU-small" else 0)
+        queue.announce(offer, worker=f"worker-{uuid}", pid=1, boot_id="boot", near=others)
+        queue.beat(offer, [], lease_s=300)
+    limit(queue, "ada: running_mem=30G")
+    runs = occupied(queue, *near)
+    gang = queue.submit(make_spec(mem_bytes=MIB, gpus=2, placement=ALONE)).id
+
+    standing = kept(queue)[gang]
+    assert "GPU-small" in standing
+    (large,) = standing - {"GPU-small"}
+    for run in runs:
+        finish(queue, run)
+        assert standing == kept(queue)[gang]
+    claimed = must_claim(queue, large)
+
+    assert (gang, standing) == (claimed.job_id, set(claimed.devices))
+    assert Use(running_jobs=1, running_gpus=2, running_mem=24 * GIB) == queue.uses()["ada"]
+    assert [] == faults(dump(store))
+
+
+def test_a_cpu_is_kept_where_a_limit_leaves_no_gpu(queue: JobQueue) -> None:
+    """For a job that may have either: the limit counts GPUs."""
+    cpu = make_offer("cpu-0", device=make_device("cpu-0", kind=DeviceKind.CPU))
+    serve(queue, make_offer("GPU-0"), cpu)
+    limit(queue, "ada: running_gpus=1")
+    queue.submit(make_spec())
+    must_claim(queue, "GPU-0")
+    queue.submit(make_spec(account=BOB, device=DeviceWish.CPU, mem_bytes=10 * GIB))
+
+    def claim_cpu() -> Claim | None:
+        return queue.claim(cpu, worker="w", lease_s=300, nonce=new_nonce(), gpus_here=True)
+
+    first = claim_cpu()
+    assert first is not None
+    either = queue.submit(make_spec(device=DeviceWish.ANY, mem_bytes=20 * GIB)).id
+
+    assert {either: {"cpu-0"}} == kept(queue)
+    queue.submit(make_spec(account=BOB, device=DeviceWish.CPU, mem_bytes=10 * GIB))
+    assert claim_cpu() is None, "it is kept"
+    finish(queue, first)
+    taken = claim_cpu()
+    assert taken is not None
+    assert either == taken.job_id
+
+
+def test_nobody_makes_place_on_a_card_that_a_limit_keeps_the_job_from(queue: JobQueue) -> None:
+    """A run was ended for it there, the card given back, and the next run ended."""
+    serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
+    limit(queue, "ada: running_mem=20G")
+    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
+    (on_large,) = occupied(queue, "GPU-large", level=Level.LOW)  # the least work would be lost here
+    for run in (on_small, on_large):
+        queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+
+    assert {on_small.job_id: alone} == queue.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+    assert {alone: {"GPU-small"}} == kept(queue)
+
+
+def test_an_empty_card_beyond_its_limit_keeps_no_job_from_a_place(queue: JobQueue) -> None:
+    """It is not about to start there."""
+    serve(queue, make_offer("GPU-large"), make_offer("GPU-small", headroom_bytes=12 * GIB))
+    limit(queue, "ada: running_mem=20G")
+    (on_small,) = occupied(queue, "GPU-small", mem_bytes=10 * GIB, level=Level.LOW)
+    queue.started(on_small.job_id, on_small.token, lease_s=300, log_path="/l", devices=())
+    alone = queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, level=Level.HIGH)).id
+
+    assert claim(queue, "GPU-large") is None
+    assert {on_small.job_id: alone} == queue.preempt({Level.HIGH: (Level.LOW,)}, after_s=0.0, grace_s=60.0)
+
+
+def test_a_whole_card_counts_as_one_after_a_rebuild(queue: JobQueue, book: Book, store: redis.Redis) -> None:
+    """No worker has announced its card by then: the book knows what the run was given."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec(mem_bytes=MIB, placement=ALONE, gpus=2))
+    must_claim(queue)
+    before = queue.uses()
+    recorder = Recorder(Settings.load(), queue, book)
+    while recorder.record(0):
+        pass
+    store.flushall()
+    assert open_queue(queue, book, lease_s=300.0) is not None
+
+    assert {"ada": Use(running_jobs=1, running_gpus=2, running_mem=48 * GIB)} == before == queue.uses()
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    assert [] == faults(dump(store))
+
+
+def test_a_whole_card_that_is_taken_over_counts_as_one(queue: JobQueue, book: Book, store: redis.Redis) -> None:
+    """A run that the store had lost counted for its own megabyte from then on."""
+    serve(queue, make_offer())
+    queue.submit(make_spec(mem_bytes=MIB, placement=ALONE))
+    run = must_claim(queue)
+    before = queue.uses()
+    store.flushall()
+    assert open_queue(queue, book, lease_s=300.0) is not None
+    serve(queue, make_offer())
+
+    stray = Stray(
+        job_id=run.job_id,
+        token=run.token,
+        host="nodeA",
+        worker="w",
+        devices=(RunDevice(uuid="GPU-0", lease_bytes=run.lease_bytes),),
+        claimed_ms=run.claimed_ms,
+        log_path="/l",
+        payload=run.payload,
+    )
+    assert JobState.RUNNING is queue.adopt(stray, lease_s=300.0)
+
+    assert {"ada": Use(running_jobs=1, running_gpus=1, running_mem=24 * GIB)} == before == queue.uses()
+
+
+def test_a_worker_tells_its_sites_limits(queue: JobQueue, store: redis.Redis) -> None:
+    """When it starts, and again where the store lost its data; the same again changes nothing."""
+    settings = Settings.load(
+        {
+            "GPUQUEUE_CONFIG": "/dev/null",
+            "GPUQUEUE_STATE_DIR": "/s",
+            "GPUQUEUE_LIMITS": "@vision: running_gpus=4",
+            "GPUQUEUE_POOL_LIMITS": "big: max_time=1d",
+            "GPUQUEUE_GROUPS": "vision: ann bob",
+        }
+    )
+    reaper = Reaper(settings, queue, SystemClock())
+    reaper.keep_to_policy()
+    assert settings.site_limits() == queue.limits()
+    assert not queue.set_limits(settings.site_limits())
+
+    store.flushall()
+    queue.open(0)
+    assert Limits() == queue.limits()
+    reaper.keep_to_policy()
+
+    assert settings.site_limits() == queue.limits()
+
+
+def test_a_store_without_limits_pays_for_one_look(queue: JobQueue, store: redis.Redis) -> None:
+    """In the claim: what nobody uses costs nobody anything."""
+    serve(queue)
+    queue.submit(make_spec())
+    store.config_resetstat()
+
+    must_claim(queue)
+
+    asked = store.info("commandstats")
+    assert 1 == asked["cmdstat_hgetall"]["calls"], "of the leases on the device"
+    looks = ("the epoch and what few sites have", "the levels", "two indexes", "of the queue")
+    assert len(looks) == asked["cmdstat_exists"]["calls"]

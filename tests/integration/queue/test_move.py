@@ -1,0 +1,213 @@
+"""A job goes before its user's others: within its user, on its level, and in a store that was rebuilt as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import odd
+import pytest
+from factories import BOB, claim, make_spec, must_claim, serve
+from hypothesis import given
+from hypothesis import strategies as st
+from store_dump import dump, faults
+
+from gpuqueue.errors import Refused
+from gpuqueue.history.database import Book
+from gpuqueue.model.array import Array
+from gpuqueue.model.dependencies import Dependency, Waits
+from gpuqueue.model.job import Account, JobState, Level
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.recovery.reopen import catch_up, open_queue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
+
+EVE = Account(name="eve", uid=1002, host="laptop")
+
+
+def put(queue: JobQueue, count: int, **changes: object) -> list[int]:
+    """Queue so many jobs."""
+    return [queue.submit(make_spec(**changes)).id for _ in range(count)]
+
+
+def order(queue: JobQueue) -> list[int]:
+    """Claim all that waits, and return it in that order."""
+    found = []
+    while (claimed := claim(queue)) is not None:
+        found.append(claimed.job_id)
+        queue.giveback(claimed.job_id, claimed.token, detail="only looked")
+        queue.hold(claimed.job_id)
+    return found
+
+
+@pytest.fixture
+def served(queue: JobQueue) -> JobQueue:
+    """Return a queue with a device that nobody works for."""
+    serve(queue)
+    return queue
+
+
+def test_a_moved_job_is_claimed_first(served: JobQueue) -> None:
+    """Of one shape or of several; of two that were moved the last moved one is first."""
+    first, second, third = put(served, 3)
+    other = put(served, 1, mem_bytes=2 * GIB)[0]
+
+    assert JobState.QUEUED is served.move(third, front=True)
+    served.move(other, front=True)
+
+    store = connect(served.url)
+    assert [] == faults(dump(store))
+    assert [other, third, first, second] == order(served)
+    assert [] == faults(dump(store))
+    store.close()
+
+
+def test_undone_it_is_where_it_was(served: JobQueue) -> None:
+    """As if nothing had been said."""
+    jobs = put(served, 3)
+    served.move(jobs[2], front=True)
+
+    served.move(jobs[2], front=False)
+
+    assert jobs == order(served)
+
+
+def test_among_users_nothing_changes(served: JobQueue) -> None:
+    """Whoever has used less goes first, whatever was moved; and a higher level before all."""
+    urgent = put(served, 1, level=Level.URGENT)[0]
+    assert urgent == must_claim(served).job_id  # now ada has used more than bob
+    mine, theirs = put(served, 2), put(served, 2, account=BOB)
+    high = put(served, 1, level=Level.HIGH, account=EVE)[0]
+
+    served.move(mine[1], front=True)
+
+    moved, other = served.why(mine[1]), served.why(mine[0])
+    assert moved is not None
+    assert other is not None
+    assert (1, 1, 0) == (moved.higher, moved.users_before, moved.own_before)
+    assert 1 == other.own_before
+    assert [high, theirs[0]] == [must_claim(served).job_id, must_claim(served).job_id]
+
+
+def test_it_stays_in_front_through_all_that_may_happen(served: JobQueue) -> None:
+    """Held and released, edited, claimed and given back, waiting for another, lifted by a level."""
+    first, second, third = put(served, 3)
+    served.move(third, front=True)
+
+    served.hold(third)
+    served.release(third)
+    assert third == must_claim(served, nonce="n1").job_id
+    served.giveback(third, f"1.{'n1'}", detail="not now")
+    waiting = put(served, 1, waits=Waits(after=(Dependency(second),)))[0]
+    served.move(waiting, front=True)
+    served.cancel(first)
+
+    assert third == must_claim(served, nonce="n2").job_id
+    low = put(served, 2, level=Level.LOW, account=BOB)
+    served.move(low[1], front=True)
+    assert served.age(after_s=0) > 0
+    assert [low[1], low[0]] == [each for each in order(served) if each in low]
+    store = connect(served.url)
+    assert [] == faults(dump(store))
+    store.close()
+
+
+def test_an_array_is_moved_as_a_whole(served: JobQueue) -> None:
+    """Its members go in their own order, all of them before the rest."""
+    single = put(served, 1)[0]
+    array = put(served, 1, array=Array.parse("0-2"))[0]
+
+    served.move(array, front=True)
+
+    taken = [must_claim(served, nonce=f"n{n}").job_id for n in range(4)]
+    assert [array + 1, array + 2, array + 3, single] == taken
+
+
+def test_only_what_waits_is_moved(served: JobQueue) -> None:
+    """And only by whom it belongs to."""
+    running = put(served, 1)[0]
+    must_claim(served)
+    waiting = put(served, 1)[0]
+
+    with pytest.raises(Refused, match=f"job {running} is starting: only a job that waits can be moved"):
+        served.move(running, front=True)
+    with pytest.raises(Refused, match=f"job {waiting} is ada's"):
+        served.move(waiting, front=True, by="bob")
+    assert served.move(99, front=True) is None
+
+
+@odd.gate
+@given(
+    moves=st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=20),
+    shapes=st.lists(st.integers(1, 3), min_size=8, max_size=8),
+)
+def test_any_moves_lead_to_the_order_that_was_asked_for(
+    served: JobQueue, moves: list[tuple[int, bool]], shapes: list[int]
+) -> None:
+    """As a list in which each that is moved is put first, and each that is undone back among the rest."""
+    store = connect(served.url)
+    for job in served.live():
+        served.cancel(job.id)
+    jobs = [put(served, 1, mem_bytes=size * GIB)[0] for size in shapes]
+    front: list[int] = []
+
+    for place, to_front in moves:
+        served.move(jobs[place], front=to_front)
+        front = [jobs[place]] * to_front + [each for each in front if each != jobs[place]]
+
+    assert [] == faults(dump(store))
+    assert front + [each for each in jobs if each not in front] == order(served)
+    store.close()
+
+
+@pytest.fixture
+def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+    """Return a way to have the book take all that the outbox has."""
+    recorder = Recorder(Settings.load(), queue, book)
+
+    def drain() -> None:
+        while recorder.record(0):
+            pass
+
+    return drain
+
+
+def test_a_rebuilt_store_keeps_the_order(served: JobQueue, book: Book, record: Callable[[], None]) -> None:
+    """The book knows who was moved: jobs and arrays; and what is moved afterwards goes before them."""
+    first, second, third, fourth = put(served, 4)
+    array = put(served, 1, array=Array.parse("0-1"))[0]
+    for each in (third, array, second):
+        served.move(each, front=True)
+    served.move(second, front=False)
+    record()
+    store = connect(served.url)
+    store.flushall()
+
+    assert open_queue(served, book, lease_s=300) is not None
+
+    store.hset(keys.META, "claims", 0)
+    serve(served)
+    assert [] == faults(dump(store))
+    served.move(fourth, front=True)
+    taken = [must_claim(served, nonce=f"n{n}").job_id for n in range(6)]
+    assert [fourth, array + 1, array + 2, third, first, second] == taken
+    store.close()
+
+
+def test_a_book_that_lost_it_hears_of_it_again(served: JobQueue, book: Book, record: Callable[[], None]) -> None:
+    """From the store, with all else that it knows of what waits."""
+    jobs = put(served, 2)
+    served.move(jobs[1], front=True)
+    record()
+    assert (None, 1) == tuple(found.job.front for each in jobs if (found := book.get(each)) is not None)
+    with book._engine.begin() as connection:  # the file was deleted
+        for table in ("job_events", "jobs", "outbox_cursor"):
+            connection.exec_driver_sql(f"DELETE FROM {table}")
+
+    assert 2 == catch_up(served, book)
+
+    again = book.get(jobs[1])
+    assert again is not None
+    assert 1 == again.job.front

@@ -1,0 +1,133 @@
+"""Another program at the address of the store, which speaks its language and answers something else."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from spoken import speak
+
+from gpuqueue.errors import Unreadable
+from gpuqueue.queue.connect import connect_at_once
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.resp.protocol import Reader
+
+#: What it says to everything, by what that is.
+ANSWERS = {
+    "a number": b":1\r\n",
+    "a large number": b":" + b"9" * 40 + b"\r\n",
+    "a word": b"+OK\r\n",
+    "a text": b"$3\r\nabc\r\n",
+    "an empty text": b"$0\r\n\r\n",
+    "no UTF-8": b"+\xff\xfe\r\n",
+    "nothing": b"$-1\r\n",
+    "no list": b"*-1\r\n",
+    "an empty list": b"*0\r\n",
+    "a list": b"*2\r\n:1\r\n$1\r\nx\r\n",
+    "texts": b"*6\r\n" + b"$1\r\n1\r\n" * 6,
+    "lists in a list": b"*1\r\n*1\r\n*1\r\n:5\r\n",
+    "an error in a list": b"*1\r\n-ERR inner\r\n",
+    "a map": b"%1\r\n+a\r\n+b\r\n",
+    "a push": b">1\r\n+x\r\n",
+    "no figure": b",nan\r\n",
+    "true": b"#t\r\n",
+}
+COMMANDS = (
+    ["submit", "--mem", "1M", "--", "true"],
+    ["queue"],
+    ["show", "1"],
+    ["why", "1"],
+    ["logs", "1"],
+    ["wait", "--timeout", "0s", "1"],
+    ["cancel", "1"],
+    ["hold", "1"],
+    ["move", "1", "--front"],
+    ["edit", "1", "--mem", "2M"],
+    ["tag", "1", "x"],
+    ["note", "1", "x"],
+    ["gpus"],
+    ["limits"],
+    ["drain", "0"],
+)
+#: What may be so: an empty list is the hash of limits where there are none, and of whom they count.
+MAY_BE = {("an empty list", "limits")}
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[str]:
+    """Give the address of a server that says *answer* to each command."""
+    with TemporaryDirectory(prefix="gq-odd-") as directory, socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{directory}/s")
+        listener.listen()
+        threading.Thread(target=_serve, args=(listener, answer), daemon=True).start()
+        yield f"unix://{directory}/s"
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # else accept would go on
+
+
+def _serve(listener: socket.socket, answer: bytes) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            met, _ = listener.accept()
+            threading.Thread(target=_answer, args=(met, answer), daemon=True).start()
+
+
+def _answer(met: socket.socket, answer: bytes) -> None:
+    reader = Reader(_more(met))
+    with met, contextlib.suppress(OSError):
+        while True:
+            reader.answer()  # a command is written as a list is
+            met.sendall(answer)
+
+
+def _more(met: socket.socket) -> Callable[[], bytes]:
+    def more() -> bytes:
+        chunk = met.recv(65536)
+        if not chunk:
+            raise ConnectionResetError
+        return chunk
+
+    return more
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_every_command_says_so_in_a_line(answer: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each was a traceback: a TypeError, a ValueError, an AttributeError, by what was asked."""
+    monkeypatch.setenv("GPUQUEUE_STATE_DIR", str(tmp_path))
+    with answering(answer) as url:
+        monkeypatch.setenv("GPUQUEUE_REDIS_URL", url)
+        for words in COMMANDS:
+            if (answer, words[0]) in {(ANSWERS[name], command) for name, command in MAY_BE}:
+                continue
+            said = speak(words)
+
+            told = (answer, words, said)
+            assert said.code in {1, 3, 4}, told
+            assert said.stderr.startswith("gpuqueue: "), told
+            assert 1 == said.stderr.count("\n"), told
+
+
+def test_what_cannot_be_taken_apart_is_told_with_its_place() -> None:
+    """It may be a mistake of ours: whoever mends it finds where; what failed is the cause."""
+    with answering(b":1\r\n") as url:
+        queue = JobQueue(url, by=connect_at_once)
+        with pytest.raises(
+            Unreadable, match=r"is no store of this gpuqueue: .*\(TypeError in \w+\.py, line \d+"
+        ) as met:
+            queue.devices()
+        queue.close()
+
+    assert isinstance(met.value.__cause__, TypeError)
+
+
+def test_a_worker_keeps_its_traceback(queue: JobQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes by the library, and its log is for whoever mends it: a mistake of ours is no word on the store."""
+    monkeypatch.setattr(queue._scripts, "run", lambda *_: 1)
+
+    with pytest.raises(AttributeError):
+        queue.cancel(1)

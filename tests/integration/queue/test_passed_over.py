@@ -1,0 +1,265 @@
+"""A device's claim remembers what was too large for it, and still gives each user's jobs in their order."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
+from store_dump import dump, faults
+
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.text.units import GIB, MIB
+
+#: Of so many shapes some are small enough for any free memory, and the first few seldom are.
+SIZES = [step * 384 * MIB for step in range(1, 64)]
+#: What strangers take: the device has 24 GiB.
+TAKEN = [step * GIB for step in range(24)]
+DEVICES = ("GPU-0", "GPU-1")
+
+
+def passed_over(queue: JobQueue, large: int = 8, small: int = 16) -> list[int]:
+    """Submit jobs of so many shapes that are too large for 8 GiB, then of some that fit; return their ids."""
+    serve(queue)
+    sizes = [9 * GIB + step * MIB for step in range(large)] + [GIB + step * MIB for step in range(small)]
+    return [queue.submit(make_spec(mem_bytes=size)).id for size in sizes]
+
+
+def note(store_url: str) -> dict[str, str]:
+    """Return from where on claims look at ada's jobs."""
+    client = connect(store_url)
+    found: dict[str, str] = client.hgetall(f"{keys.PREFIX}ub:1:{ADA.name}")
+    client.close()
+    return found
+
+
+def let_go_last(user: str, store_url: str) -> None:
+    """Let a user who waits have used more than anybody uses here."""
+    client = connect(store_url)
+    for key in (f"{keys.PREFIX}fair", f"{keys.PREFIX}ul:1"):
+        client.zincrby(key, 1e60, user)
+    client.close()
+
+
+def test_what_is_too_large_is_looked_at_once(queue: JobQueue, store_url: str) -> None:
+    """The next claim begins behind it, and takes the next in order."""
+    jobs = passed_over(queue)
+
+    assert jobs[8] == must_claim(queue, foreign_bytes=16 * GIB).job_id
+    assert {"GPU-0": f"{8 * GIB}:0::{jobs[8]}"} == note(store_url)
+    assert jobs[9] == must_claim(queue, foreign_bytes=15 * GIB).job_id
+
+
+def test_with_more_room_what_was_too_large_comes_first(queue: JobQueue) -> None:
+    """The note is about 8 GiB: with more it is none."""
+    jobs = passed_over(queue)
+    must_claim(queue, foreign_bytes=16 * GIB)
+
+    assert jobs[0] == must_claim(queue).job_id
+
+
+@pytest.mark.parametrize("way", ["released", "moved", "given back"])
+def test_an_earlier_job_that_comes_into_the_line_comes_first(queue: JobQueue, store_url: str, way: str) -> None:
+    """It is small, and stands among what was passed over."""
+    serve(queue)
+    for step in range(6):
+        queue.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
+    first = queue.submit(make_spec(mem_bytes=GIB // 2)).id
+    if way == "given back":
+        token = must_claim(queue, foreign_bytes=16 * GIB).token
+    else:
+        queue.hold(first)
+    jobs = passed_over(queue)
+    must_claim(queue, foreign_bytes=16 * GIB)
+    assert note(store_url)
+
+    if way == "given back":
+        assert queue.giveback(first, token, "")
+    else:
+        queue.release(first)
+    expected = first
+    if way == "moved":
+        for job in (jobs[-1], *jobs[:5]):
+            queue.move(job, front=True)
+        expected = jobs[-1]
+
+    assert expected == must_claim(queue, foreign_bytes=15 * GIB).job_id
+    assert not faults_of(store_url)
+
+
+def test_a_job_that_comes_back_as_the_last_of_the_line_is_found(queue: JobQueue, store_url: str) -> None:
+    """Once a note stayed for whatever came in last, and this one was looked for behind where it stands, for ever."""
+    jobs = passed_over(queue, large=8, small=1)
+    queue.hold(jobs[-1])
+    later = [queue.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(1, 9)]
+    assert later[0] == must_claim(queue, foreign_bytes=16 * GIB).job_id
+    for job_id in later[1:]:
+        queue.cancel(job_id)
+
+    queue.release(jobs[-1])
+    for step in range(9, 17):
+        queue.submit(make_spec(mem_bytes=GIB + step * MIB))
+
+    assert jobs[-1] == must_claim(queue, foreign_bytes=17 * GIB).job_id
+    assert not faults_of(store_url)
+
+
+def test_what_is_given_back_to_the_last_line_is_found_by_the_other_devices(queue: JobQueue, store_url: str) -> None:
+    """A sweep behind four large jobs: of two devices one began behind the member that the other had given back."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for step in range(4):
+        queue.submit(make_spec(mem_bytes=20 * GIB + step * MIB))
+    sweep = [queue.submit(make_spec(mem_bytes=GIB)).id for _ in range(8)]
+    for step in range(16):
+        queue.submit(make_spec(account=BOB, mem_bytes=GIB + step * MIB))
+    let_go_last(BOB.name, store_url)
+    first = must_claim(queue, "GPU-0", foreign_bytes=16 * GIB)
+    assert (sweep[0], sweep[1]) == (first.job_id, must_claim(queue, "GPU-1", foreign_bytes=16 * GIB).job_id)
+
+    assert queue.giveback(first.job_id, first.token, "")
+
+    assert sweep[0] == must_claim(queue, "GPU-1", foreign_bytes=17 * GIB).job_id
+    assert not faults_of(store_url)
+
+
+def test_what_is_edited_to_fit_is_found(queue: JobQueue, store_url: str) -> None:
+    """It was among what was too large, and is the last of the line."""
+    jobs = passed_over(queue, large=8, small=9)
+    assert jobs[8] == must_claim(queue, foreign_bytes=16 * GIB).job_id
+    for job_id in jobs[8:]:
+        queue.cancel(job_id)
+
+    queue.edit(jobs[7], lambda spec: replace(spec, mem_bytes=GIB))
+    for step in range(8):
+        queue.submit(make_spec(mem_bytes=GIB + step * MIB))
+
+    assert jobs[7] == must_claim(queue, foreign_bytes=17 * GIB).job_id
+    assert not faults_of(store_url)
+
+
+def test_of_a_user_who_waits_no_more_no_note_stays(queue: JobQueue, store_url: str) -> None:
+    """It goes with the last of their jobs."""
+    jobs = passed_over(queue)
+    must_claim(queue, foreign_bytes=16 * GIB)
+    assert note(store_url)
+    for job_id in jobs:
+        queue.cancel(job_id)
+
+    assert not note(store_url)
+
+
+def test_what_may_not_go_before_the_job_that_a_device_is_kept_for_is_looked_at_once(
+    queue: JobQueue, store_url: str
+) -> None:
+    """Jobs without a limit gather there; once nothing is kept any more, they come first again."""
+    serve(queue)
+    kept = queue.submit(make_spec(mem_bytes=24 * GIB)).id
+    jobs = [queue.submit(make_spec(mem_bytes=GIB + step * MIB)).id for step in range(8)]
+    jobs += [queue.submit(make_spec(mem_bytes=GIB + step * MIB, time_limit_s=60)).id for step in range(16)]
+    client = connect(store_url)
+    start_ms = queue.now_ms() + 3600_000
+    client.hset(keys.KEPT, "GPU-0", f"{kept}:{24 * GIB}:{start_ms}:")
+
+    assert jobs[8] == must_claim(queue, foreign_bytes=2 * GIB).job_id
+    assert jobs[9] == must_claim(queue, foreign_bytes=GIB).job_id
+    assert {"GPU-0": f"{22 * GIB}:0:{kept}.{start_ms}:{jobs[8]}"} == note(store_url)
+
+    client.hdel(keys.KEPT, "GPU-0")
+    client.close()
+    assert jobs[0] == must_claim(queue, foreign_bytes=GIB).job_id
+
+
+def faults_of(store_url: str) -> list[str]:
+    """Return what is wrong with the store."""
+    client = connect(store_url)
+    found = faults(dump(client))
+    client.close()
+    return found
+
+
+class Line:
+    """One user's jobs as they should start: what was moved to the front, the last first, then as they came."""
+
+    def __init__(self, queue: JobQueue, chance: random.Random, sizes: Sequence[int]) -> None:
+        self.queue = queue
+        self.chance = chance
+        self.sizes = sizes
+        self.waiting: dict[int, int] = {}
+        self.held: dict[int, int] = {}
+        self.moved: dict[int, int] = {}
+
+    def submit(self) -> None:
+        """Add a job of one of the sizes."""
+        self.submit_each(1, self.sizes)
+
+    def submit_each(self, count: int, sizes: Sequence[int]) -> None:
+        """Add so many jobs, each of one of these sizes."""
+        for size in self.chance.choices(sizes, k=count):
+            self.waiting[self.queue.submit(make_spec(mem_bytes=size)).id] = size
+
+    def claim(self) -> None:
+        """Claim for some device with some memory taken; the first that fits must come. Some are given back."""
+        taken, uuid = self.chance.choice(TAKEN), self.chance.choice(DEVICES)
+        order = sorted(self.waiting, key=lambda job: (-self.moved.get(job, -1), job))
+        first = next((job for job in order if self.waiting[job] <= 24 * GIB - taken), None)
+        claimed = claim(self.queue, uuid, foreign_bytes=taken)
+        assert first == (claimed and claimed.job_id), f"{taken // GIB} GiB taken of {uuid}"
+        if claimed is not None and self.chance.random() < 1 / 3:
+            assert self.queue.giveback(claimed.job_id, claimed.token, "")
+        elif claimed is not None:
+            del self.waiting[claimed.job_id]
+            ending = Ending.from_status(0)
+            self.queue.finish(
+                claimed.job_id, claimed.token, state=JobState.SUCCEEDED, ending=ending, duration_s=1.0, devices=()
+            )
+
+    def hold(self) -> None:
+        """Take one out of the line for a while."""
+        job = self.chance.choice(list(self.waiting))
+        self.queue.hold(job)
+        self.held[job] = self.waiting.pop(job)
+
+    def release(self) -> None:
+        """Let one come back to its place, if any is held."""
+        for job in self.chance.sample(list(self.held), min(1, len(self.held))):
+            self.queue.release(job)
+            self.waiting[job] = self.held.pop(job)
+
+    def move(self) -> None:
+        """Move one to the front."""
+        job = self.chance.choice(list(self.waiting))
+        self.queue.move(job, front=True)
+        self.moved[job] = max(self.moved.values(), default=0) + 1
+
+    def cancel(self) -> None:
+        """End one that waits."""
+        job = self.chance.choice(list(self.waiting))
+        self.queue.cancel(job)
+        del self.waiting[job]
+
+
+@pytest.mark.parametrize("sizes", [SIZES, SIZES[:10] + SIZES[-10:]], ids=["many sizes", "few sizes"])
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_comes_and_goes_each_claim_takes_the_first_that_fits(
+    queue: JobQueue, store_url: str, seed: int, sizes: list[int]
+) -> None:
+    """Devices whose free memory jumps, and no claim begins behind a job that it should have taken."""
+    line = Line(queue, random.Random(seed), sizes)  # noqa: S311 - the same acts each time
+    serve(queue, *map(make_offer, DEVICES))
+    line.submit_each(count=10, sizes=sizes[len(sizes) // 2 :])
+    line.submit_each(count=2 * len(sizes), sizes=sizes)
+    acts = (line.submit, line.submit, line.claim, line.claim, line.hold, line.release, line.release, line.move)
+
+    noted = 0
+    for _ in range(25):
+        for _ in range(10):
+            noted += bool(note(store_url))
+            line.chance.choice((*acts, line.cancel))()
+        assert not faults_of(store_url)
+    assert noted > 20

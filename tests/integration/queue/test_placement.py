@@ -1,0 +1,302 @@
+"""Whole cards, models and named devices: what the scripts make of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.errors import Impossible
+from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.model.placement import STRANGERS_SHARE, Placement, fits_model
+from gpuqueue.model.run import Ending
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.explanation import Obstacle
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Alive, Claim, Offer
+from gpuqueue.text.units import GIB, MIB
+
+ALONE = Placement(exclusive=True)
+WHOLE = Placement(exclusive=True, whole=True)
+A100, H100 = "NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"
+
+
+def end(queue: JobQueue, run: Claim) -> None:
+    """End a run well."""
+    done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
+    assert queue.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+
+
+def submitted(queue: JobQueue, **changes: Any) -> int:
+    """Submit a job and return its id."""
+    return queue.submit(make_spec(**changes)).id
+
+
+def obstacles(queue: JobQueue, job_id: int) -> dict[str, Obstacle]:
+    """Return what keeps a job from each device."""
+    found = queue.why(job_id)
+    assert found is not None
+    return {each.device: each.obstacle for each in found.devices}
+
+
+def usage(store_url: str, user: str) -> float:
+    """Return the decayed device-seconds of a user, as the store counts them."""
+    client = connect(store_url)
+    try:
+        return float(client.zscore("{gq}:fair", user) or 0)
+    finally:
+        client.close()
+
+
+# ---- a card for oneself ----------------------------------------------------------------------------------------------
+
+
+def test_who_wants_a_card_alone_waits_until_it_is_empty(queue: JobQueue) -> None:
+    """However little it takes, and however much is free."""
+    serve(queue)
+    submitted(queue)
+    small = must_claim(queue)
+    alone = submitted(queue, placement=ALONE)
+
+    assert claim(queue) is None
+    assert {"GPU-0": Obstacle.OCCUPIED} == obstacles(queue, alone)
+    end(queue, small)
+    assert alone == must_claim(queue).job_id
+
+
+def test_nobody_joins_who_is_alone(queue: JobQueue) -> None:
+    """Not with a byte, not in a slot, not when a stranger goes and leaves memory behind, not after a beat."""
+    serve(queue, make_offer(foreign_bytes=10 * GIB))
+    alone = submitted(queue, mem_bytes=4 * GIB, placement=ALONE)
+    small = submitted(queue, mem_bytes=MIB)
+    run = must_claim(queue, foreign_bytes=10 * GIB)
+    queue.beat(
+        make_offer(foreign_bytes=0), [Alive(job_id=alone, token=run.token, observed={"GPU-0": GIB})], lease_s=300
+    )
+
+    assert (alone, 14 * GIB) == (run.job_id, run.lease_bytes)
+    assert claim(queue, foreign_bytes=0, observed={alone: GIB}) is None
+    assert {"GPU-0": Obstacle.EXCLUSIVE} == obstacles(queue, small)
+    (status,) = queue.devices()
+    assert (True, 0, 14 * GIB) == (status.exclusive, status.free_bytes, status.promised_bytes)
+    end(queue, run)
+    assert small == must_claim(queue).job_id
+
+
+def test_strangers_may_be_where_a_size_was_said(queue: JobQueue) -> None:
+    """Who says no size means the card; a screen is no reason to wait for ever."""
+    serve(queue, make_offer(foreign_bytes=8 * GIB))
+    whole = submitted(queue, mem_bytes=MIB, placement=WHOLE)
+    assert claim(queue, foreign_bytes=8 * GIB) is None
+    assert {"GPU-0": Obstacle.OCCUPIED} == obstacles(queue, whole)
+
+    sized = submitted(queue, mem_bytes=4 * GIB, placement=ALONE)
+    assert sized == must_claim(queue, foreign_bytes=8 * GIB).job_id
+    queue.cancel(sized)
+    serve(queue, make_offer("GPU-1", foreign_bytes=GIB))
+    assert (whole, 23 * GIB) == _told(must_claim(queue, "GPU-1", foreign_bytes=GIB))
+
+
+def test_what_strangers_may_hold_of_a_whole_card_is_what_python_says(queue: JobQueue) -> None:
+    """The scripts have a figure of their own, and not a byte more may be there."""
+    most = make_device("GPU-0").total_bytes // STRANGERS_SHARE
+    serve(queue, make_offer(foreign_bytes=most))
+    whole = submitted(queue, mem_bytes=MIB, placement=WHOLE)
+
+    assert claim(queue, foreign_bytes=most + 1) is None
+    assert whole == must_claim(queue, foreign_bytes=most).job_id
+
+
+def _told(run: Claim) -> tuple[int, int]:
+    return run.job_id, run.lease_bytes
+
+
+def test_a_whole_card_costs_a_whole_card(queue: JobQueue, store_url: str) -> None:
+    """Ten minutes of it are deposited at the claim: ada's are two cards, bob's is a quarter."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2"))
+    submitted(queue, gpus=2, placement=WHOLE, mem_bytes=MIB, account=ADA)
+    must_claim(queue)
+    submitted(queue, mem_bytes=6 * GIB, account=BOB)
+    must_claim(queue, "GPU-2")
+
+    assert 8 == pytest.approx(usage(store_url, "ada") / usage(store_url, "bob"), rel=1e-3)
+
+
+def test_a_gang_is_alone_on_each_of_its_cards(queue: JobQueue) -> None:
+    """On all, or it waits; what it is told is what it has on each of them."""
+    sizes = {"GPU-0": 24, "GPU-1": 24, "GPU-2": 48}
+    serve(queue, *(make_offer(uuid, device=make_device(uuid, total_bytes=size * GIB)) for uuid, size in sizes.items()))
+    submitted(queue)
+    small = must_claim(queue, "GPU-1")
+    pair = submitted(queue, gpus=2, placement=ALONE)
+    triple = submitted(queue, gpus=3, placement=ALONE)
+
+    run = must_claim(queue, "GPU-2")
+    assert (pair, 24 * GIB, {"GPU-0", "GPU-2"}) == (run.job_id, run.lease_bytes, set(run.devices))
+    assert {24 * GIB, 48 * GIB, GIB} == {each.promised_bytes for each in queue.devices()}
+    end(queue, small)
+    assert [None, None, None] == [claim(queue, uuid) for uuid in sizes]
+    end(queue, run)
+    assert triple == must_claim(queue).job_id
+
+
+def test_a_claim_sent_twice_is_told_the_same_of_a_whole_card(queue: JobQueue) -> None:
+    """What it was promised stands with the card, not with the job."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", total_bytes=48 * GIB)))
+    submitted(queue, gpus=2, mem_bytes=MIB, placement=WHOLE)
+
+    first, again = (claim(queue, nonce="abc") for _ in range(2))
+    assert first is not None
+    assert (24 * GIB, first) == (first.lease_bytes, again)
+
+
+def test_a_card_in_a_stream_of_small_jobs_is_emptied_for_one(queue: JobQueue) -> None:
+    """The tick keeps it: nothing may start beside, until the last of them is gone."""
+    serve(queue)
+    submitted(queue)
+    before = must_claim(queue)
+    alone = submitted(queue, placement=ALONE)
+    small = [submitted(queue, level=Level.HIGH) for _ in range(2)]
+    first = must_claim(queue)
+    assert small[0] == first.job_id
+
+    (kept,) = queue.reserve(after_s=0, most=1)
+    assert (alone, ("GPU-0",)) == (kept.job_id, kept.devices)
+    assert claim(queue) is None
+    assert {"GPU-0": Obstacle.KEPT} == obstacles(queue, small[1])
+    for run in (before, first):
+        end(queue, run)
+    assert alone == must_claim(queue).job_id
+    assert claim(queue) is None
+
+
+def test_who_waits_for_one_who_is_alone_waits_for_its_end(queue: JobQueue) -> None:
+    """`why` says so, and until when."""
+    serve(queue)
+    submitted(queue, placement=ALONE, time_limit_s=300.0)
+    run = must_claim(queue)
+    small = submitted(queue)
+
+    found = queue.why(small)
+    assert found is not None
+    assert found.start is not None
+    assert ((run.job_id,), run.claimed_ms + 300_000) == (found.start.blockers, found.start.at_ms)
+
+
+def test_one_that_is_alone_and_ends_in_time_goes_before_a_reserved_one(queue: JobQueue) -> None:
+    """One without a limit does not, even where the other leaves half of the card."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    submitted(queue, time_limit_s=7200.0)
+    must_claim(queue)
+    pair = submitted(queue, gpus=2, mem_bytes=24 * GIB)
+    assert [pair] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    submitted(queue, placement=ALONE)
+    assert claim(queue, "GPU-1") is None
+
+    short = submitted(queue, placement=ALONE, time_limit_s=300.0)
+    assert short == must_claim(queue, "GPU-1").job_id
+
+
+# ---- models ----------------------------------------------------------------------------------------------------------
+
+
+def of_model(uuid: str, name: str, **changes: Any) -> Offer:
+    """Return the offer of a card of that model."""
+    return make_offer(uuid, device=make_device(uuid, name=name), **changes)
+
+
+@pytest.mark.parametrize("pattern", ["A100", "h100", "80gb", "a100-80gb", "A10", "hbm3 h100", "nvidia"])
+def test_a_job_runs_on_the_type_that_it_asked_for(queue: JobQueue, pattern: str) -> None:
+    """The scripts' rule is Python's."""
+    names = {"GPU-0": A100, "GPU-1": H100}
+    serve(queue, *(of_model(uuid, name) for uuid, name in names.items()))
+    fitting = {uuid for uuid, name in names.items() if fits_model(pattern, name)}
+    spec = make_spec(placement=Placement(models=(pattern,)))
+    if not fitting:
+        with pytest.raises(Impossible, match=f"no device of type {pattern}: there are 1 of {A100}, 1 of {H100}"):
+            queue.submit(spec)
+        return
+
+    for uuid in names:
+        job = queue.submit(spec)
+        assert (claim(queue, uuid) is not None) == (uuid in fitting)
+        if uuid not in fitting:
+            assert Obstacle.MODEL is obstacles(queue, job.id)[uuid]
+            queue.cancel(job.id)
+
+
+def test_several_types_are_any_of_these(queue: JobQueue) -> None:
+    """And a gang may take both."""
+    serve(queue, of_model("GPU-0", A100), of_model("GPU-1", H100), of_model("GPU-2", "Tesla T4"))
+    submitted(queue, gpus=2, placement=Placement(models=("H100", "A100")))
+
+    assert claim(queue, "GPU-2") is None
+    assert {"GPU-0", "GPU-1"} == set(must_claim(queue, "GPU-1").devices)
+
+
+def test_a_type_that_is_not_in_the_pool_is_refused(queue: JobQueue) -> None:
+    """With what there is; one host must have enough of it."""
+    serve(queue, of_model("GPU-0", A100, pool="lab"), of_model("GPU-1", H100, pool="fast"))
+
+    with pytest.raises(Impossible, match=f"no device of type A100 in pool fast: there are 1 of {H100}"):
+        queue.submit(make_spec(pool="fast", placement=Placement(models=("A100",))))
+    with pytest.raises(Impossible, match="2 devices asked for, but no host has more than 1 of type A100"):
+        queue.submit(make_spec(gpus=2, placement=Placement(models=("A100",))))
+    with pytest.raises(Impossible, match="80G asked for, but the largest device of type A100 can give 24G"):
+        queue.submit(make_spec(mem_bytes=80 * GIB, placement=Placement(models=("A100",))))
+
+
+def test_a_type_is_waited_for_where_nothing_is_known(queue: JobQueue) -> None:
+    """The site may be down for an hour."""
+    job = queue.submit(make_spec(placement=Placement(models=("A100",))))
+
+    assert WaitReason.DEVICE is job.reason
+    serve(queue, of_model("GPU-0", A100))
+    assert job.id == must_claim(queue).job_id
+
+
+# ---- named devices ---------------------------------------------------------------------------------------------------
+
+
+def test_a_job_runs_on_the_very_device(queue: JobQueue) -> None:
+    """However free the others are."""
+    serve(queue, *(make_offer(f"GPU-{i}") for i in range(3)))
+    job_id = submitted(queue, placement=Placement(devices=("GPU-1",)))
+
+    assert [None, None] == [claim(queue, uuid) for uuid in ("GPU-0", "GPU-2")]
+    assert {"GPU-0": Obstacle.NAMED, "GPU-1": Obstacle.FITS, "GPU-2": Obstacle.NAMED} == obstacles(queue, job_id)
+    assert job_id == must_claim(queue, "GPU-1").job_id
+
+
+def test_a_gang_is_chosen_among_those_that_are_named(queue: JobQueue) -> None:
+    """Exactly those, where there are as many."""
+    serve(queue, *(make_offer(f"GPU-{i}") for i in range(4)))
+    submitted(queue, gpus=2, placement=Placement(devices=("GPU-1", "GPU-3")))
+
+    assert [None, None] == [claim(queue, uuid) for uuid in ("GPU-0", "GPU-2")]
+    assert ("GPU-3", "GPU-1") == must_claim(queue, "GPU-3").devices
+
+
+def test_a_named_device_that_could_never_do_is_said_at_once(queue: JobQueue) -> None:
+    """In another pool, too small, or on two hosts."""
+    serve(queue, make_offer("GPU-0", pool="lab"), make_offer("GPU-1", host="nodeB"))
+
+    with pytest.raises(Impossible, match="no device that was named in pool lab fits the rest of what was asked"):
+        queue.submit(make_spec(placement=Placement(devices=("GPU-1",), models=("Test",)), pool="lab"))
+    with pytest.raises(Impossible, match="the largest device of those that were named can give 24G"):
+        queue.submit(make_spec(mem_bytes=30 * GIB, placement=Placement(devices=("GPU-0",))))
+    with pytest.raises(Impossible, match="no host has more than 1 of those that were named"):
+        queue.submit(make_spec(gpus=2, placement=Placement(devices=("GPU-0", "GPU-1"))))
+
+
+def test_a_named_device_that_was_withdrawn_is_waited_for(queue: JobQueue) -> None:
+    """It says for what it waits."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    job_id = submitted(queue, placement=Placement(devices=("GPU-1",)))
+    queue.withdraw("nodeA", "GPU-1")
+
+    assert [WaitReason.DEVICE] == [job.reason for job in queue.live()]
+    assert claim(queue) is None
+    serve(queue, make_offer("GPU-1"))
+    assert job_id == must_claim(queue, "GPU-1").job_id

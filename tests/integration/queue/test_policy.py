@@ -1,0 +1,297 @@
+"""Who goes first by usage: half-lives, shares, and who may use the highest level."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import redis
+from factories import BOB, claim, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.errors import Refused, Unreadable
+from gpuqueue.model.job import Account, JobState, Level
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Alive, Claim
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import MIB
+from workers.services.reaper import Reaper
+
+WEEK_S = 7 * 86400.0
+
+
+@pytest.fixture
+def store(queue: JobQueue) -> Iterator[redis.Redis]:
+    """Return a bare connection to the store."""
+    client = connect(queue.url)
+    yield client
+    client.close()
+
+
+def one_run(queue: JobQueue, duration_s: float = 3600.0) -> str:
+    """Let the next job run to its end; return whose it was."""
+    return ended(queue, must_claim(queue), duration_s)
+
+
+def ended(queue: JobQueue, run: Claim, duration_s: float) -> str:
+    """Let a run end after so long; return whose it was."""
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    ending = Ending.from_status(0)
+    queue.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=duration_s, devices=())
+    return run.spec.account.name
+
+
+def usage(store: redis.Redis) -> dict[str, float]:
+    """Return everybody's usage as the order sees it, in device-seconds as of when weights count from."""
+    scores = store.zrange(keys.PREFIX + "fair", 0, -1, withscores=True)
+    return {user: score / 2**10 for user, score in scores}
+
+
+def test_shares_converge(queue: JobQueue) -> None:
+    """Ada has three times Bob's share: of forty runs of one length she gets thirty, whoever queued first."""
+    serve(queue, make_offer(slots=1))
+    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={"ada": 3.0})
+    for account in (BOB, make_spec().account):
+        for _ in range(40):
+            queue.submit(make_spec(account=account))
+
+    runs = Counter(one_run(queue) for _ in range(40))
+
+    assert {"ada": 30, "bob": 10} == runs
+
+
+def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueue) -> None:
+    """Four users, one of whom came first with a whole sweep: of the first hundred starts each has a quarter."""
+    serve(queue, make_offer(slots=1))
+    for name, count in (("alice", 500), ("bea", 60), ("cleo", 60), ("dora", 60)):
+        for _ in range(count):
+            queue.submit(make_spec(account=Account(name=name, uid=1, host="h")))
+
+    runs = Counter(one_run(queue) for _ in range(100))
+
+    assert all(abs(count - 25) <= 1 for count in runs.values()), runs
+
+
+def test_who_gives_no_time_limit_has_as_many_starts_as_who_does(queue: JobQueue) -> None:
+    """Three users with the same jobs of three seconds, two of whom said ten: once one had 1 of 20 slots, others 19.
+
+    What a run was charged in advance was ten seconds for those two, and ten minutes for the third.
+    """
+    serve(queue, make_offer(slots=20))
+    for name, limit_s in (("games", 10.0), ("irc", 10.0), ("uucp", None)):
+        for _ in range(100):
+            queue.submit(make_spec(account=Account(name=name, uid=1, host="h"), mem_bytes=MIB, time_limit_s=limit_s))
+    running: deque[Claim] = deque()
+    starts = []
+    while len(starts) < 200:
+        run = claim(queue) if len(running) < 20 else None
+        if run is None:
+            ended(queue, running.popleft(), 3.0)
+            continue
+        running.append(run)
+        starts.append(run.spec.account.name)
+
+    counts = Counter(starts[40:])
+
+    assert all(abs(counts[name] - 160 / 3) <= 10 for name in ("games", "irc", "uucp")), counts
+
+
+def test_a_long_run_is_charged_as_it_goes_on(queue: JobQueue, store: redis.Redis) -> None:
+    """Who runs for days was served until the end of that as if it had cost ten minutes."""
+    serve(queue, make_offer(slots=1))
+    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
+    queue.submit(make_spec())
+    run = must_claim(queue)
+    assert usage(store)["ada"] == pytest.approx(600, rel=0.01), "in advance, while nobody knows"
+
+    store.hincrby(keys.job(run.job_id), "tc", -3600_000)
+    for _ in range(3):
+        queue.beat(make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300)
+
+    assert usage(store)["ada"] == pytest.approx(3600 + 600, rel=0.01), "once for these ten minutes, not with each beat"
+    ended(queue, run, 3700.0)
+    assert usage(store)["ada"] == pytest.approx(3700, rel=0.01), "the end settles it"
+
+
+def test_what_is_usual_goes_by_how_long_runs_took_and_not_by_what_was_charged(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    """The mean was one with the deposit, which a beat doubles and a time limit cuts: 10 s and 60 s gave 85 s."""
+    serve(queue, make_offer(slots=1))
+
+    def usual_after(took_s: float, **asked: float) -> int:
+        queue.submit(make_spec(**asked))
+        run = must_claim(queue)
+        store.hincrby(keys.job(run.job_id), "tc", -round(took_s * 1000))
+        queue.beat(make_offer(slots=1), [Alive(job_id=run.job_id, token=run.token, observed={})], lease_s=300)
+        ended(queue, run, took_s)
+        return int(store.hget(keys.PREFIX + "usual", "ada") or 0)
+
+    assert usual_after(10.0) == 10, "of the first run nobody knew anything: ten minutes were only charged"
+    assert usual_after(60.0) == 24, "the square root of 10 times 60"
+    assert usual_after(6.0, time_limit_s=6.0) == 12, "and of 24 times 6"
+    assert usual_after(12 * 3600.0) == 720, "of 12 times 43200"
+    assert usual_after(5.0) == 60, "of 720 times 5: also where no more than ten minutes are charged"
+
+
+def test_a_run_that_no_claim_of_today_began_counts_half_as_well(queue: JobQueue, store: redis.Redis) -> None:
+    """It was adopted by a store that had lost it, or claimed by an older version: what is usual is asked at its end."""
+    serve(queue, make_offer(slots=1))
+    queue.submit(make_spec())
+    run = must_claim(queue)
+    store.hdel(keys.job(run.job_id), "usu")
+    store.hset(keys.PREFIX + "usual", "ada", "10")
+
+    ended(queue, run, 40.0)
+
+    assert store.hget(keys.PREFIX + "usual", "ada") == "20"
+
+
+def test_what_was_used_stays_when_the_half_life_changes(queue: JobQueue, store: redis.Redis) -> None:
+    """Only how fast it fades from now on is another matter."""
+    serve(queue, make_offer(slots=1))
+    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
+    for account, hours in ((BOB, 3), (make_spec().account, 1)):
+        queue.submit(make_spec(account=account))
+        one_run(queue, hours * 3600.0)
+    before = usage(store)
+
+    assert queue.set_policy(half_life_s=WEEK_S / 7, urgent=None, shares={})
+
+    after = usage(store)
+    assert after["bob"] / after["ada"] == pytest.approx(before["bob"] / before["ada"])
+    assert after["bob"] == pytest.approx(3 * 3600, rel=0.01), "device-seconds as of now"
+
+
+def test_a_new_share_holds_for_what_was_used_before(queue: JobQueue, store: redis.Redis) -> None:
+    """Who is given more is served sooner at once; the same policy again changes nothing."""
+    serve(queue, make_offer(slots=1))
+    for account in (BOB, make_spec().account):
+        queue.submit(make_spec(account=account))
+        one_run(queue)
+    assert queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={"bob": 4.0})
+    told = usage(store)
+
+    assert not queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={"bob": 4.0})
+    assert told["ada"] / told["bob"] == pytest.approx(4.0, rel=0.01)
+    assert told == usage(store)
+    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
+    back = usage(store)
+    assert back["ada"] / back["bob"] == pytest.approx(1.0, rel=0.01)
+
+
+def test_a_short_half_life_never_outgrows_a_number(queue: JobQueue, store: redis.Redis) -> None:
+    """At an hour's half-life a weight would pass 2^1023 after six weeks, and with it all order would be gone."""
+    serve(queue, make_offer(slots=1))
+    queue.set_policy(half_life_s=3600, urgent=None, shares={})
+    store.hset(keys.META, "t0", (queue.now_ms() - 60 * 86400 * 1000) / 1000)
+    queue.submit(make_spec())
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    one_run(queue)
+
+    assert usage(store)["ada"] == pytest.approx(3600, rel=0.01)
+
+
+@pytest.mark.parametrize("leap", [-2000, 2000])
+def test_scores_come_through_any_leap_of_the_clock(queue: JobQueue, store: redis.Redis, leap: int) -> None:
+    """Of so many half-lives that no double holds the weight: from then on each tick failed."""
+    serve(queue, make_offer(slots=1))
+    store.hset(keys.META, "t0", queue.now_ms() / 1000 - leap * WEEK_S)
+    store.zadd(keys.PREFIX + "fair", {"cid": "inf", "bob": 100})
+    queue.submit(make_spec())
+    one_run(queue)
+
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    assert {"ada", "bob", "cid"} == set(usage(store))
+    queue.submit(make_spec())
+    before = usage(store)["ada"]
+    one_run(queue)
+    assert before + 1000 < usage(store)["ada"] < before + 10000, "what is used from then on counts as ever"
+    assert 0 == usage(store)["cid"]
+
+
+def test_a_damaged_order_of_users_changes_no_usage(queue: JobQueue, store: redis.Redis) -> None:
+    """The weights could not begin anew, and of the first users more was taken away at each try."""
+    serve(queue)
+    users = {"ada": 4000.0, "bob": 5000.0, "cid": 6000.0}
+    store.hset(keys.META, "t0", queue.now_ms() / 1000 - 100 * WEEK_S)
+    store.zadd(keys.PREFIX + "fair", {user: score * 2**100 for user, score in users.items()})
+    store.set(keys.PREFIX + "ul:0", "junk")
+    for _ in range(3):
+        with pytest.raises(Unreadable):
+            queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    assert {user: score * 2**90 for user, score in users.items()} == usage(store)
+
+    store.delete(keys.PREFIX + "ul:0")
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    assert users == {user: pytest.approx(score, rel=0.01) for user, score in usage(store).items()}
+
+
+@pytest.mark.parametrize("begun_s", [0, 12 * WEEK_S, 100 * WEEK_S])
+def test_usage_is_whole_numbers_for_years(queue: JobQueue, store: redis.Redis, begun_s: float) -> None:
+    """The store reads those of small sets from text: at each claim those of all users, and fractions are slow to read.
+
+    One that an older version filled has fractions, and weights that count from a moment long ago.
+    """
+    serve(queue, make_offer(slots=1))
+    store.hset(keys.META, "t0", queue.now_ms() / 1000 - begun_s)
+    store.zadd(keys.PREFIX + "fair", {"cid": 100.5 * 2 ** (begun_s / WEEK_S)})
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    queue.submit(make_spec())
+
+    one_run(queue)
+
+    scores = dict(store.zrange(keys.PREFIX + "fair", 0, -1, withscores=True))
+    assert all(score == int(score) < 2**52 for score in scores.values())
+    assert scores["ada"] > 1000, "of a run of an hour the seconds count"
+    if begun_s != 12 * WEEK_S:
+        assert usage(store)["cid"] == pytest.approx(100.5, rel=0.01), "what was used by then stays as it is"
+
+
+def test_urgent_is_for_those_who_may(queue: JobQueue, store: redis.Redis) -> None:
+    """Refused at submit and edit, in one line that says what else there is: that is no mistake in the words."""
+    serve(queue)
+    queue.set_policy(half_life_s=WEEK_S, urgent=["bob"], shares={})
+
+    queue.submit(make_spec(level=Level.URGENT, account=BOB))
+    queue.submit(make_spec(level=Level.HIGH))
+    with pytest.raises(Refused, match="ada may not use the level urgent here: use --priority high"):
+        queue.submit(make_spec(level=Level.URGENT))
+    with pytest.raises(Refused, match="ada may not use the level urgent here"):
+        queue.edit(2, lambda spec: replace(spec, level=Level.URGENT), level=True)
+    assert 2 == store.zcard(keys.LIVE)
+    queue.set_policy(half_life_s=WEEK_S, urgent=None, shares={})
+    queue.submit(make_spec(level=Level.URGENT))
+
+
+def test_a_worker_tells_its_sites_policy(queue: JobQueue, store: redis.Redis) -> None:
+    """When it starts, and again where the store lost its data."""
+    settings = Settings.load(
+        {
+            "GPUQUEUE_CONFIG": "/dev/null",
+            "GPUQUEUE_STATE_DIR": "/s",
+            "GPUQUEUE_SHARES": "@vision=4",
+            "GPUQUEUE_GROUPS": "vision: ann bob",
+            "GPUQUEUE_URGENT": "ann",
+            "GPUQUEUE_HALF_LIFE": "1d",
+        }
+    )
+    reaper = Reaper(settings, queue, SystemClock())
+    reaper.keep_to_policy()
+    assert {"ann": "2000", "bob": "2000"} == store.hgetall(keys.PREFIX + "shares")
+    assert ["86400.000", "ann"] == store.hmget(keys.META, "half_life", "urgent")
+
+    store.flushall()
+    reaper.keep_to_policy()
+    assert {} == store.hgetall(keys.PREFIX + "shares"), "it is not open yet"
+    queue.open(0)
+    reaper.keep_to_policy()
+    assert {"ann": "2000", "bob": "2000"} == store.hgetall(keys.PREFIX + "shares")

@@ -1,0 +1,599 @@
+"""Who makes place for whom: the runs that are chosen, what is kept for the job, and what becomes of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from factories import ADA, BOB, claim, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.model.array import Array
+from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.model.limits import Limits
+from gpuqueue.model.placement import Placement
+from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Again, Alive, Claim, Verdicts
+from gpuqueue.queue.wakeup import ring_of
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB, MIB
+from workers.services.reaper import Reaper
+
+MAY = {Level.URGENT: (Level.LOW, Level.NORMAL), Level.HIGH: (Level.LOW,)}
+
+
+@pytest.fixture
+def store(queue: JobQueue) -> Iterator[redis.Redis]:
+    """Return a bare connection to the store."""
+    client = connect(queue.url)
+    yield client
+    client.close()
+
+
+def running(queue: JobQueue, store: redis.Redis, *, uuid: str = "GPU-0", for_s: float = 3600, **spec: Any) -> Claim:
+    """Let a new job run on a device, for *for_s* by now."""
+    job_id = queue.submit(make_spec(**{"level": Level.LOW, **spec})).id
+    run = must_claim(queue, uuid)
+    assert job_id == run.job_id
+    queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+    store.hset(keys.job(job_id), "tr", queue.now_ms() - round(for_s * 1000))
+    return run
+
+
+def urgent(queue: JobQueue, **spec: Any) -> int:
+    """Submit a job that may take others' place."""
+    return queue.submit(make_spec(**{"level": Level.URGENT, "account": BOB, **spec})).id
+
+
+def preempt(queue: JobQueue, **changes: Any) -> dict[int, int]:
+    """Run the tick."""
+    return queue.preempt(MAY, **{"after_s": 600.0, "grace_s": 60.0, **changes})
+
+
+def beat(queue: JobQueue, run: Claim) -> Verdicts:
+    """Beat for one run."""
+    alive = Alive(job_id=run.job_id, token=run.token, observed=dict.fromkeys(run.devices, 0))
+    return queue.beat(make_offer(run.devices[0]), [alive], lease_s=300)
+
+
+def leave(queue: JobQueue, run: Claim) -> JobState | None:
+    """Say what the worker says when a run has made place."""
+    ending = Ending.stopped(EndingKind.PREEMPTED, -15, "made place")
+    again = Again(reason=WaitReason.RETRY)
+    return queue.finish(
+        run.job_id, run.token, state=JobState.QUEUED, ending=ending, duration_s=1.0, devices=(), again=again
+    )
+
+
+def test_a_run_makes_place_and_waits_again_at_its_old_place(queue: JobQueue, store: redis.Redis) -> None:
+    """Its worker hears of it; the room goes to the job that it is for, not to who is quick; nothing counts as lost."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB, account=ADA)
+    assert claim(queue) is None
+
+    assert {run.job_id: job_id} == preempt(queue)
+
+    place = beat(queue, run).places[run.token]
+    assert job_id == place.by
+    assert 55 < place.left_s <= 60
+    assert {} == preempt(queue), "it is under way"
+    assert JobState.QUEUED is leave(queue, run)
+    other = urgent(queue, mem_bytes=20 * GIB, account=BOB)  # who has used nothing yet, and so would be first
+    assert job_id == must_claim(queue).job_id
+    victim = queue.get(run.job_id)
+    assert victim is not None
+    assert (JobState.QUEUED, 1, 0) == (victim.state, victim.attempt, victim.losses)
+    queue.cancel(other), queue.cancel(job_id)
+    assert "preempt" in [fields["act"] for _, fields in store.xrange(keys.OUTBOX)]
+
+
+def test_only_lower_levels_that_ran_for_a_while_and_may_run_again(queue: JobQueue, store: redis.Redis) -> None:
+    """Each of these stays: a fresh run, one of a level that is not named, one that must not run twice, one starting."""
+    serve(queue)
+    job: dict[str, Any] = {"mem_bytes": 20 * GIB}
+    for changes in ({"for_s": 599}, {"level": Level.HIGH}, {"requeue": False}):
+        run = running(queue, store, **{**job, **changes})
+        waiting = urgent(queue, mem_bytes=10 * GIB)
+        assert {} == preempt(queue), changes
+        queue.cancel(waiting)
+        queue.finish(
+            run.job_id, run.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
+        )
+    queue.submit(make_spec(level=Level.LOW, **job))
+    starting = must_claim(queue)
+    urgent(queue, mem_bytes=10 * GIB)
+    assert {} == preempt(queue, after_s=0.0)
+    queue.started(starting.job_id, starting.token, lease_s=300, log_path="/l", devices=())
+    assert starting.job_id in preempt(queue, after_s=0.0)
+
+
+def test_nobody_makes_place_for_a_job_that_fits_or_waits_for_something_else(
+    queue: JobQueue, store: redis.Redis
+) -> None:
+    """It starts in a moment; or a limit holds it, and the place would stay empty."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    running(queue, store, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB)
+    assert {} == preempt(queue), "there is room on the other card"
+    queue.hold(job_id)
+    running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
+    queue.release(job_id)
+    queue.set_limits(Limits.parse("bob: running_jobs=0", "", {}))
+    assert {} == preempt(queue)
+
+    queue.set_limits(Limits())
+
+    assert [job_id] == list(preempt(queue).values())
+
+
+def test_the_least_work_is_lost_and_no_run_goes_in_vain(queue: JobQueue, store: redis.Redis) -> None:
+    """The newest first, and on the card where it costs least; whoever it fits without stays."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    old = running(queue, store, uuid="GPU-0", for_s=90_000, mem_bytes=20 * GIB)
+    large = running(queue, store, uuid="GPU-1", for_s=7200, mem_bytes=12 * GIB)
+    small = running(queue, store, uuid="GPU-1", for_s=3600, mem_bytes=6 * GIB)
+    first = urgent(queue, mem_bytes=16 * GIB)
+
+    assert {large.job_id: first} == preempt(queue), "without the small one, which is newer, it would not do"
+
+    leave(queue, large)
+    assert first == must_claim(queue, "GPU-1").job_id
+    assert JobState.RUNNING is queue.get(old.job_id).state is queue.get(small.job_id).state  # type: ignore[union-attr]
+
+
+def test_a_run_that_has_a_card_for_itself_counts_with_all_of_it(queue: JobQueue, store: redis.Redis) -> None:
+    """Without --mem it asked for 1 MiB: by that nobody lost less work, and they were the first to go."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    whole = Placement(exclusive=True, whole=True)
+    running(queue, store, uuid="GPU-0", for_s=90_000, mem_bytes=MIB, placement=whole)
+    small = running(queue, store, uuid="GPU-1", for_s=7200, mem_bytes=12 * GIB)
+    job_id = urgent(queue, mem_bytes=16 * GIB)
+
+    assert {small.job_id: job_id} == preempt(queue)
+
+
+def test_a_gang_takes_several_cards_and_a_gang_makes_place_once(queue: JobQueue, store: redis.Redis) -> None:
+    """All or none: what runs on both goes once, and both are kept."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"), make_offer("GPU-2"))
+    gang = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB, gpus=2)
+    (third,) = {"GPU-0", "GPU-1", "GPU-2"} - set(gang.devices)
+    alone = running(queue, store, uuid=third, for_s=90_000, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=20 * GIB, gpus=2)
+
+    assert {gang.job_id: job_id} == preempt(queue)
+
+    assert set(gang.devices) == set(store.hkeys(keys.PREFIX + "rsv"))
+    leave(queue, gang)
+    assert set(gang.devices) == set(must_claim(queue, gang.devices[0]).devices)
+    assert JobState.RUNNING is queue.get(alone.job_id).state  # type: ignore[union-attr]
+
+
+def test_after_five_times_a_job_is_left_alone(queue: JobQueue, store: redis.Redis) -> None:
+    """Or it would never end."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    for _ in range(5):
+        job_id = urgent(queue, mem_bytes=20 * GIB)
+        assert {run.job_id: job_id} == preempt(queue)
+        leave(queue, run)
+        taken = must_claim(queue)
+        assert job_id == taken.job_id
+        queue.finish(
+            job_id, taken.token, state=JobState.SUCCEEDED, ending=Ending.from_status(0), duration_s=1.0, devices=()
+        )
+        run = must_claim(queue)
+        queue.started(run.job_id, run.token, lease_s=300, log_path="/l", devices=())
+        assert beat(queue, run).places == {}, "what was said of its last run holds no more"
+        store.hset(keys.job(run.job_id), "tr", 1)
+    urgent(queue, mem_bytes=20 * GIB)
+
+    assert {} == preempt(queue)
+
+
+def test_a_cancel_wins(queue: JobQueue, store: redis.Redis) -> None:
+    """The job is cancelled, whatever its run was asked before; and what was kept stays kept for whom it was."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB)
+    preempt(queue)
+
+    queue.cancel(run.job_id)
+
+    verdicts = beat(queue, run)
+    assert run.token in verdicts.cancelled
+    assert {} == verdicts.places
+    assert JobState.CANCELLED is leave(queue, run)
+    assert job_id == must_claim(queue).job_id
+
+
+def test_the_place_is_kept_where_no_job_waits_long_enough_for_one(queue: JobQueue, store: redis.Redis) -> None:
+    """The tick that keeps devices for who waited long may be off: it must not give away what others make."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB, account=ADA)
+    preempt(queue)
+
+    queue.reserve(after_s=0, most=0)
+    leave(queue, run)
+    urgent(queue, mem_bytes=20 * GIB, account=BOB)  # who has used nothing yet, and so would be first
+    queue.reserve(after_s=0, most=0)
+
+    assert job_id == must_claim(queue).job_id
+
+
+def test_who_was_lifted_by_waiting_takes_nobodys_place(queue: JobQueue, store: redis.Redis) -> None:
+    """Only a level that a person gave does that."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    waiting = queue.submit(make_spec(account=BOB, mem_bytes=20 * GIB)).id
+    for job_id in (run.job_id, waiting):
+        store.hset(keys.job(job_id), "ts", 1)
+    assert 1 == queue.age(after_s=1.0)
+    assert "2" == store.hget(keys.job(waiting), "lv")
+
+    assert {} == preempt(queue)
+
+
+def test_the_worker_hears_it_at_once(queue: JobQueue, store: redis.Redis) -> None:
+    """By the bell; nonsense there only says to look."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=10 * GIB)
+    listener = store.pubsub(ignore_subscribe_messages=True)
+    listener.subscribe(keys.CONTROL)
+    listener.get_message(timeout=5)
+    preempt(queue)
+
+    message = listener.get_message(timeout=5)
+
+    assert message is not None
+    ring = ring_of(message["channel"], message["data"])
+    assert ("preempt", run.token, job_id, 60.0) == (ring.what, ring.token, ring.by, ring.left_s)
+    assert "work" == ring_of(keys.CONTROL, "preempt:1:1.a:x:y").what == ring_of(keys.CONTROL, "preempt:1").what
+    listener.close()
+
+
+def test_nothing_makes_place_unless_the_site_says_so(queue: JobQueue, store: redis.Redis) -> None:
+    """The default is off: urgent means first in line, and no more."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    urgent(queue, mem_bytes=20 * GIB)
+    environ = {"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s"}
+
+    Reaper(Settings.load(environ), queue, SystemClock()).look_ahead()
+    assert {} == beat(queue, run).places
+
+    Reaper(Settings.load({**environ, "GPUQUEUE_PREEMPT": "urgent: low"}), queue, SystemClock()).look_ahead()
+    assert {run.token} == set(beat(queue, run).places)
+
+
+def test_a_card_that_a_job_does_not_want_is_no_place_for_it(queue: JobQueue, store: redis.Redis) -> None:
+    """An idle card beside kept it from the place on the one that it named: there nobody had to go."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    low = running(queue, store, mem_bytes=20 * GIB)
+
+    named = urgent(queue, mem_bytes=20 * GIB, placement=Placement(devices=("GPU-0",)))
+
+    assert {low.job_id: named} == preempt(queue)
+
+
+def test_for_a_job_that_wants_the_card_alone_all_make_place(queue: JobQueue, store: redis.Redis) -> None:
+    """Also those beside whom its memory would fit; and nobody where one of them may stay."""
+    serve(queue)
+    runs = [running(queue, store, mem_bytes=GIB) for _ in range(2)]
+    alone = urgent(queue, mem_bytes=GIB, placement=Placement(exclusive=True))
+
+    assert dict.fromkeys((run.job_id for run in runs), alone) == preempt(queue)
+
+
+def test_nobody_joins_where_others_make_place_for_who_wants_it_alone(queue: JobQueue, store: redis.Redis) -> None:
+    """Until the next tick only the memory that it named was kept: whoever was quick took the rest, and it waited on."""
+    serve(queue)
+    low = running(queue, store, mem_bytes=GIB)
+    alone = urgent(queue, mem_bytes=GIB, placement=Placement(exclusive=True))
+    queue.submit(make_spec(level=Level.URGENT))
+    assert {low.job_id: alone} == preempt(queue)
+
+    assert claim(queue) is None
+    leave(queue, low)
+    assert alone == must_claim(queue).job_id
+
+
+def test_what_it_ran_is_no_waiting(queue: JobQueue, store: redis.Redis) -> None:
+    """Who made place got it back before all others at once: its first submission was long ago."""
+    serve(queue)
+    low = running(queue, store, mem_bytes=20 * GIB)
+    urgent(queue, mem_bytes=20 * GIB)
+    preempt(queue)
+    before_ms = queue.now_ms()
+
+    leave(queue, low)
+
+    assert before_ms <= int(store.hget(keys.job(low.job_id), "since") or 0)  # type: ignore[arg-type]
+
+
+def test_when_a_run_that_has_its_card_alone_is_gone_is_known_as_well(queue: JobQueue, store: redis.Redis) -> None:
+    """Nobody wrote down by when; then the room that it makes was let go, and the run had left for nothing."""
+    serve(queue)
+    alone = running(queue, store, placement=Placement(exclusive=True))
+    job_id = urgent(queue)
+    latest_ms = queue.now_ms() + 60_000
+
+    assert {alone.job_id: job_id} == preempt(queue)
+
+    _, _, ends, by_right, nonce = str(store.hget(keys.device_leases("GPU-0"), str(alone.job_id))).split(":")
+    assert latest_ms <= int(ends) <= queue.now_ms() + 60_000
+    assert ("x", alone.token.partition(".")[2]) == (by_right, nonce), "the rest of the lease is as it was"
+
+
+def kept(queue: JobQueue) -> dict[int, set[str]]:
+    """Run the tick that keeps devices for who waited too long; return for whom which are kept."""
+    return {each.job_id: set(each.devices) for each in queue.reserve(after_s=0, most=4)}
+
+
+def test_what_is_kept_for_a_lower_level_is_no_shelter(queue: JobQueue, store: redis.Redis) -> None:
+    """A card was kept for a normal job that waited long: an urgent one asked nobody to go, and came after that one."""
+    serve(queue)
+    low = running(queue, store, mem_bytes=20 * GIB)
+    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert {normal: {"GPU-0"}} == kept(queue)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+
+    assert {low.job_id: job_id} == preempt(queue)
+
+    assert {job_id: {"GPU-0"}} == kept(queue), "the next tick gives it back to nobody"
+    leave(queue, low)
+    assert {} == preempt(queue)
+    assert {job_id: {"GPU-0"}} == kept(queue)
+    assert job_id == must_claim(queue).job_id
+    assert {normal: {"GPU-0"}} == kept(queue), "it is planned anew, behind that run"
+
+
+@pytest.mark.parametrize("level", [Level.HIGH, Level.URGENT])
+def test_what_is_kept_for_a_level_that_it_may_not_take_from_stays(
+    queue: JobQueue, store: redis.Redis, level: Level
+) -> None:
+    """Whoever waits on an equal level, or on one that is not named, keeps the card that is kept for it."""
+    serve(queue)
+    running(queue, store, mem_bytes=20 * GIB)
+    other = queue.submit(make_spec(level=level, mem_bytes=20 * GIB)).id
+    assert {other: {"GPU-0"}} == kept(queue)
+    urgent(queue, mem_bytes=10 * GIB)
+
+    assert other in preempt(queue).values()
+
+    assert {other: {"GPU-0"}} == kept(queue)
+
+
+def test_place_that_others_make_already_may_be_taken_from_a_lower_level(queue: JobQueue, store: redis.Redis) -> None:
+    """Nobody is asked twice, and whoever it was made for is planned anew; of an equal level it is left alone."""
+    serve(queue)
+    may = {Level.URGENT: (Level.LOW, Level.NORMAL), Level.NORMAL: (Level.LOW,)}
+    low = running(queue, store, mem_bytes=20 * GIB)
+    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert {low.job_id: normal} == queue.preempt(may, after_s=600, grace_s=60)
+    first, second = urgent(queue, mem_bytes=20 * GIB), urgent(queue, mem_bytes=10 * GIB)
+
+    assert {} == queue.preempt(may, after_s=600, grace_s=60)
+
+    assert {first: {"GPU-0"}} == kept(queue)
+    assert {} == queue.preempt(may, after_s=600, grace_s=60)
+    leave(queue, low)
+    assert first == must_claim(queue).job_id
+    assert {JobState.QUEUED} == {queue.get(each).state for each in (normal, second)}  # type: ignore[union-attr]
+
+
+def test_what_else_was_kept_for_a_gang_is_let_go(queue: JobQueue, store: redis.Redis) -> None:
+    """It begins anew when it has all: until then its other card would be empty for nobody."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
+    running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
+    gang = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    assert {gang: {"GPU-0", "GPU-1"}} == kept(queue)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+
+    assert {low.job_id: job_id} == preempt(queue)
+
+    assert ["GPU-0"] == store.hkeys(keys.PREFIX + "rsv")
+    assert store.hget(keys.job(gang), "rv") is store.hget(keys.job(gang), "rs") is None
+
+
+def test_an_empty_card_that_is_kept_for_a_gang_costs_nobody_any_work(queue: JobQueue, store: redis.Redis) -> None:
+    """It is taken before any run is asked to go; and the urgent job starts there at once."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    low = running(queue, store, uuid="GPU-0", mem_bytes=20 * GIB)
+    gang = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    assert {gang: {"GPU-0", "GPU-1"}} == kept(queue)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+    assert claim(queue, "GPU-1") is None
+
+    assert {} == preempt(queue)
+
+    assert job_id == must_claim(queue, "GPU-1").job_id
+    assert JobState.RUNNING is queue.get(low.job_id).state  # type: ignore[union-attr]
+
+
+def test_nothing_is_taken_from_whom_the_job_may_start_beside(queue: JobQueue, store: redis.Redis) -> None:
+    """There is room beside what is kept, and it starts in a moment."""
+    serve(queue)
+    running(queue, store, mem_bytes=16 * GIB)
+    normal = queue.submit(make_spec(mem_bytes=18 * GIB)).id
+    assert {normal: {"GPU-0"}} == kept(queue)
+    beside = urgent(queue, mem_bytes=6 * GIB)
+
+    assert {} == preempt(queue)
+
+    assert {normal: {"GPU-0"}} == kept(queue)
+    assert beside == must_claim(queue).job_id
+
+
+def test_of_two_cards_the_one_that_is_kept_for_nobody(queue: JobQueue, store: redis.Redis) -> None:
+    """Where as much work is lost on both."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    runs = {uuid: running(queue, store, uuid=uuid, mem_bytes=20 * GIB) for uuid in ("GPU-0", "GPU-1")}
+    for run in runs.values():
+        store.hset(keys.job(run.job_id), "tr", 1)
+    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    ((card,),) = kept(queue).values()
+    (other,) = {"GPU-0", "GPU-1"} - {card}
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+
+    assert {runs[other].job_id: job_id} == preempt(queue)
+
+    assert {normal: {card}, job_id: {other}} == kept(queue)
+
+
+def test_nobody_is_asked_to_go_from_a_kept_card_in_vain(queue: JobQueue, store: redis.Redis) -> None:
+    """Who may not go stays, and leaves no room: what is kept stays as well."""
+    serve(queue)
+    running(queue, store, mem_bytes=12 * GIB, level=Level.URGENT)
+    running(queue, store, mem_bytes=12 * GIB)
+    normal = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert {normal: {"GPU-0"}} == kept(queue)
+    urgent(queue, mem_bytes=20 * GIB)
+
+    assert {} == preempt(queue)
+
+    assert {normal: {"GPU-0"}} == kept(queue)
+
+
+def reservation(store: redis.Redis, uuid: str = "GPU-0") -> list[str]:
+    """Return what is kept on a device: job, bytes, start, and the runs in its way."""
+    return str(store.hget(keys.KEPT, uuid) or "").split(":")
+
+
+def end_by(queue: JobQueue, store: redis.Redis, run: Claim, in_s: float) -> None:
+    """Let a run's time limit be over in so many seconds; below 0 it has been over for so long."""
+    ends = queue.now_ms() + round(in_s * 1000)
+    for uuid in run.devices:
+        lease = str(store.hget(keys.device_leases(uuid), str(run.job_id))).split(":")
+        store.hset(keys.device_leases(uuid), str(run.job_id), ":".join([*lease[:2], str(ends)]))
+
+
+def test_room_is_kept_also_behind_a_run_that_was_waited_for_in_vain(queue: JobQueue, store: redis.Redis) -> None:
+    """It had outlasted somebody's patience; then it was asked to go, and in the same tick its room was let go."""
+    serve(queue)
+    run = running(queue, store, mem_bytes=20 * GIB)
+    store.hset(keys.job(run.job_id), "iw", str(store.hget(keys.job(run.job_id), "tc")))
+    job_id = urgent(queue, mem_bytes=22 * GIB)
+    assert {run.job_id: job_id} == preempt(queue)
+
+    queue.reserve(after_s=0, most=1)
+
+    assert str(job_id) == reservation(store)[0]
+
+
+@pytest.mark.parametrize("most", [0, 1])
+def test_the_room_that_a_run_makes_stays_where_it_is(queue: JobQueue, store: redis.Redis, most: int) -> None:
+    """Another card is free a little sooner: what was kept moved there, and was no longer what others had made."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    run = running(queue, store, mem_bytes=20 * GIB)
+    other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.NORMAL)
+    end_by(queue, store, other, 40)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+    low = {Level.URGENT: (Level.LOW,)}
+    assert {run.job_id: job_id} == queue.preempt(low, after_s=600, grace_s=60)
+
+    for _ in range(2):
+        queue.reserve(after_s=0, most=most)
+
+    assert str(job_id) == reservation(store)[0]
+
+
+def test_a_run_that_does_not_end_at_its_limit_is_no_room_soon(queue: JobQueue, store: redis.Redis) -> None:
+    """Nothing can kill it (it hangs in the kernel): for as long as it was there, others seemed about to start."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    hung = running(queue, store, mem_bytes=20 * GIB, level=Level.URGENT)
+    run = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+    end_by(queue, store, hung, -5)
+    assert {} == preempt(queue), "it is about to go"
+    assert [] == queue.reserve(after_s=0, most=1)
+
+    end_by(queue, store, hung, -120)
+
+    assert [job_id] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert {run.job_id: job_id} == preempt(queue)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_a_run_that_does_not_make_place_in_time_is_not_waited_for(
+    queue: JobQueue, store: redis.Redis, *, cancelled: bool
+) -> None:
+    """It was asked long ago, and hangs, also where somebody cancels it; nobody else was asked: it was under way."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    hung = running(queue, store, mem_bytes=20 * GIB)
+    run = running(queue, store, uuid="GPU-1", for_s=90_000, mem_bytes=20 * GIB)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+    assert {hung.job_id: job_id} == preempt(queue)
+    assert {} == preempt(queue)
+
+    end_by(queue, store, hung, -120)
+    store.hset(keys.job(hung.job_id), "pd", queue.now_ms() - 120_000)
+    if cancelled:
+        queue.cancel(hung.job_id)
+
+    assert {run.job_id: job_id} == preempt(queue)
+    assert {} == preempt(queue), "and it is asked once"
+
+
+def test_room_that_a_hung_run_does_not_make_is_kept_elsewhere(queue: JobQueue, store: redis.Redis) -> None:
+    """Nobody knows when it will go; on the other card a time limit tells, and there small jobs passed it."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    hung = running(queue, store, mem_bytes=20 * GIB)
+    other = running(queue, store, uuid="GPU-1", mem_bytes=20 * GIB, level=Level.URGENT)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+    assert {hung.job_id: job_id} == preempt(queue)
+    end_by(queue, store, hung, -120)
+    end_by(queue, store, other, 2400)
+
+    queue.reserve(after_s=0, most=1)
+
+    assert [str(job_id), [""]] == [reservation(store, "GPU-1")[0], reservation(store)]
+
+
+def test_what_strangers_leave_beside_a_run_alone_is_room_for_nobody(queue: JobQueue, store: redis.Redis) -> None:
+    """They went, and the free memory looked like a place: so nobody was asked to make one."""
+    serve(queue, make_offer(foreign_bytes=4 * GIB))
+    alone = running(queue, store, mem_bytes=GIB, placement=Placement(exclusive=True))
+    store.hset(keys.device_leases("GPU-0"), str(alone.job_id), f"{20 * GIB}:0:0:x")  # claimed while they were there
+    job_id = urgent(queue, mem_bytes=2 * GIB)
+    assert claim(queue) is None
+
+    assert {alone.job_id: job_id} == preempt(queue)
+
+
+def test_who_no_card_could_have_takes_no_others_turn(queue: JobQueue, store: redis.Redis) -> None:
+    """A tick tries a few sizes: those of one user for a pool that was drained were all of them."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-9", pool="drained"))
+    run = running(queue, store, mem_bytes=20 * GIB, account=BOB)
+    queue.drain(["GPU-9"], origin=DrainOrigin.PERSON, why="", by="ada")
+    for number in range(1, 71):
+        urgent(queue, account=ADA, pool="drained", mem_bytes=number * 64 * MIB)
+    job_id = urgent(queue, mem_bytes=20 * GIB)
+
+    assert [job_id] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    assert {run.job_id: job_id} == preempt(queue)
+
+
+def test_for_a_member_that_was_lifted_by_waiting_nobody_makes_place(queue: JobQueue, store: redis.Redis) -> None:
+    """Its array was lifted; once it had run and waited again, it passed for one that was submitted so."""
+    serve(queue)
+    array = queue.submit(make_spec(array=Array.parse("0-1"), mem_bytes=20 * GIB)).id
+    assert 1 == queue.age(after_s=0)
+    member = must_claim(queue)
+    queue.giveback(member.job_id, member.token, "its host has no room")
+    queue.hold(member.job_id)
+    queue.hold(array)
+    running(queue, store, mem_bytes=20 * GIB)
+
+    queue.release(member.job_id)
+
+    assert {} == preempt(queue)

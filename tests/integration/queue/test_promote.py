@@ -1,0 +1,124 @@
+"""Waiting lifts a job by a level, so that no level starves another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from factories import BOB, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.model.array import Array
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import Level
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.text.units import GIB
+
+DAY_S = 86400.0
+
+
+@pytest.fixture
+def store(queue: JobQueue) -> Iterator[redis.Redis]:
+    """Return a bare connection to the store."""
+    client = connect(queue.url)
+    yield client
+    client.close()
+
+
+def submit_days_ago(queue: JobQueue, store: redis.Redis, days: float, **changes: object) -> int:
+    """Queue a job that has waited for so long."""
+    job_id = queue.submit(make_spec(**changes)).id
+    store.hset(keys.job(job_id), "ts", queue.now_ms() - round(days * DAY_S * 1000))
+    return job_id
+
+
+def test_a_low_job_goes_before_high_ones_after_two_days(queue: JobQueue, store: redis.Redis) -> None:
+    """One level a day; of its own new level it is the oldest."""
+    serve(queue)
+    low = submit_days_ago(queue, store, 2.5, level=Level.LOW)
+    high = queue.submit(make_spec(level=Level.HIGH)).id
+
+    assert [1, 1, 0] == [queue.age(after_s=DAY_S) for _ in range(3)]
+
+    assert [low, high] == [must_claim(queue).job_id for _ in range(2)]
+
+
+def test_nothing_is_lifted_to_urgent_or_before_its_time(queue: JobQueue, store: redis.Redis) -> None:
+    """Urgent is for people to give; and a job that was lifted yesterday waits another day for more."""
+    old_high = submit_days_ago(queue, store, 30, level=Level.HIGH)
+    low = submit_days_ago(queue, store, 1.5, level=Level.LOW)
+    submit_days_ago(queue, store, 0.5)
+
+    assert 1 == queue.age(after_s=DAY_S)
+    assert 0 == queue.age(after_s=DAY_S)
+
+    assert "2" == store.hget(keys.job(old_high), "lv")
+    assert "1" == store.hget(keys.job(low), "lv")
+
+
+def test_a_users_jobs_keep_their_order(queue: JobQueue, store: redis.Redis) -> None:
+    """Nobody's young job is lifted past the old one of the same shape."""
+    serve(queue)
+    ids = [submit_days_ago(queue, store, days) for days in (1.5, 1.4, 0.1)]
+    high = queue.submit(make_spec(level=Level.HIGH, account=BOB)).id
+
+    assert 2 == queue.age(after_s=DAY_S)
+
+    assert {*ids[:2], high} == {must_claim(queue).job_id for _ in range(3)}
+    assert ids[2] == must_claim(queue).job_id
+
+
+def test_only_so_many_are_lifted_at_once(queue: JobQueue, store: redis.Redis) -> None:
+    """A million jobs that waited over a weekend must not stop the store for seconds."""
+    for _ in range(5):
+        submit_days_ago(queue, store, 2)
+
+    assert [3, 2, 0] == [queue.age(after_s=DAY_S, most=3) for _ in range(3)]
+
+
+def test_the_story_tells_of_it(queue: JobQueue, store: redis.Redis) -> None:
+    """Who sees a normal job before a high one wants to know why."""
+    job_id = submit_days_ago(queue, store, 1.5)
+    queue.age(after_s=DAY_S)
+
+    *_, event = queue.events("0-0")
+
+    assert (Act.LIFT, job_id, "2") == (event.act, event.job_id, event.fields["level"])
+
+
+def test_a_job_is_not_lifted_for_the_time_in_which_it_ran(queue: JobQueue, store: redis.Redis) -> None:
+    """It ran for a day when its host died; that was no waiting."""
+    serve(queue)
+    job_id = submit_days_ago(queue, store, 1.5)
+    run = must_claim(queue)
+    queue.lose(job_id, run.token, loss_limit=3, detail="gone")
+
+    assert 0 == queue.age(after_s=DAY_S)
+
+
+def test_a_member_is_not_lifted_for_the_time_in_which_it_ran_or_was_held(queue: JobQueue, store: redis.Redis) -> None:
+    """Its wait was counted from when it was taken from its array, whatever came since; the array's as well."""
+    serve(queue)
+    array = queue.submit(make_spec(array=Array.parse("0-1%1"))).id
+    run = must_claim(queue)
+    for each in (array, run.job_id):
+        store.hset(keys.job(each), "tw", queue.now_ms() - round(1.5 * DAY_S * 1000))
+    queue.lose(run.job_id, run.token, loss_limit=3, detail="gone")
+
+    assert 0 == queue.age(after_s=DAY_S)
+
+
+def test_a_lifted_job_that_is_lost_waits_on_its_new_level(queue: JobQueue, store: redis.Redis) -> None:
+    """It does not start at the bottom for a fault of the machine; and no index keeps a trace of it elsewhere."""
+    serve(queue, make_offer())
+    job_id = submit_days_ago(queue, store, 1.5, mem_bytes=GIB)
+    queue.age(after_s=DAY_S)
+    run = must_claim(queue)
+    queue.lose(job_id, run.token, loss_limit=3, detail="gone")
+
+    assert 0 == store.zcard(keys.PREFIX + "ul:1")
+    assert 1 == store.zcard(keys.PREFIX + "ul:2")
+    assert job_id == must_claim(queue).job_id
+    assert 0 == store.zcard(keys.PREFIX + "ul:2")

@@ -1,0 +1,635 @@
+"""A store that lost its data is rebuilt from the book: job by job, by any number at once, and resumed when killed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import datetime, timezone
+from functools import partial
+
+import pytest
+from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+from store_dump import dump, faults
+
+from gpuqueue.errors import Refused, StoreNotOpen
+from gpuqueue.history import migrate
+from gpuqueue.history.database import Book
+from gpuqueue.model.array import Array, Indexes
+from gpuqueue.model.dependencies import Dependency, Waits
+from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import Job, JobState, Level, WaitReason
+from gpuqueue.model.limits import Limits
+from gpuqueue.model.retries import Retries, RetryOn
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect, translated
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Again, BrokenClaim, Stray
+from gpuqueue.queue.scripts import ACTS, OPENING, RULES, Scripts
+from gpuqueue.queue.submit_errors import Found
+from gpuqueue.recovery.reopen import ID_GAP, catch_up, open_queue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
+
+LEASE_S = 300.0
+DEVICE = RunDevice(uuid="GPU-0", lease_bytes=GIB)
+
+
+@pytest.fixture
+def record(queue: JobQueue, book: Book) -> Callable[[], None]:
+    """Return a way to have the book take all that the outbox has."""
+    recorder = Recorder(Settings.load(), queue, book)
+
+    def drain() -> None:
+        while recorder.record(0):
+            pass
+
+    return drain
+
+
+def lose_data(url: str) -> None:
+    """Leave nothing in the store."""
+    client = connect(url)
+    client.flushall()
+    client.close()
+
+
+def end_pause(url: str) -> None:
+    """Let claims begin again, as if the lease were over."""
+    client = connect(url)
+    client.hset(keys.PREFIX + "meta", "claims", 0)
+    client.close()
+
+
+def start(queue: JobQueue, job_id: int) -> str:
+    """Claim and start the job that is next, which must be *job_id*; return the token."""
+    claimed = must_claim(queue)
+    assert job_id == claimed.job_id
+    assert queue.started(job_id, claimed.token, lease_s=LEASE_S, log_path="/l", devices=()) is JobState.RUNNING
+    return claimed.token
+
+
+def stand(queue: JobQueue, job_id: int) -> Job:
+    """Return the job, which must be known."""
+    job = queue.get(job_id)
+    assert job is not None
+    return job
+
+
+def test_a_store_that_is_not_open_hears_the_rules_only_where_it_is_made_ready(store_url: str) -> None:
+    """Nobody makes it ready: then a worker that did not see it lose its data leaves nothing behind."""
+    queue = JobQueue(store_url)
+    client = connect(store_url)
+    limits = Limits.parse("ada: queued_jobs=1", "", {})
+
+    with pytest.raises(StoreNotOpen):
+        queue.set_limits(limits)
+    with pytest.raises(StoreNotOpen):
+        queue.set_policy(half_life_s=60, urgent=None, shares={})
+    assert [] == client.keys("*")
+    queue.begin()
+    assert queue.set_limits(limits)
+    assert limits == queue.limits()
+
+    queue.close()
+    client.close()
+
+
+def test_what_a_site_allows_holds_before_anybody_is_let_in(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Whatever waits is back: until the first tick of a worker anybody could submit as much more, at any level."""
+    settings = Settings.load(
+        {
+            "GPUQUEUE_CONFIG": "/dev/null",
+            "GPUQUEUE_STATE_DIR": "/s",
+            "GPUQUEUE_LIMITS": "ada: queued_jobs=6; *: queued_jobs=1",
+            "GPUQUEUE_POOL_LIMITS": "*: max_gpus=1 default_time=1h",
+            "GPUQUEUE_URGENT": "bob",
+            "GPUQUEUE_ADMINS": "eve",
+            "GPUQUEUE_SHARES": "bob=3",
+        }
+    )
+    serve(queue)
+    queue.submit(make_spec())
+    held = queue.submit(make_spec(waits=Waits(hold=True))).id
+    queue.submit(make_spec(waits=Waits(after=(Dependency(held),))))
+    array = queue.submit(make_spec(array=Array.parse("0-4"))).id
+    queue.part(array, "hold", Indexes.parse("3"))
+    queue.part(array, "cancel", Indexes.parse("4"))
+    must_claim(queue)
+    must_claim(queue)
+    before = queue.uses()
+    record()
+    lose_data(store_url)
+
+    assert open_queue(queue, book, lease_s=LEASE_S, settings=settings) is not None
+
+    assert settings.site_limits() == queue.limits()
+    assert 5 == queue.uses()["ada"].queued_jobs == before["ada"].queued_jobs
+    assert 3600.0 == queue.submit(make_spec()).spec.time_limit_s
+    for changes, why in (
+        ({}, "ada has 6 jobs waiting, and at most 6 may"),
+        ({"gpus": 2, "account": BOB}, "2 devices asked for"),
+        ({"level": Level.URGENT}, "ada may not use the level urgent"),
+    ):
+        with pytest.raises(Refused, match=why):
+            queue.submit(make_spec(**changes))
+    assert "eve" == queue.admins()
+
+
+@pytest.mark.parametrize("act", [act for act in ACTS if act not in OPENING | RULES])
+def test_a_store_that_is_not_open_answers_nobody(store_url: str, act: str) -> None:
+    """Whatever it said of a job, a run or an id would be a lie, before it is rebuilt and while it is."""
+    queue = JobQueue(store_url)
+    client = connect(store_url)
+
+    for words, step in (("run gpuqueue up", lambda: None), ("being rebuilt: try again in a moment", queue.begin)):
+        step()
+        with pytest.raises(StoreNotOpen, match=words):
+            queue.live()  # a list with jobs missing would be worse than none
+        with pytest.raises(StoreNotOpen, match=words), translated(store_url):
+            Scripts(client).run(act)  # the refusal comes before a look at any argument
+        assert client.keys("*") in ([], [keys.PREFIX + "rebuilding"])
+
+    queue.close()
+    client.close()
+
+
+def test_jobs_come_back_where_they_stood(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Each state, with its level, user, attempts, losses, times, token and memory."""
+    serve(queue)
+    running, cancelling, starting, lost, held, queued = (
+        queue.submit(make_spec(mem_bytes=mem, time_limit_s=600.0, name=name)).id
+        for name, mem in zip("rcslhq", (GIB, 2 * GIB, 3 * GIB, 4 * GIB, GIB, GIB), strict=True)
+    )
+    tokens = {running: start(queue, running), cancelling: start(queue, cancelling)}
+    queue.cancel(cancelling)
+    tokens[starting] = must_claim(queue).token
+    queue.lose(lost, must_claim(queue).token, loss_limit=3, detail="gone")
+    queue.hold(held)
+    before = [stand(queue, each) for each in range(1, 7)]
+    record()
+
+    lose_data(store_url)
+    opened = open_queue(queue, book, lease_s=LEASE_S)
+
+    assert opened is not None
+    assert (6, LEASE_S, True) == (opened.jobs, opened.pause_s, opened.lost_data)
+    end_pause(store_url)
+    serve(queue)
+    assert before == [stand(queue, each) for each in range(1, 7)]
+    assert list(range(1, 7)) == [job.id for job in queue.live()]
+    assert (JobState.HELD, WaitReason.HELD) == (stand(queue, held).state, stand(queue, held).reason)
+    assert (JobState.QUEUED, 1, 1) == (before[lost - 1].state, before[lost - 1].attempt, before[lost - 1].losses)
+    (device,) = queue.devices()
+    assert (6 * GIB, (running, cancelling, starting)) == (device.promised_bytes, device.jobs)
+    for job_id, token in tokens.items():
+        state = JobState.CANCELLED if job_id == cancelling else JobState.SUCCEEDED
+        assert queue.finish(job_id, token, state=state, ending=Ending.from_status(0), duration_s=1, devices=())
+    end_pause(store_url)
+    assert [lost, queued] == [must_claim(queue).job_id, must_claim(queue).job_id]
+    assert claim(queue) is None
+    record()
+    assert [Act.RESTORE, Act.FINISH] == [event.act for event in book.events(running)][-2:]
+    assert Act.RESTORE in [event.act for event in book.events(held)]
+
+
+def test_an_old_claim_does_not_start_beside_a_newer_run(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """A worker stalls with a claim; the job is taken back and runs elsewhere, of which the book hears nothing.
+
+    The store comes back with the old claim, and its worker wakes up. The newer run may live until the pause is over.
+    """
+    serve(queue)
+    job_id = queue.submit(make_spec()).id
+    old = must_claim(queue)
+    record()
+    assert queue.lose(job_id, old.token, loss_limit=3, detail="it stalled") is JobState.QUEUED
+    start(queue, job_id)
+    lose_data(store_url)
+    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    serve(queue)
+
+    started = partial(queue.started, job_id, old.token, lease_s=LEASE_S, log_path="/l", devices=())
+
+    assert started() is None
+    assert stand(queue, job_id).state is JobState.STARTING
+    end_pause(store_url)
+    assert started() is JobState.RUNNING
+
+
+def test_what_waits_keeps_its_order(queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]) -> None:
+    """The claims that the store would have made are those that it makes when it is rebuilt."""
+    roomy = make_offer(slots=100)
+    serve(queue, roomy)
+    for number in range(12):
+        queue.submit(make_spec(account=(ADA, BOB)[number % 2], level=Level(number % 3)))
+    record()
+    once = [must_claim(queue).job_id for _ in range(12)]
+
+    lose_data(store_url)
+    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+    end_pause(store_url)
+    serve(queue, roomy)
+    late = queue.submit(make_spec(level=Level.LOW)).id
+
+    assert [*once, late] == [must_claim(queue).job_id for _ in range(13)]
+
+
+@pytest.mark.parametrize("lost", ["the store", "the book, then the store", "both of them in turn, twice"])
+def test_a_job_that_is_meant_for_a_gpu_does_not_find_itself_on_a_cpu(
+    queue: JobQueue, book: Book, book_url: str, store_url: str, record: Callable[[], None], lost: str
+) -> None:
+    """Its request does not say; a GPU was known when it was submitted, and its worker is not back yet."""
+    on_cpu = make_offer(device=make_device("cpu-0", kind=DeviceKind.CPU))
+    serve(queue)
+    queue.submit(make_spec(name="meant"))
+    queue.submit(make_spec(name="either", device=DeviceWish.ANY))
+    record()
+    for _ in range(lost.count("twice") + 1):
+        if "book" in lost or "both" in lost:
+            migrate.downgrade(book_url, "base")
+            migrate.upgrade(book_url)
+            assert 2 == catch_up(queue, book)
+        lose_data(store_url)
+        open_queue(queue, book, lease_s=LEASE_S)
+        record()
+    end_pause(store_url)
+    serve(queue, on_cpu)
+
+    assert "either" == must_claim(queue, "cpu-0").spec.name
+    assert claim(queue, "cpu-0") is None
+    serve(queue)
+    assert "meant" == must_claim(queue).spec.name
+
+
+def test_how_often_a_job_made_place_is_not_forgotten(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Or it would never end: five times are five times, whatever becomes of the store. Others are as they were."""
+    serve(queue)
+    queue.submit(make_spec())
+    for _ in range(2):
+        token = start(queue, 1)
+        ending = Ending.stopped(EndingKind.PREEMPTED, -15, "made place for job 2")
+        again = Again(reason=WaitReason.RETRY)
+        queue.finish(1, token, state=JobState.QUEUED, ending=ending, duration_s=1, devices=(), again=again)
+    queue.submit(make_spec())
+    record()
+
+    lose_data(store_url)
+    open_queue(queue, book, lease_s=LEASE_S)
+
+    client = connect(store_url)
+    assert ["2", None] == [client.hget(keys.job(each), "pn") for each in (1, 2)]
+    client.close()
+
+
+def test_nothing_is_claimed_for_one_lease(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """The claims of the last moments may be unknown to the book: until then such a run is offered again, or dead."""
+    queue.submit(make_spec())
+    record()
+
+    lose_data(store_url)
+    open_queue(queue, book, lease_s=LEASE_S)
+    serve(queue)
+
+    assert claim(queue) is None
+    assert (JobState.QUEUED, WaitReason.PAUSE) == (stand(queue, 1).state, stand(queue, 1).reason)
+    client = connect(store_url)
+    left_ms = int(client.hget(keys.PREFIX + "meta", "claims") or 0) - queue.now_ms()  # type: ignore[arg-type]
+    client.close()
+    assert 0.95 * LEASE_S < left_ms / 1000 <= LEASE_S
+    end_pause(store_url)
+    assert WaitReason.MEMORY is stand(queue, 1).reason
+    assert must_claim(queue).job_id == 1
+
+
+def test_a_claim_whose_reply_went_down_with_the_store_is_answered_again(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """The claimer asks on with its nonce; the book knew the claim, so nobody else can have the job."""
+    serve(queue)
+    queue.submit(make_spec())
+    first = must_claim(queue, nonce="abc")
+    record()
+
+    lose_data(store_url)
+    open_queue(queue, book, lease_s=LEASE_S)
+
+    assert first == must_claim(queue, nonce="abc")
+
+
+def test_a_brand_new_site_does_not_wait(store_url: str, book: Book) -> None:
+    """Nothing can be running anywhere."""
+    queue = JobQueue(store_url)
+
+    opened = open_queue(queue, book, lease_s=LEASE_S)
+
+    assert opened is not None
+    assert not opened.lost_data
+    assert open_queue(queue, book, lease_s=LEASE_S) is None
+    serve(queue)
+    assert 1 == queue.submit(make_spec()).id == must_claim(queue).job_id
+    queue.close()
+
+
+def test_ids_are_never_reused_however_often_the_data_is_lost(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Also those that were given out and never recorded."""
+    given = [queue.submit(make_spec()).id]
+    record()
+    for _ in range(3):
+        given += [queue.submit(make_spec()).id for _ in range(3)]
+        lose_data(store_url)
+        assert open_queue(queue, book, lease_s=LEASE_S) is not None
+        given.append(queue.submit(make_spec()).id)
+        record()
+
+    assert sorted(set(given)) == given
+    assert given[-1] > 3 * ID_GAP
+
+
+def test_two_and_more_openers_at_once_bring_each_job_back_once(
+    queue: JobQueue, book_url: str, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """One of them has opened it; the others helped or came too late, and nobody undoes another's work."""
+    for number in range(150):
+        queue.submit(make_spec(name=f"n{number}"))
+    record()
+    lose_data(store_url)
+    opened = []
+    together = threading.Barrier(6)
+
+    def opener() -> None:
+        own_queue, own_book = JobQueue(store_url), Book(book_url)
+        together.wait()
+        opened.append(open_queue(own_queue, own_book, lease_s=LEASE_S))
+        own_queue.close()
+        own_book.close()
+
+    threads = [threading.Thread(target=opener) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert 1 == len([each for each in opened if each is not None])
+    assert [f"n{number}" for number in range(150)] == [job.spec.name for job in queue.live()]
+    assert [Act.RESTORE] * 150 == [event.act for event in queue.events("0-0", most=1000)]
+    record()
+    assert book.cursor() is not None
+    assert book.cursor().epoch == queue.epoch()  # type: ignore[union-attr]
+
+
+def test_a_rebuild_that_was_cut_short_is_finished_by_the_next(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Whatever is back stays as it is; the store opens only when all is."""
+    for _ in range(4):
+        queue.submit(make_spec())
+    record()
+    lose_data(store_url)
+    known = book.cursor()
+    epoch = queue.begin()
+    assert epoch is not None
+    assert book.turn_to(epoch, expected=known)
+    (page,) = book.survivors()
+    assert 2 == queue.restore(epoch, page[:2], lease_s=LEASE_S)
+    with pytest.raises(StoreNotOpen):
+        queue.submit(make_spec())
+
+    opened = open_queue(queue, book, lease_s=LEASE_S)
+
+    assert opened is not None
+    assert 2 == opened.jobs
+    assert [1, 2, 3, 4] == [job.id for job in queue.live()]
+    assert 4 == len(queue.events("0-0"))
+    assert queue.restore(epoch, page, lease_s=LEASE_S) is None, "a straggler must not bring an ended job back"
+
+
+def test_a_store_that_is_lost_again_half_way_is_begun_anew(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """What a straggler of the first rebuild still puts back must not get into the second."""
+    queue.submit(make_spec())
+    record()
+    lose_data(store_url)
+    first = queue.begin()
+    assert first is not None
+    assert book.turn_to(first, expected=book.cursor())
+    (page,) = book.survivors()
+    lose_data(store_url)
+    second = queue.begin()
+
+    assert second != first
+    assert queue.restore(first, page, lease_s=LEASE_S) is None
+    assert not queue.open(0, epoch=first)
+    opened = open_queue(queue, book, lease_s=LEASE_S)
+    assert opened is not None
+    assert 1 == opened.jobs
+    assert second == queue.epoch()
+
+
+def test_whoever_still_holds_events_of_the_lost_store_cannot_write_them(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """What was read for the rebuild would be true no more: an ended job would run again."""
+    queue.submit(make_spec())
+    record()
+    queue.cancel(1)
+    held_back, known, epoch = queue.events("0-0"), book.cursor(), queue.epoch()
+    assert epoch is not None
+    lose_data(store_url)
+    assert open_queue(queue, book, lease_s=LEASE_S) is not None
+
+    assert not book.apply(held_back, expected=known, epoch=epoch)
+    assert JobState.QUEUED is stand(queue, 1).state
+
+
+def test_a_job_that_cannot_be_read_any_more_comes_back_with_the_others(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """A rule that became stricter since it was submitted: it must not wait in the history for ever."""
+    for _ in range(3):
+        queue.submit(make_spec())
+    record()
+    with book._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE jobs SET spec = '{}' WHERE id = 2")
+    lose_data(store_url)
+
+    opened = open_queue(queue, book, lease_s=LEASE_S)
+
+    assert opened is not None
+    assert 3 == opened.jobs
+    assert [1, 2, 3] == [job.id for job in queue.live()]
+    end_pause(store_url)
+    serve(queue)
+    assert 1 == must_claim(queue).job_id
+    with pytest.raises(BrokenClaim, match="request cannot be read"):
+        claim(queue)
+
+
+def test_a_job_that_makes_no_sense_at_all_keeps_no_other_from_coming_back(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody has written into the database by hand; it is named in the log, and left as it is."""
+    serve(queue)
+    for _ in range(3):
+        queue.submit(make_spec())
+    start(queue, 1)
+    record()
+    with book._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE runs SET host = 'a b' WHERE job_id = 1")
+    lose_data(store_url)
+
+    opened = open_queue(queue, book, lease_s=LEASE_S)
+
+    assert opened is not None
+    assert 2 == opened.jobs
+    assert [2, 3] == [job.id for job in queue.live()]
+    assert "job 1 cannot be put back: BADARGS" in caplog.text
+
+
+def test_a_running_job_whose_run_the_book_does_not_know_waits_untried(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Only that it was claimed could be written down; its worker can still offer the run."""
+    serve(queue)
+    queue.submit(make_spec())
+    token = must_claim(queue).token
+    record()
+    with book._engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM runs")
+    lose_data(store_url)
+
+    open_queue(queue, book, lease_s=LEASE_S)
+
+    assert (JobState.QUEUED, 0) == (stand(queue, 1).state, stand(queue, 1).attempt)
+    assert token.startswith("1.")
+
+
+def test_a_parked_run_is_nobodys_also_after_the_store_was_lost(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Its machine is down for days and its shim lives: after one lease it would have been run a second time beside."""
+    serve(queue)
+    queue.submit(make_spec())
+    token = start(queue, 1)
+    assert queue.park(1, token, lease_s=10 * 86400)
+    assert not queue.park(1, "1.other", lease_s=1)
+    record()
+    client = connect(store_url)
+
+    for expected_s in (10 * 86400, LEASE_S):
+        lose_data(store_url)
+        open_queue(queue, book, lease_s=LEASE_S)
+        left_s = ((client.zscore(keys.LEASES, "1") or 0) - queue.now_ms()) / 1000
+        assert 0.99 * expected_s < left_s <= expected_s
+        # The machine is back: from now on its word is the beat's again.
+        stray = Stray(
+            job_id=1, token=token, host="nodeA", worker="w", devices=(DEVICE,), claimed_ms=None, log_path="/l"
+        )
+        assert JobState.RUNNING is queue.adopt(stray, lease_s=LEASE_S)
+        record()
+    client.close()
+
+
+def test_for_what_a_job_is_run_again_comes_back(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """What asked for another run waited for a "retry" afterwards, or for a "begin"; a retry of a loss was forgotten."""
+    serve(queue)
+    retries = Retries(times=2, on=(RetryOn.LOST,))
+    asked, tried_and_asked, failed, lost = (
+        queue.submit(make_spec(name=name, retries=kinds)).id
+        for name, kinds in (("a", Retries()), ("t", Retries(times=1)), ("f", Retries(times=1)), ("l", retries))
+    )
+    for job_id, code in ((asked, 75), (tried_and_asked, 75), (failed, 1)):
+        ending = Ending.from_status(code)
+        queue.finish(job_id, start(queue, job_id), state=JobState.FAILED, ending=ending, duration_s=1, devices=())
+    queue.lose(lost, start(queue, lost), loss_limit=1, detail="its worker vanished")
+    ids = (asked, tried_and_asked, failed, lost)
+    before = [stand(queue, each) for each in ids]
+    record()
+
+    lose_data(store_url)
+    open_queue(queue, book, lease_s=LEASE_S)
+
+    client = connect(store_url)
+    assert before == [stand(queue, each) for each in ids]
+    assert [WaitReason.REQUEUE, WaitReason.REQUEUE, WaitReason.RETRY, WaitReason.RETRY] == [
+        each.reason for each in before
+    ]
+    assert [None, None, "1", "1"] == [client.hget(keys.job(each), "ra") for each in ids], "the attempt that gave it"
+    client.close()
+
+
+def test_what_waits_comes_back_with_what_it_waits_for(
+    queue: JobQueue, book: Book, store_url: str, record: Callable[[], None]
+) -> None:
+    """Other jobs, its time, its key, its retries; and what happened to the others meanwhile is judged."""
+    serve(queue)
+    done, failed, parent = (queue.submit(make_spec(name=name)).id for name in "dfp")
+    begin_at = queue.submit(make_spec(waits=Waits(begin_at=datetime(2099, 1, 1, tzinfo=timezone.utc)))).id
+    retried = queue.submit(make_spec(retries=Retries(times=3), waits=Waits(dedupe="k"), level=Level.URGENT)).id
+    token = start(queue, retried)
+    bad = Ending.from_status(75)
+    queue.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
+    client = connect(store_url)
+    client.zadd(keys.PREFIX + "timers", {str(retried): 1})
+    client.hset(keys.job(retried), "nb", 1)
+    token = start(queue, retried)
+    bad = Ending.from_status(1)
+    queue.finish(retried, token, state=JobState.FAILED, ending=bad, duration_s=1, devices=())
+    waits = Waits(after=(Dependency(done), Dependency(parent)))
+    child, orphan = (
+        queue.submit(make_spec(waits=waits)).id,
+        queue.submit(make_spec(waits=Waits(after=(Dependency(failed),)))).id,
+    )
+    grandchild = queue.submit(make_spec(waits=Waits(after=(Dependency(orphan),)))).id
+    before = [stand(queue, each) for each in (parent, begin_at, retried)]
+    record()
+    for job_id, state in ((done, JobState.SUCCEEDED), (failed, JobState.FAILED)):
+        ending = Ending.from_status(0 if state is JobState.SUCCEEDED else 1)
+        queue.finish(job_id, start(queue, job_id), state=state, ending=ending, duration_s=1, devices=())
+    # The book hears of these ends, and the store is lost before those that waited for them are told.
+    for event in queue.events("0-0", most=1000):
+        if event.job_id in {orphan, child, grandchild}:
+            continue
+        assert book.apply([event], expected=book.cursor(), epoch=queue.epoch() or "")
+
+    lose_data(store_url)
+    open_queue(queue, book, lease_s=LEASE_S)
+    end_pause(store_url)
+    serve(queue)
+
+    assert before == [stand(queue, each) for each in (parent, begin_at, retried)]
+    assert (1, 1, 2) == (before[2].retries, before[2].requeues, before[2].attempt)
+    assert [] == faults(dump(client))
+    with pytest.raises(Found):
+        queue.submit(make_spec(waits=Waits(dedupe="k")))
+    queue.reap(loss_limit=3, lease_s=LEASE_S, tick_s=10)
+    assert (Dependency(parent),) == stand(queue, child).awaits
+    assert [f"dependency {failed} failed", f"dependency {orphan} was cancelled"] == [
+        stand(queue, each).because for each in (orphan, grandchild)
+    ]
+    assert [] == faults(dump(client))
+    record()
+    told = book.get(orphan)
+    assert told is not None
+    assert (JobState.CANCELLED, WaitReason.DEPENDENCY, f"dependency {failed} failed") == (
+        told.job.state,
+        told.job.reason,
+        told.job.because,
+    )
+    client.close()

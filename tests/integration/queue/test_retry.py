@@ -1,0 +1,159 @@
+"""A run has ended and its job is queued again, by the word of the run's worker."""
+
+from __future__ import annotations
+
+import pytest
+import redis
+from factories import claim, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.model.event import Act, Cursor
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.run import Ending, EndingKind, RunDevice
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Again, Claim, Stray
+
+AT_ONCE = Again(reason=WaitReason.RETRY)
+LATER = Again(reason=WaitReason.RETRY, later_s=3600.0)
+PREEMPTED = Ending.stopped(EndingKind.PREEMPTED, -15)
+
+
+def start(queue: JobQueue, **spec: object) -> Claim:
+    """Submit, claim and start one job."""
+    serve(queue)
+    queue.submit(make_spec(**spec))
+    return start_again(queue)
+
+
+def start_again(queue: JobQueue) -> Claim:
+    """Claim and start what waits."""
+    claimed = must_claim(queue)
+    assert JobState.RUNNING is queue.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+    return claimed
+
+
+def end(queue: JobQueue, claimed: Claim, again: Again = AT_ONCE) -> JobState | None:
+    """Say that the run is over and its job is not."""
+    return queue.finish(
+        claimed.job_id,
+        claimed.token,
+        state=JobState.QUEUED,
+        ending=PREEMPTED,
+        duration_s=1.0,
+        devices=(),
+        again=again,
+    )
+
+
+def settle(queue: JobQueue) -> int:
+    """Say that the book has all events; return how many jobs were forgotten."""
+    return queue.settle(Cursor(epoch=queue.epoch() or "", last_id=queue.events("0-0")[-1].id))
+
+
+def store_of(queue: JobQueue) -> redis.Redis:
+    """Return a bare connection to the store."""
+    return connect(queue.url)
+
+
+def test_a_job_queued_again_counts_its_attempts_on_and_no_loss(queue: JobQueue) -> None:
+    """It gives its device back, and nothing of it is over."""
+    first = start(queue)
+
+    assert JobState.QUEUED is end(queue, first)
+
+    job = queue.get(1)
+    assert job is not None
+    assert (JobState.QUEUED, 1, 0, ()) == (job.state, job.attempt, job.losses, job.devices)
+    assert ((), 0) == (queue.devices()[0].jobs, queue.devices()[0].promised_bytes)
+    second = must_claim(queue)
+    assert (1, 2) == (second.job_id, second.attempt)
+    assert end(queue, first) is None, "the word of a run that is over counted again"
+
+
+def test_it_is_not_forgotten_when_the_book_has_the_end_of_its_run(queue: JobQueue) -> None:
+    """Only what has ended is."""
+    end(queue, start(queue))
+    last = queue.events("0-0")[-1]
+    assert (Act.FINISH, JobState.QUEUED) == (last.act, last.state)
+
+    assert 0 == settle(queue)
+
+    assert 1 == must_claim(queue).job_id
+
+
+@pytest.mark.parametrize("tick", ["claim", "reap"])
+def test_it_waits_for_its_time_and_comes_back_with_the_next_claim_or_tick(queue: JobQueue, tick: str) -> None:
+    """In between no claim meets it, and its reason says why."""
+    assert JobState.QUEUED is end(queue, start(queue), LATER)
+    job = queue.get(1)
+    assert job is not None
+    assert WaitReason.RETRY is job.reason
+    assert claim(queue) is None
+
+    store = store_of(queue)
+    store.hset(keys.job(1), "nb", 1)
+    store.zadd(keys.PREFIX + "timers", {"1": 1})
+    store.close()
+    if tick == "reap":
+        queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+        job = queue.get(1)
+        assert job is not None
+        assert WaitReason.MEMORY is job.reason
+
+    assert 2 == must_claim(queue).attempt
+    assert Act.READY in [event.act for event in queue.events("0-0")]
+
+
+@pytest.mark.parametrize("act", ["cancel", "hold"])
+def test_somebody_changes_their_mind_while_it_waits_for_its_time(queue: JobQueue, act: str) -> None:
+    """It is taken out; released, it still waits for its time."""
+    end(queue, start(queue), LATER)
+
+    getattr(queue, act)(1)
+
+    assert claim(queue) is None
+    if act == "hold":
+        assert JobState.QUEUED is queue.release(1)
+        assert claim(queue) is None
+        job = queue.get(1)
+        assert job is not None
+        assert WaitReason.RETRY is job.reason
+
+
+def test_a_job_that_was_being_cancelled_is_never_queued_again(queue: JobQueue) -> None:
+    """Somebody's last word is kept."""
+    claimed = start(queue)
+    queue.cancel(1)
+
+    assert JobState.CANCELLED is end(queue, claimed)
+
+
+def test_a_job_that_must_not_run_twice_has_failed(queue: JobQueue) -> None:
+    """--no-requeue."""
+    assert JobState.FAILED is end(queue, start(queue, requeue=False))
+
+
+def test_the_end_is_kept_by_its_worker_until_the_book_has_it(queue: JobQueue) -> None:
+    """It may be needed again: the store may be lost before."""
+    claimed = start(queue)
+    end(queue, claimed)
+    epoch, runs = queue.epoch(), {1: claimed.token}
+    assert epoch is not None
+    stray = Stray(
+        job_id=1,
+        token=claimed.token,
+        host="nodeA",
+        worker="w",
+        devices=(RunDevice(uuid="GPU-0", lease_bytes=1),),
+        claimed_ms=1,
+        log_path="/l",
+    )
+
+    assert queue.unrecorded(epoch, runs) == {claimed.token: JobState.FAILED}
+    assert JobState.FAILED is queue.adopt(stray, lease_s=300)
+
+    settle(queue)
+
+    assert queue.unrecorded(epoch, runs) == {}
+    assert make_offer().device.uuid == must_claim(queue).devices[0]

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import odd
+import pytest
+import redis
+from factories import BOB, make_offer, make_spec, must_claim, serve
+from hypothesis import given
+from hypothesis import strategies as st
+from store_dump import NAMES, Snapshot, digest, dump, faults
+
+from gpuqueue.codec import encode_spec
+from gpuqueue.model.array import Array
+from gpuqueue.model.job import Level
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.scripts import ACTS, OPENING, Scripts
+from gpuqueue.text.units import GIB
+
+#: What no argument should be, and what some may be: each script gets all of it at every place.
+ODD: tuple[Any, ...] = (
+    "",
+    " ",
+    "0",
+    "-1",
+    "1.5",
+    "1e3",
+    "0x10",
+    "nan",
+    "inf",
+    "9007199254740993",
+    "9" * 400,
+    "1\n2",
+    "1\r\n+OK",
+    "a:b",
+    "a,b",
+    "\x00",
+    "\x1b]0;x\x07",
+    "\udcff",
+    "é",
+    "%d%s",
+    "1:0:1:",
+    "{gq}:epoch",
+    b"\xff\xfe",
+    "x" * 5000,
+)
+SPEC = encode_spec(make_spec())
+#: Of the request of job 4 in the store of the fixture.
+DIGEST = hashlib.sha1(encode_spec(make_spec(account=BOB)).encode(), usedforsecurity=False).hexdigest()
+
+
+@pytest.fixture
+def client(queue: JobQueue, store_url: str) -> Iterator[redis.Redis]:
+    """Return a connection to a store in which job 1 runs, 2 is cancelling, 3 starts, 4 and 5 wait, 6 is held.
+
+    Job 7 is an array of ten, of which nothing has begun.
+    """
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for level in (Level.URGENT, Level.URGENT, Level.URGENT):
+        queue.submit(make_spec(level=level))
+    tokens = [must_claim(queue, nonce=f"abc{n}").token for n in range(3)]
+    queue.started(1, tokens[0], lease_s=300, log_path="/l", devices=())
+    queue.started(2, tokens[1], lease_s=300, log_path="/l", devices=())
+    queue.cancel(2)
+    queue.submit(make_spec(account=BOB))
+    queue.submit(make_spec(gpus=2))
+    queue.hold(queue.submit(make_spec()).id)
+    queue.submit(make_spec(array=Array.parse("0-9")))
+    connection = connect(store_url)
+    assert [] == faults(dump(connection))
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def lost(store_url: str) -> Iterator[redis.Redis]:
+    """Return a connection to a store that lost its data, and whose rebuild has begun."""
+    connection = connect(store_url)
+    connection.set(keys.REBUILDING, "e")
+    an_array = encode_spec(make_spec(array=Array.parse("0-9")))
+    Scripts(connection).run("rebuild_job", "e", 300_000, 7, "queued", "", *WAITS[5:10], an_array, *WAITS[11:])
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, act: str) -> redis.Redis:
+    """Return the store that the script is meant for."""
+    found: redis.Redis = request.getfixturevalue("lost" if act_of(act) in OPENING else "client")
+    return found
+
+
+def act_of(name: str) -> str:
+    """Return the script that is meant: some are tried in more than one way."""
+    return name.partition(",")[0]
+
+
+WAITS: list[Any] = [
+    "e",
+    300_000,
+    6,
+    "held",
+    "held",
+    "ada",
+    1,
+    GIB,
+    f"{GIB}:60:1:",
+    1,
+    SPEC,
+    5,
+    2,
+    1,
+    "after=4:ok:ok begin=5 key=k times=3 on=any retries=1 granted=2 why=retry",
+]
+RUN: list[Any] = ["3.abc", "nodeA", "w", "GPU-0,GPU-1", 6, 7, "0.5", "{}", 8]
+STRAY: list[Any] = [4, "1.abc", 300_000, "nodeA", "w", "GPU-0,GPU-1", 6, "0.5", "{}"]
+
+#: Good arguments of each script, for the store of the fixture.
+GOOD: dict[str, list[Any]] = {
+    "rebuild_begin": ["f"],
+    "rebuild_array": ["e", 7, "3-9", "", 0, 1, 0, 0, 1000],
+    "rebuild_array, of what nobody knows": ["e", 7],
+    "rebuild_job, of what waits": WAITS,
+    "rebuild_job": [*WAITS[:3], "running", "", *WAITS[5:], *RUN],
+    "rebuild_preemptions": ["e", 4, 2],
+    "rebuild_marks": ["e", 7, 3, 1, "a,b", "text"],
+    "rebuild_finish": ["e", 9, 8, 7],
+    "adopt, of what waits": [*STRAY, ""],
+    "adopt": [99, *STRAY[1:], SPEC, "ada", 1, GIB, f"{GIB}:60:1:", 1, "key=k times=3 on=any"],
+    "park": [1, "1.abc0", 300_000],
+    "submit": ["ada", 1, GIB, f"{GIB}:0:1:", 1, SPEC, "n", "after=4:ok,5:any begin=9 key=k times=3 on=any"],
+    "claim": ["nodeA", "GPU-1", "w", 300_000, 0, "n1", 1, 1, 5, 3, 6],
+    "started": [3, "1.abc2", 300_000, "{}"],
+    "heartbeat": ["nodeA", "GPU-0", 24 * GIB, 0, 0, 8, "", "gpu", 300_000, 1, "1.abc0", 1, "GPU-0", 7, 3, "1.abc2", 0],
+    "run_note": [1, "1.abc0", "text"],
+    "release_claim": [3, "1.abc2", "text"],
+    "finish": [1, "1.abc0", "failed", "{}", 0, "GPU-0", "why"],
+    "finish, to run again": [1, "1.abc0", "queued", "{}", 0, "GPU-0", "why", "retry", 5000],
+    "lose": [1, "1.abc0", 3, "text", 1, "", "why"],
+    "reap": [3, 300_000, 10_000, 100, 5],
+    "reserve": [0, 1],
+    "promote": [0, 100],
+    "preempt": [0, 60_000, 5, 3, "01", 2, "0"],
+    "set_policy": [86_400_000, "ada,bob", "spread", "eve", "ada", 2000],
+    "set_limits": ["user:*", "running_gpus=2 queued_jobs=9!", "member:bob", "lab", "members:lab", "bob,eve"],
+    "usage": [],
+    "why": [5],
+    "cancel": [4, "bob"],
+    "hold": [4, ""],
+    "release": [6, "root"],
+    "edit_members": [7, "cancel", "2-3", "ada"],
+    "edit": [4, DIGEST, 2, GIB, f"{GIB}:0:1:", SPEC, 1, 1, 1, "after=5:ok begin=9 times=3 on=any", "bob"],
+    "move_front": [4, 1, "bob"],
+    "set_tags": [4, "a,b", "c", 1, "text", "bob", "failed", 1, 0, "bob"],
+    "set_tags, of one that is forgotten": [99, "a", "", 0, "", "root", "failed", 1, 0, "bob"],
+    "notification_result": [99, "failed", 1, 0, "given_up", "text"],
+    "settle": [1, 1],
+    "drain": ["person", "why", "ada", "GPU-0", "GPU-1"],
+    "resume": [2, "person", "deaths", "GPU-0", "GPU-1"],
+}
+#: Arguments that may be anything: what is in them concerns nobody before it is read from the book or shown.
+ANYTHING = {
+    ("rebuild_job", 10),
+    ("rebuild_job", 22),
+    ("adopt", 8),
+    ("adopt", 9),
+    ("submit", 5),
+    ("edit", 5),
+    ("started", 3),
+    ("run_note", 2),
+    ("notification_result", 5),
+    ("set_tags", 4),
+    ("rebuild_marks", 5),
+    ("release_claim", 2),
+    ("finish", 3),
+    ("finish", 6),
+    ("lose", 3),
+    ("lose", 6),
+} | {
+    ("drain", 1),
+    ("drain", 2),
+}
+
+
+def error_of(scripts: Scripts, act: str, words: list[Any]) -> str | None:
+    """Run a script and return the error that it answers with, None if it does not."""
+    try:
+        scripts.run(act, *words)
+    except redis.ResponseError as error:
+        return str(error)
+    return None
+
+
+def test_every_script_is_tried_here() -> None:
+    """A new script must show its good arguments, so that its bad ones are tried."""
+    assert set(ACTS) == {act_of(name) for name in GOOD}
+    assert NAMES.fullmatch("{gq}:j:12")
+    assert not NAMES.fullmatch("{gq}:j:1\n2")
+
+
+@pytest.mark.parametrize("act", GOOD)
+def test_an_error_leaves_nothing_half_written(store: redis.Redis, act: str) -> None:
+    """Each argument in turn is odd, missing or one too many; whatever is answered, the store stays whole.
+
+    A script's writes are not undone when it dies: after an error every key must be as it was before.
+    """
+    scripts, snapshot = Scripts(store), Snapshot(store)
+    good = GOOD[act]
+    vectors = [[*good[:place], strange, *good[place + 1 :]] for place in range(len(good)) for strange in ODD]
+    vectors += [good[:count] for count in range(len(good))] + [[*good, "x"], [], [*good * 50]]
+    refused, before = 0, digest(store)
+    for words in vectors:
+        said = error_of(scripts, act_of(act), words)
+        if said is None:
+            assert [] == faults(dump(store)), words
+            snapshot.put_back()  # so that it acts upon the next odd word as well
+        else:
+            refused += 1
+            assert said.startswith("BADARGS"), (words, said)
+            assert "\n" not in said
+            assert before == digest(store), words
+    snapshot.close()
+    strict = [place for place in range(len(good)) if (act_of(act), place) not in ANYTHING]
+    assert refused >= len(strict) * len(ODD) // 2
+
+
+@pytest.mark.parametrize("act", GOOD)
+def test_good_arguments_are_no_error(store: redis.Redis, act: str) -> None:
+    """So that the test above does not pass because everything is refused."""
+    before = dump(store)
+
+    Scripts(store).run(act_of(act), *GOOD[act])
+
+    after = dump(store)
+    assert [] == faults(after)
+    assert (before == after) == (
+        act in {"rebuild_begin", "preempt", "rebuild_preemptions", "resume", "reserve", "usage", "why"}
+    )
+
+
+odd_words = st.one_of(
+    st.sampled_from(ODD),
+    st.integers(-(2**60), 2**70),
+    st.floats(),
+    st.text(max_size=8),
+    st.binary(max_size=8),
+    st.sampled_from(sorted({word for words in GOOD.values() for word in map(str, words)})),
+)
+
+
+@odd.gate
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(sorted(GOOD)), st.lists(st.tuples(st.integers(0, 20), odd_words), max_size=3)),
+        max_size=8,
+    )
+)
+def test_no_sequence_of_calls_breaks_the_store(
+    client: redis.Redis, queue: JobQueue, steps: list[tuple[str, list[tuple[int, Any]]]]
+) -> None:
+    """Good calls with some odd words in them, in any order: known keys only, and indexes that fit the jobs."""
+    scripts = Scripts(client)
+    for act, changes in steps:
+        words = list(GOOD[act])
+        for place, strange in changes if words else ():  # one that takes nothing
+            words[place % len(words)] = strange
+        before = digest(client)
+        said = error_of(scripts, act_of(act), words)
+        assert said is None or said.startswith("BADARGS"), (act, words, said)
+        assert said is None or before == digest(client), (act, words)
+    after = dump(client)
+    assert [] == faults(after)
+    assert all(job.id for job in queue.live())

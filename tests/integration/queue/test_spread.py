@@ -1,0 +1,248 @@
+"""Which of the devices that fit a job takes: workers claim by themselves, and leave jobs to better ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from bounded import until
+from factories import ADA, BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.job import JobState
+from gpuqueue.model.placement import Placement, Preference
+from gpuqueue.model.run import Ending
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim, Later, Offer
+from gpuqueue.queue.requests import new_nonce
+from gpuqueue.queue.wakeup import Doorbell, Ring
+from gpuqueue.text.units import GIB, MIB
+
+SPREAD, PACK = (Placement(preference=each) for each in Preference)
+
+
+@pytest.fixture
+def client(store_url: str) -> Iterator[redis.Redis]:
+    """Return a connection to the store."""
+    connection = connect(store_url)
+    yield connection
+    connection.close()
+
+
+def site_of(queue: JobQueue, placement: Preference | None, *offers: Offer) -> None:
+    """Serve devices in a site that places jobs so."""
+    queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
+    serve(queue, *offers)
+
+
+def seek(queue: JobQueue, uuid: str, **offer: Any) -> Claim | Later | None:
+    """Look for a job as the worker of a device does."""
+    return queue.seek(make_offer(uuid, **offer), worker=f"worker-{uuid}", lease_s=300, nonce=new_nonce())
+
+
+def submitted(queue: JobQueue, **changes: Any) -> int:
+    """Submit a job and return its id."""
+    return queue.submit(make_spec(**changes)).id
+
+
+def let_time_pass(client: redis.Redis, *job_ids: int) -> None:
+    """Have the jobs been left long ago."""
+    for job_id in job_ids:
+        assert client.hincrby(keys.job(job_id), "pl", -1000) > 0
+
+
+@pytest.mark.parametrize(("site", "said"), [(Preference.SPREAD, None), (Preference.PACK, SPREAD), (None, SPREAD)])
+def test_a_job_goes_to_the_emptiest_device(queue: JobQueue, site: Preference | None, said: Placement | None) -> None:
+    """Whoever looks first; the bell rings for that one, and the site's way holds where the job says none."""
+    site_of(queue, site, make_offer("GPU-0", foreign_bytes=10 * GIB), make_offer("GPU-1", foreign_bytes=5 * GIB))
+    serve(queue, make_offer("GPU-2", host="nodeB"))
+    job_id = submitted(queue, placement=said or Placement())
+
+    with Doorbell(queue.url) as bell:
+        assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=10 * GIB)
+        assert Ring("work", device="GPU-2") == until(lambda: bell.wait(1), what="the bell")
+    assert Later(0.2) == seek(queue, "GPU-1", foreign_bytes=5 * GIB)
+    assert JobState.QUEUED is queue.get(job_id).state  # type: ignore[union-attr]
+    found = must_claim(queue, "GPU-2", host="nodeB")
+    assert (job_id, None) == (found.job_id, seek(queue, "GPU-0", foreign_bytes=10 * GIB))
+
+
+@pytest.mark.parametrize(("site", "said"), [(Preference.PACK, None), (Preference.SPREAD, PACK)])
+def test_or_to_the_fullest_that_has_room(queue: JobQueue, site: Preference, said: Placement | None) -> None:
+    """Not to one that is too full."""
+    taken = {"GPU-0": 0, "GPU-1": 10 * GIB, "GPU-2": 20 * GIB}
+    site_of(queue, site, *(make_offer(uuid, foreign_bytes=held) for uuid, held in taken.items()))
+    job_id = submitted(queue, mem_bytes=8 * GIB, placement=said or Placement())
+
+    assert Later(0.2) == seek(queue, "GPU-0")
+    assert seek(queue, "GPU-2", foreign_bytes=20 * GIB) is None
+    assert job_id == must_claim(queue, "GPU-1", foreign_bytes=10 * GIB).job_id
+
+
+def test_no_job_waits_for_its_place_longer_than_a_moment(queue: JobQueue, client: redis.Redis) -> None:
+    """The better device's worker may hang: then whoever looks takes it. The next time it is left again."""
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
+    job_id = submitted(queue)
+    assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=5 * GIB)
+    assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=5 * GIB)
+
+    let_time_pass(client, job_id)
+    run = must_claim(queue, "GPU-0", foreign_bytes=5 * GIB)
+    assert job_id == run.job_id
+    assert queue.giveback(job_id, run.token, "full")
+    assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=5 * GIB)
+
+
+def test_a_clock_that_was_set_back_keeps_no_job_waiting(queue: JobQueue, client: redis.Redis) -> None:
+    """What was noted by another clock counts for nothing."""
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
+    job_id = submitted(queue)
+    client.hset(keys.job(job_id), "pl", queue.now_ms() + 10_000_000)
+
+    assert job_id == must_claim(queue, "GPU-0", foreign_bytes=5 * GIB).job_id
+
+
+BETTER = {
+    "as free": (make_offer("GPU-1", foreign_bytes=5 * GIB - 100 * MIB), {}),
+    "of another pool": (make_offer("GPU-1", pool="lab"), {"pool": "fast"}),
+    "another kind": (make_offer("GPU-1", device=make_device("GPU-1", kind=DeviceKind.SIMULATED)), {}),
+    "another type": (
+        make_offer("GPU-1", device=make_device("GPU-1", name="T4")),
+        {"placement": Placement(models=("test",))},
+    ),
+    "without a slot": (make_offer("GPU-1", slots=0), {}),
+    "one of two": (make_offer("GPU-1"), {"gpus": 2}),
+    "alone": (make_offer("GPU-1"), {"placement": Placement(exclusive=True)}),
+    "named": (make_offer("GPU-1"), {"placement": Placement(devices=("GPU-0",))}),
+}
+
+
+@pytest.mark.parametrize("case", BETTER)
+def test_a_device_that_would_not_be_better_is_not_waited_for(queue: JobQueue, case: str) -> None:
+    """Or that could not take it at all."""
+    other, asked = BETTER[case]
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB, pool="fast"), other)
+
+    assert submitted(queue, **asked) == must_claim(queue, "GPU-0", foreign_bytes=5 * GIB, host="nodeA").job_id
+
+
+def drained(queue: JobQueue, client: redis.Redis) -> None:
+    """Somebody closed it."""
+    del client
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="", by="ada")
+
+
+def silent(queue: JobQueue, client: redis.Redis) -> None:
+    """Its worker is gone."""
+    del queue
+    client.hset(keys.host_devices("nodeA"), "GPU-1", f"{24 * GIB}:0:0:1:8::gpu")
+
+
+def kept(queue: JobQueue, client: redis.Redis) -> None:
+    """It is kept for somebody."""
+    del queue
+    client.hset(keys.PREFIX + "rsv", "GPU-1", f"99:{GIB}:0:")
+
+
+@pytest.mark.parametrize("close", [drained, silent, kept])
+def test_a_device_that_takes_nothing_is_not_waited_for(queue: JobQueue, client: redis.Redis, close: Any) -> None:
+    """However empty it is."""
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
+    close(queue, client)
+
+    assert submitted(queue) == must_claim(queue, "GPU-0", foreign_bytes=5 * GIB).job_id
+
+
+def test_what_a_device_leaves_does_not_keep_it_from_what_is_for_it_alone(queue: JobQueue) -> None:
+    """Of the same user or another's, whatever the order."""
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
+    own = Placement(devices=("GPU-0",))
+    submitted(queue, account=ADA)
+    here = [submitted(queue, account=account, placement=own) for account in (ADA, BOB)]
+
+    assert here == sorted(must_claim(queue, "GPU-0", foreign_bytes=5 * GIB).job_id for _ in here)
+    assert Later(0.2) == seek(queue, "GPU-0", foreign_bytes=5 * GIB)
+
+
+def test_a_claim_leaves_a_few_jobs_and_then_takes_one(queue: JobQueue, client: redis.Redis) -> None:
+    """Each that is left costs the store something, and a stream of them must not keep a device idle."""
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0", foreign_bytes=5 * GIB), make_offer("GPU-1"))
+    jobs = [submitted(queue, mem_bytes=(i + 1) * MIB) for i in range(12)]
+
+    taken = must_claim(queue, "GPU-0", foreign_bytes=5 * GIB).job_id
+    assert jobs[8] == taken
+    assert 8 == sum(client.hexists(keys.job(each), "pl") for each in jobs)
+
+
+def test_devices_fill_evenly(queue: JobQueue) -> None:
+    """All look, in whatever order, until nothing is left."""
+    names = [f"GPU-{i}" for i in range(4)]
+    site_of(queue, Preference.SPREAD, *(make_offer(name) for name in names))
+    for _ in range(12):
+        submitted(queue)
+
+    done = 0
+    while done < 12:
+        done += sum(isinstance(seek(queue, name), Claim) for name in names)
+    assert [3, 3, 3, 3] == [len(each.jobs) for each in queue.devices()]
+
+
+def test_or_one_after_the_other(queue: JobQueue, client: redis.Redis) -> None:
+    """By pack: six jobs of 4G fit on one card; the emptiest looks first, and leaves them."""
+    names = [f"GPU-{i}" for i in range(3)]
+    site_of(queue, Preference.PACK, *(make_offer(name) for name in names))
+    jobs = [submitted(queue, mem_bytes=4 * GIB) for _ in range(7)]
+
+    assert jobs[0] == must_claim(queue, "GPU-1").job_id
+    for _ in range(5):
+        assert Later(0.2) == seek(queue, "GPU-0")
+        assert isinstance(seek(queue, "GPU-1"), Claim)
+    assert seek(queue, "GPU-1") is None
+    assert jobs[6] == must_claim(queue, "GPU-2").job_id
+    assert not client.hexists(keys.job(jobs[1]), "pl")
+
+
+def test_a_reserved_job_is_left_to_nobody(queue: JobQueue) -> None:
+    """Its device was kept for it."""
+    site_of(queue, Preference.SPREAD, make_offer("GPU-0"))
+    submitted(queue, mem_bytes=20 * GIB)
+    run = must_claim(queue, "GPU-0")
+    big = submitted(queue, mem_bytes=20 * GIB)
+    assert [big] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+    serve(queue, make_offer("GPU-1", device=make_device("GPU-1", total_bytes=48 * GIB)))
+    done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 1.0, "devices": ()}
+    queue.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+
+    assert big == must_claim(queue, "GPU-0").job_id
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_what_it_costs_a_claim(queue: JobQueue, client: redis.Redis, devices: int) -> None:
+    """A few calls where this is the only device or no other could have more, one for each that could; none at idle."""
+    site_of(queue, None, *(make_offer(f"GPU-{i}") for i in range(devices)))
+    claim(queue)  # the first one may be told that the store does not have it yet
+    costs = {}
+    for site in (None, Preference.SPREAD):
+        queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=site)
+        costs[site] = [calls_of(client, lambda: claim(queue))]  # nothing waits
+        submitted(queue)
+        costs[site].append(calls_of(client, lambda: must_claim(queue)))
+        client.delete(keys.device_leases("GPU-0"))
+    idle, taking = (after - before for before, after in zip(costs[None], costs[Preference.SPREAD], strict=True))
+
+    assert (0, {1: 2, 8: 4}[devices]) == (idle, taking)
+
+
+def calls_of(client: redis.Redis, act: Any) -> int:
+    """Return how many commands the store carries out for *act*, those within scripts included."""
+    client.config_resetstat()
+    act()
+    counts: Any = client.info("commandstats")
+    return sum(
+        each["calls"] for name, each in counts.items() if not name.startswith(("cmdstat_config", "cmdstat_info"))
+    )

@@ -1,0 +1,561 @@
+"""Whatever is done to the queue, in whatever order: what it promises holds after every step.
+
+The same orders in every run; ``STATEFUL_EXAMPLES=5000`` looks for others (long_search.py). That shares converge
+takes more time than an order of acts has: see test_shares_converge.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import ADA, BOB, make_device, make_offer, make_spec, serve
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    multiple,
+    rule,
+    run_state_machine_as_test,
+)
+from long_search import search
+from store_dump import dump, faults
+
+from gpuqueue.errors import BadRequest, Impossible, Refused
+from gpuqueue.history.database import Book
+from gpuqueue.model.array import Array, Indexes
+from gpuqueue.model.dependencies import Condition, Dependency, Waits
+from gpuqueue.model.job import ENDS, JobSpec, JobState, Level, WaitReason
+from gpuqueue.model.limits import Limits, Measure, Use
+from gpuqueue.model.placement import ANYWHERE, Placement, Preference
+from gpuqueue.model.retries import Retries, RetryOn
+from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.queue import keys
+from gpuqueue.queue.changes import Mark
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.device_matching import admits
+from gpuqueue.queue.explanation import Obstacle
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Again, Alive, Claim, Later, Offer, Reservation
+from gpuqueue.queue.requests import new_nonce
+from gpuqueue.queue.submit_errors import Found
+from gpuqueue.recovery.reopen import open_queue
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+from workers.services.recorder import Recorder
+
+#: Thousands of acts: on a machine that others are busy on they took longer than a test may.
+pytestmark = pytest.mark.timeout(600)
+
+DEVICES = {"GPU-0": "nodeA", "GPU-1": "nodeA", "GPU-2": "nodeA", "GPU-3": "nodeB"}
+MODELS = {"GPU-0": "Test A100", "GPU-1": "Test A100", "GPU-2": "Test H100", "GPU-3": "Test H100"}
+#: What nobody gets of a device; one of them is a small one.
+HEADROOM_BYTES = {"GPU-0": 0, "GPU-1": 0, "GPU-2": 10 * GIB, "GPU-3": 0}
+SLOTS = 3
+#: Mostly nothing is said.
+PLACEMENTS = (
+    *([ANYWHERE] * 6),
+    Placement(exclusive=True),
+    Placement(exclusive=True, whole=True),
+    Placement(models=("H100",), preference=Preference.SPREAD),
+    Placement(preference=Preference.PACK),
+    Placement(devices=("GPU-0", "GPU-1", "GPU-3")),
+    Placement(exclusive=True, models=("A100",)),
+)
+PREEMPT = {Level.URGENT: (Level.LOW, Level.NORMAL, Level.HIGH), Level.HIGH: (Level.LOW,)}
+#: What may be limited meanwhile; nothing, most of the time.
+LIMITS = [
+    "",
+    "",
+    "ada: running_jobs=2",
+    "*: running_mem=30G",
+    "ada: running_mem=20G",
+    "@lab: running_gpus=3 running_mem=45G queued_jobs=8",
+]
+POOL_LIMITS = ["", "", "*: max_mem=16G"]
+GROUPS = {"lab": ("ada", "bob")}
+
+wishes = st.one_of(
+    st.none(), st.tuples(st.sampled_from(["ok", "any", "fail", "begin", "hold", "dedupe"]), st.integers(0, 1000))
+)
+
+jobs = st.fixed_dictionaries(
+    {
+        "mem_bytes": st.sampled_from([1, 4, 8, 12, 16, 20, 23]).map(lambda size: size * GIB),
+        "gpus": st.sampled_from([1, 1, 1, 2, 3]),
+        "placement": st.sampled_from(PLACEMENTS),
+        "account": st.sampled_from([ADA, BOB]),
+        "level": st.sampled_from(Level),
+        "time_limit_s": st.sampled_from([None, 60.0, 7200.0]),
+        "requeue": st.booleans(),
+        "retries": st.sampled_from([Retries(), Retries(times=1, on=(RetryOn.ANY,))]),
+        "waits": wishes,
+        "array": st.sampled_from([None, None, None, *map(Array.parse, ("0-4%2", "1-3", "0-4:2"))]),
+    }
+)
+
+
+orders = st.permutations(sorted(DEVICES))
+
+
+class Site(RuleBasedStateMachine):
+    """Submitters, workers, reapers and people at once, one act at a time: every script is atomic."""
+
+    url = ""
+    #: An empty book, and where each site may have a copy of it.
+    empty_book, home = Path(), Path()
+
+    claims = Bundle("claims")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.client = connect(self.url)
+        self.client.flushall()
+        self.queue = JobQueue(self.url)
+        self.acknowledged: set[int] = set()
+        self.ended: dict[int, JobState] = {}
+        self.attempts: dict[int, int] = {}
+        #: Of each job the tokens of its claims, in their order, also of those that were given back or lost.
+        self.tokens: dict[int, list[str]] = {}
+        self.recorded: set[int] = set()
+        #: Of a job that was queued again by the end of a run: which attempt that was, and the exit code.
+        self.again: dict[int, tuple[int, int]] = {}
+        self.limited = ("", "")
+        self.settings = Settings.load({})
+        path = self.home / f"{secrets.token_hex(4)}.db"
+        shutil.copy(self.empty_book, path)
+        self.book = Book(f"sqlite:///{path}")
+        self.recorder = Recorder(self.settings, self.queue, self.book)
+
+    @initialize(target=claims, batch=st.lists(jobs, min_size=6, max_size=12), order=orders)
+    def open(self, batch: list[dict[str, Any]], order: list[str]) -> Any:
+        """Two hosts with four cards, and a morning's work."""
+        self.queue.open(0)
+        self.queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=Preference.SPREAD)
+        serve(self.queue, *(self.offer(uuid) for uuid in DEVICES))
+        self._submit(batch)
+        return multiple(*self._claims([*order, *order], again=False))
+
+    def teardown(self) -> None:
+        """Close the connections."""
+        self.book.close()
+        self.queue.close()
+        self.client.close()
+
+    def offer(self, uuid: str) -> Offer:
+        """Return what a device's worker tells."""
+        device = make_device(uuid, name=MODELS[uuid])
+        return make_offer(uuid, host=DEVICES[uuid], slots=SLOTS, device=device, headroom_bytes=HEADROOM_BYTES[uuid])
+
+    # ---- what may happen -----------------------------------------------------------------------------------------
+
+    @rule(batch=st.lists(jobs, min_size=1, max_size=6))
+    def submit(self, batch: list[dict[str, Any]]) -> None:
+        """At any time."""
+        self._submit(batch)
+
+    def _submit(self, batch: list[dict[str, Any]]) -> None:
+        ends = {each: self.ended[each] is JobState.SUCCEEDED for each in self.recorded}  # the book alone knows these
+        for changes in batch:
+            wanted = {**changes, "waits": self._waits(changes["waits"])}
+            if not changes["requeue"]:
+                wanted["retries"] = Retries()
+            with contextlib.suppress(Impossible, Refused, Found):  # no host, or no limit, lets it in, or it is there
+                job_id = self.queue.submit(make_spec(**wanted), ends=ends).id
+                assert job_id not in self.acknowledged, "an id was given out twice"
+                self.acknowledged.add(job_id)
+                for bound in self.queue.limits().bounds(self.queue.uses()):
+                    if bound.measure is Measure.QUEUED_JOBS and bound.used is not None:
+                        assert bound.used <= bound.limit.most, "more wait than may"
+
+    def _waits(self, wish: tuple[str, int] | None) -> Waits:
+        """Let a job wait for something: other jobs of those that are there, its time, a person."""
+        if wish is None:
+            return Waits()
+        kind, pick = wish
+        known = sorted(self.acknowledged)
+        if kind in {"ok", "any", "fail"}:
+            chosen = dict.fromkeys(known[(pick + step) % len(known)] for step in (0, 3)) if known else ()
+            return Waits(after=tuple(Dependency(each, Condition(kind)) for each in chosen))
+        if kind == "begin":
+            return Waits(begin_at=datetime.now(timezone.utc) + timedelta(hours=1))
+        return Waits(hold=True) if kind == "hold" else Waits(dedupe=f"k{pick % 2}")
+
+    @rule(target=claims, order=orders, again=st.booleans())
+    def claim(self, order: list[str], again: bool) -> Any:  # noqa: FBT001 - Hypothesis hands it in by name
+        """Every worker looks, in any order, each as often as it likes: the reply may get lost."""
+        return multiple(*self._claims(order, again=again))
+
+    def _claims(self, order: list[str], *, again: bool) -> list[Claim]:
+        return [won for device in order if (won := self._claim(device, again=again)) is not None]
+
+    def _claim(self, device: str, *, again: bool) -> Claim | None:
+        nonce = new_nonce()
+        waiting = [job.id for job in self.queue.live() if job.reason is not WaitReason.ARRAY_LIMIT]
+        fits = {job_id for job_id in waiting if self._fits(job_id, device)}
+        claimed = self._sought(device, nonce, fits)
+        if again and claimed is not None:
+            assert claimed == self.queue.claim(self.offer(device), worker=device, lease_s=300, nonce=nonce)
+        if claimed is None:
+            assert not fits, f"nothing was claimed, and why says that {fits} fit"
+            return None
+        assert fits & {claimed.job_id, claimed.member and claimed.member.array_id}, (
+            "it was claimed where why says that it does not fit"
+        )
+        for bound in self.queue.limits().bounds(self.queue.uses()):
+            if bound.measure is Measure.QUEUED_JOBS:
+                continue  # more may wait than a limit that came later lets in
+            if bound.whose in {claimed.spec.account.name, "@lab"} and bound.used is not None:
+                assert bound.used <= bound.limit.most, "a claim went over a limit"
+        self.attempts[claimed.job_id] = self.attempts.get(claimed.job_id, 0) + 1
+        assert claimed.attempt == self.attempts[claimed.job_id]
+        self._remember(claimed)
+        assert all(admits(claimed.spec.placement, make_device(each, name=MODELS[each])) for each in claimed.devices)
+        return claimed
+
+    def _remember(self, claimed: Claim) -> None:
+        """Judge its token: it is new to the store, whatever was lost, and says above which attempts it stands."""
+        assert claimed.token.partition(".")[0] == str(claimed.attempt)
+        assert claimed.token not in {each for all_of in self.tokens.values() for each in all_of}, "a token came twice"
+        self.tokens.setdefault(claimed.job_id, []).append(claimed.token)
+
+    def _sought(self, device: str, nonce: str, fits: set[int]) -> Claim | None:
+        """Look as a worker does; what was left to a better device is anybody's once its moment is over."""
+        found = self.queue.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
+        if isinstance(found, Later):
+            left = {job_id for job_id in fits if self.client.hexists(keys.job(job_id), "pl")}
+            assert left, "nothing was left, or something that does not fit"
+            for job_id in left:
+                self.client.hincrby(keys.job(job_id), "pl", -1000)
+            found = self.queue.seek(self.offer(device), worker=device, lease_s=300, nonce=nonce)
+            assert isinstance(found, Claim), "it waits for the sake of its place"
+        return found
+
+    def _fits(self, job_id: int, device: str) -> bool:
+        found = self.queue.why(job_id)
+        if found is None or found.state is not JobState.QUEUED:
+            return False
+        return any(each.device == device and each.obstacle is Obstacle.FITS for each in found.devices)
+
+    @rule(claim=claims)
+    def start(self, claim: Claim) -> None:
+        """Also late, when the claim is stale."""
+        self.queue.started(claim.job_id, claim.token, lease_s=300, log_path="/l", devices=())
+
+    @rule(claim=claims)
+    def beat(self, claim: Claim) -> None:
+        """Also for a run that somebody else has by now: it must not renew anything."""
+        alive = Alive(job_id=claim.job_id, token=claim.token, observed=dict.fromkeys(claim.devices, 0))
+        before = self.client.zscore("{gq}:leases", claim.job_id)
+        verdicts = self.queue.beat(self.offer(claim.devices[0]), [alive], lease_s=900)
+        if claim.token in verdicts.stale:
+            assert before == self.client.zscore("{gq}:leases", claim.job_id)
+
+    @rule(claim=claims, code=st.sampled_from([0, 1, 75]))
+    def finish(self, claim: Claim, code: int) -> None:
+        """Once or often: only the owner's first word counts."""
+        ending = Ending.from_status(code)
+        state = JobState.FAILED if code else JobState.SUCCEEDED
+        done = self.queue.finish(claim.job_id, claim.token, state=state, ending=ending, duration_s=1.0, devices=())
+        if done is not None and done.is_end:
+            assert claim.job_id not in self.ended, "it ended twice"
+        elif done is not None:
+            self.again[claim.job_id] = claim.attempt, code
+
+    @rule(claim=claims, later_s=st.sampled_from([0.0, 3600.0]))
+    def run_again(self, claim: Claim, later_s: float) -> None:
+        """The run is over, its job is not; unless somebody has ended it meanwhile, or it must not run twice."""
+        again, ending = Again(reason=WaitReason.RETRY, later_s=later_s), Ending.from_status(1)
+        queued = JobState.QUEUED
+        after = self.queue.finish(
+            claim.job_id, claim.token, state=queued, ending=ending, duration_s=1.0, devices=(), again=again
+        )
+        assert after in {None, queued, JobState.CANCELLED, JobState.FAILED}
+
+    @rule()
+    def time_goes_by(self) -> None:
+        """Whatever waits for its hour may start."""
+        waiting = [each for each in self.client.zrange("{gq}:timers", 0, -1) if not each.startswith("d:")]
+        for job_id in waiting:
+            self.client.zadd("{gq}:timers", {job_id: 1})
+            self.client.hset(f"{{gq}}:j:{job_id}", "nb", 1)
+        self.queue.reap(loss_limit=3, lease_s=300, tick_s=1000)
+        left = set(self.client.zrange("{gq}:timers", 0, -1))
+        assert not left & set(waiting)
+
+    @rule(claim=claims)
+    def lose(self, claim: Claim) -> None:
+        """Its worker came back and found nothing."""
+        self.queue.lose(claim.job_id, claim.token, loss_limit=3, detail="gone")
+
+    @rule(claim=claims)
+    def give_back(self, claim: Claim) -> None:
+        """No attempt, wherever it was in time."""
+        if self.queue.giveback(claim.job_id, claim.token, "full"):
+            assert claim.token == self.tokens[claim.job_id][-1], "a claim was given back by an older one"
+            self.attempts[claim.job_id] -= 1
+
+    @rule(pick=st.integers(0, 1000), act=st.sampled_from(["cancel", "hold", "release"]))
+    def change(self, pick: int, act: str) -> None:
+        """Somebody changes their mind."""
+        if self.acknowledged:
+            getattr(self.queue, act)(sorted(self.acknowledged)[pick % len(self.acknowledged)])
+
+    @rule(pick=st.integers(0, 1000), front=st.booleans(), tag=st.sampled_from(["a", "b"]))
+    def move_and_mark(self, pick: int, tag: str, *, front: bool) -> None:
+        """Somebody puts a job before their others, or back, and says something of it: what waits, runs or has ended."""
+        if not self.acknowledged:
+            return
+        job_id = sorted(self.acknowledged)[pick % len(self.acknowledged)]
+        mark = Mark(add=(tag,)) if front else Mark(remove=(tag,), note=tag)
+        ended = None if (record := self.book.get(job_id)) is None or not record.job.state.is_end else record.job
+        self.queue.mark(job_id, mark, ended=ended)
+        try:
+            assert self.queue.move(job_id, front=front) in {None, JobState.QUEUED, JobState.HELD}
+        except Refused:
+            assert JobState.QUEUED is not self._state_of(job_id)
+
+    def _state_of(self, job_id: int) -> JobState | None:
+        job = self.queue.get(job_id)
+        return None if job is None else job.state
+
+    @rule(pick=st.integers(0, 1000), act=st.sampled_from(["cancel", "hold", "release"]), first=st.integers(0, 4))
+    def change_a_part(self, pick: int, act: str, first: int) -> None:
+        """Of an array, if it is one: what was taken and what was not, alike."""
+        if self.acknowledged:
+            part = Indexes.parse(f"{first}-{first + 1}")
+            self.queue.part(sorted(self.acknowledged)[pick % len(self.acknowledged)], act, part)
+
+    @rule(
+        pick=st.integers(0, 1000), mem=st.sampled_from([2, 8, 40]), level=st.sampled_from([None, *Level]), wish=wishes
+    )
+    def edit(self, pick: int, mem: int, level: Level | None, wish: tuple[str, int] | None) -> None:
+        """Somebody asks for something else: all of it, or nothing where it waits no more, or would for itself."""
+        if not self.acknowledged:
+            return
+        job_id = sorted(self.acknowledged)[pick % len(self.acknowledged)]
+        waits = self._waits(wish)
+        told = {"level": level is not None, "after": bool(waits.after), "begin": waits.begin_at is not None}
+
+        def change(spec: JobSpec) -> JobSpec:
+            kept = replace(waits, hold=False, dedupe=spec.waits.dedupe)
+            return replace(spec, mem_bytes=mem * GIB, level=spec.level if level is None else level, waits=kept)
+
+        with contextlib.suppress(BadRequest, Refused):
+            self.queue.edit(job_id, change, level=told["level"], after=told["after"], begin=told["begin"])
+
+    @rule(pick=st.integers(0, 1000), times=st.sampled_from([0, 1, 3]))
+    def edit_retries(self, pick: int, times: int) -> None:
+        """Somebody thinks again of how often: a retry that is to come stays; what exit code 75 asked for is none."""
+        if not self.acknowledged:
+            return
+        job = self.queue.get(sorted(self.acknowledged)[pick % len(self.acknowledged)])
+        if job is None or job.state not in {JobState.QUEUED, JobState.HELD} or job.tally or not job.spec.requeue:
+            return
+        attempt, code = self.again.get(job.id, (0, 0))
+        retries = Retries(times=times, on=(RetryOn.ANY,)) if times else Retries()
+        is_less = times < min(job.retries, job.spec.retries.times)
+        try:
+            self.queue.edit(job.id, lambda spec: replace(spec, retries=retries))
+        except (BadRequest, Refused) as error:  # also for what else it asks, where that is not possible any more
+            if "waits for its retry" in str(error):
+                assert is_less
+                assert (attempt, code) != (job.attempt, 75)
+        else:
+            assert not is_less or (attempt, code) != (job.attempt, 1), "a retry that is to come was taken back"
+
+    @rule(placement=st.sampled_from([*Preference, None]))
+    def place(self, placement: Preference | None) -> None:
+        """The site says where jobs go."""
+        self.queue.set_policy(half_life_s=86400, urgent=None, shares={}, placement=placement)
+
+    @rule(most=st.sampled_from([1, 2, 0]))
+    def reserve(self, most: int) -> None:
+        """The tick that keeps room."""
+        standing = self.queue.reserve(after_s=0, most=most)
+        held = [device for each in standing for device in each.devices]
+        assert len(held) == len(set(held)), "a device is kept for two jobs"
+        assert not any(self._is_beyond(each) for each in standing), "a device is kept in vain"
+
+    def _is_beyond(self, kept: Reservation) -> bool:
+        """Return whether a limit keeps from a job what is kept for it."""
+        job, limits = self.queue.get(kept.job_id), self.queue.limits()
+        assert job is not None
+        spec, count = job.spec, len(kept.devices)
+        gives = [24 * GIB - HEADROOM_BYTES[each] for each in kept.devices]
+        each_bytes = min(gives) if spec.placement.exclusive else spec.shape.mem_bytes
+        asked = Use(running_jobs=1, running_gpus=count, running_mem=count * each_bytes)
+        most = limits.of_pool(spec.pool).max_mem_bytes
+        is_too_large = spec.placement.exclusive and most is not None and max(gives) > most
+        return is_too_large or limits.over(spec.account.name, asked, self.queue.uses()) is not None
+
+    @rule()
+    def be_kept_in_vain(self) -> None:
+        """What is kept for somebody has been for long: the next tick may let it go."""
+        for job_id in self.client.zrange(keys.LIVE, 0, -1):
+            since, _, runs = (self.client.hget(keys.job(job_id), "rk") or "").partition(":")
+            if since:
+                self.client.hset(keys.job(job_id), "rk", f"1:{runs}")
+        for whose, kept in self.client.hgetall(keys.KEPT_ROOM).items():
+            *before, _, runs, shape = kept.split(":", 7)
+            self.client.hset(keys.KEPT_ROOM, whose, ":".join((*before, "1", runs, shape)))
+
+    @rule(target=claims)
+    def keep_room_and_look(self) -> Any:
+        """What the tick keeps no claim gives back at once: the next tick would keep it again, and so on for ever."""
+        for each in self.queue.reserve(after_s=0, most=1):
+            for device in each.devices:
+                claimed = self._claim(device, again=False)
+                if claimed is not None:
+                    return claimed  # from now on it may be in vain
+                kept_for = (self.client.hget(keys.KEPT, device) or "").partition(":")[0]
+                assert str(each.job_id) == kept_for, "what was kept is given back"
+        return multiple()
+
+    @rule(after_s=st.sampled_from([0.0, 0.0, 3600.0]))
+    def preempt(self, after_s: float) -> None:
+        """The tick that makes place: only for higher levels, and what is kept is kept for whom it was made."""
+        jobs, before = {job.id: job for job in self.queue.live()}, self._kept()
+        for victim, by in self.queue.preempt(PREEMPT, after_s=after_s, grace_s=60.0, most=2).items():
+            assert not after_s, "a fresh run was asked to go"
+            assert JobState.RUNNING is jobs[victim].state
+            assert jobs[victim].spec.requeue
+            assert jobs[by].spec.level > jobs[victim].spec.level
+            assert self.client.hget(f"{{gq}}:j:{by}", "rv"), "nothing is kept for the job"
+        after = self._kept()
+        for job_id in {*before, *after}:
+            told = self.client.hget(keys.job(job_id), "rv") or ""
+            assert after.get(job_id, set()) == {*filter(None, told.split(","))}, "it lost a part of it"
+
+    def _kept(self) -> dict[int, set[str]]:
+        """Return for which jobs which devices are kept."""
+        kept: dict[int, set[str]] = {}
+        for device, text in self.client.hgetall(keys.KEPT).items():
+            kept.setdefault(int(text.partition(":")[0]), set()).add(device)
+        return kept
+
+    @rule(claim=claims)
+    def make_place(self, claim: Claim) -> None:
+        """A run says that it left for another; also one that nobody asked, or that is stale by now."""
+        ending = Ending.stopped(EndingKind.PREEMPTED, -15)
+        again = Again(reason=WaitReason.RETRY)
+        self.queue.finish(
+            claim.job_id, claim.token, state=JobState.QUEUED, ending=ending, duration_s=1.0, devices=(), again=again
+        )
+
+    @rule(written=st.sampled_from(LIMITS), of_pools=st.sampled_from(POOL_LIMITS))
+    def limit(self, written: str, of_pools: str) -> None:
+        """Whoever runs the site thinks again; what runs goes on."""
+        self.limited = written, of_pools
+        self.queue.set_limits(Limits.parse(written, of_pools, GROUPS))
+
+    @rule(most=st.integers(1, 3))
+    def age(self, most: int) -> None:
+        """The tick that lifts."""
+        self.queue.age(after_s=0, most=most)
+
+    @rule(claim=claims)
+    def let_it_expire(self, claim: Claim) -> None:
+        """Nobody vouched for it; the reaper comes by."""
+        if self.client.zscore("{gq}:leases", claim.job_id) is None:
+            return
+        self.client.zadd("{gq}:leases", {str(claim.job_id): 1})
+        self.client.hset("{gq}:meta", mapping={"reap": self.queue.now_ms(), "grace": 0})
+        self.queue.reap(loss_limit=3, lease_s=300, tick_s=1000)
+
+    @rule()
+    def record(self) -> None:
+        """The book takes what the outbox has; the store forgets what has ended."""
+        self.ended.update({job.id: job.state for job in self.queue.live() if job.state in ENDS})
+        while self.recorder.record(0):
+            pass
+        live = {job.id for job in self.queue.live()}
+        self.recorded |= set(self.ended) - live
+        assert {each: self.ended[each] for each in self.recorded} == self.book.states(self.recorded)
+
+    @rule()
+    def lose_the_store(self) -> None:
+        """Its data is gone. What the book knows comes back as it stood, and every run goes on under its token."""
+        self.record()
+        before, limits, waiting = self._standing(), self.queue.limits(), self._waiting()
+        self.client.flushall()
+        written, of_pools = self.limited
+        site = replace(self.settings, limits=written, pool_limits=of_pools, groups="lab: ada bob")
+        assert open_queue(self.queue, self.book, lease_s=300, settings=site) is not None
+        after = self._standing()
+        assert (limits, waiting) == (self.queue.limits(), self._waiting())
+        wrong = [
+            (each, before.get(each), after.get(each)) for each in before | after if before.get(each) != after.get(each)
+        ]
+        assert not wrong, wrong
+        self.client.hset(keys.PREFIX + "meta", "claims", 0)  # as if the lease were over
+        serve(self.queue, *(self.offer(uuid) for uuid in DEVICES))
+
+    def _waiting(self) -> dict[str, int]:
+        """Return how many jobs wait of each user, by whom `queued_jobs` judges."""
+        return {user: use.queued_jobs for user, use in self.queue.uses().items() if use.queued_jobs}
+
+    def _standing(self) -> dict[int, tuple[Any, ...]]:
+        """Return where each job stands, as far as both stores must agree on it."""
+        return {
+            job.id: (
+                *(job.state, job.attempt, job.losses, job.retries, job.requeues),
+                *(job.front, sorted(job.tags), job.note),
+            )
+            for job in self.queue.live()
+        }
+
+    # ---- what must hold ------------------------------------------------------------------------------------------
+
+    @invariant()
+    def indexes_fit_the_jobs(self) -> None:
+        """No key is left behind, none is missing; each run holds its devices and nobody else does."""
+        assert [] == faults(dump(self.client))
+
+    @invariant()
+    def tokens_grow(self) -> None:
+        """A job's run is that of its last claim: no older token is ever good again, nor an attempt counted twice."""
+        for job in self.queue.live():
+            state, token, attempt = self.client.hmget(keys.job(job.id), "st", "tok", "at")
+            if state in {"starting", "running", "cancelling"} and not job.tally:  # an array has no run of its own
+                assert token == self.tokens[job.id][-1], "an older claim has the job again"
+            assert int(attempt or 0) == self.attempts.get(job.id, 0), "its next claim would not be above its last"
+
+    @invariant()
+    def no_device_is_promised_twice(self) -> None:
+        """In bytes and in slots."""
+        for device in self.queue.devices():
+            assert device.promised_bytes <= device.device.total_bytes
+            assert len(device.jobs) <= SLOTS
+
+    @invariant()
+    def who_wants_a_device_alone_is_alone(self) -> None:
+        """And the device says so."""
+        alone = {job.id for job in self.queue.live() if job.spec.placement.exclusive}
+        for device in self.queue.devices():
+            assert device.exclusive == bool(alone.intersection(device.jobs))
+            assert not device.exclusive or len(device.jobs) == 1
+
+    @invariant()
+    def nothing_that_was_acknowledged_is_gone(self) -> None:
+        """And what has ended stays as it ended."""
+        live = self.queue.live()
+        states = {job.id: job.state for job in live}
+        assert self.acknowledged - self.recorded == {job.id for job in live if job.member is None}
+        for job_id, state in self.ended.items():
+            assert job_id in self.recorded or state is states[job_id]
+        self.ended.update({job_id: state for job_id, state in states.items() if state in ENDS})
+
+
+def test_no_order_of_acts_breaks_a_promise(store_url: str, migrated_sqlite: Path, tmp_path: Path) -> None:
+    """Hypothesis looks for one, and shows the shortest that it finds."""
+    Site.url, Site.empty_book, Site.home = store_url, migrated_sqlite, tmp_path
+    run_state_machine_as_test(Site, settings=search(30))

@@ -1,0 +1,69 @@
+"""Many claimers at once, with jobs on one to four devices: nothing promised twice, nothing run twice, nothing left."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+
+from factories import make_offer, make_spec, serve
+from store_dump import dump, faults
+
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.requests import new_nonce
+from gpuqueue.text.units import GIB
+
+DEVICES = {f"GPU-{host}{index}": f"node{host}" for host in "AB" for index in range(4)}
+JOBS = 1500
+#: Far more than it takes, in seconds: a claimer that finds nothing for so long would wait for ever.
+BOUND_S = 90.0
+
+
+def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store_url: str) -> None:
+    """On two hosts with four cards each, while the ticks keep room and lift jobs; some runs end late."""
+    serve(queue, *(make_offer(uuid, host=host) for uuid, host in DEVICES.items()))
+    for number in range(JOBS):
+        queue.submit(make_spec(mem_bytes=(1 + number % 23) * GIB, gpus=1 + (number % 7 == 0) + 2 * (number % 11 == 0)))
+    runs: Counter[int] = Counter()
+    over: list[str] = []
+    lock = threading.Lock()
+    until_s = monotonic() + BOUND_S
+
+    def work(uuid: str) -> None:
+        mine, open_runs = JobQueue(store_url), []
+        offer = make_offer(uuid, host=DEVICES[uuid])
+        while sum(runs.values()) < JOBS and monotonic() < until_s:
+            claimed = mine.claim(offer, worker=uuid, lease_s=300, nonce=new_nonce())
+            if claimed is not None:
+                mine.started(claimed.job_id, claimed.token, lease_s=300, log_path="/l", devices=())
+                open_runs.append(claimed)
+                if claimed.job_id % 8 == 0:
+                    found = [each for each in mine.devices() if each.promised_bytes > each.device.total_bytes]
+                    over.extend(f"{each.device.uuid} promised {each.promised_bytes}" for each in found)
+            if open_runs and (claimed is None or len(open_runs) > 2):
+                run = open_runs.pop(0)
+                done = {"state": JobState.SUCCEEDED, "ending": Ending.from_status(0), "duration_s": 0.1, "devices": ()}
+                assert mine.finish(run.job_id, run.token, **done)  # type: ignore[arg-type]
+                with lock:
+                    runs[run.job_id] += 1
+            mine.beat(offer, [], lease_s=300)
+            if claimed is None and uuid == "GPU-A0":
+                mine.reserve(after_s=0, most=1)
+                mine.age(after_s=0)
+        mine.close()
+
+    with ThreadPoolExecutor(len(DEVICES)) as pool:
+        for done in [pool.submit(work, uuid) for uuid in DEVICES]:
+            done.result()
+
+    assert [] == over
+    assert set(range(1, JOBS + 1)) == set(runs)
+    assert {1} == set(runs.values())
+    client = connect(store_url)
+    assert [] == faults(dump(client))
+    assert [] == client.keys("*}:q:*") + client.keys("*}:dl:*") + client.keys("*}:rsv")
+    client.close()

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pytest
+import redis
+from factories import BOB, make_device, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.errors import Impossible, StoreNotReady, StoreUnreachable
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import JobState, Level, WaitReason
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.scripts import Scripts
+from gpuqueue.text.units import GIB, MIB
+
+
+def test_a_submitted_job_waits_and_is_told_to_the_outbox(queue: JobQueue) -> None:
+    """One script does both, so neither can be without the other."""
+    spec = make_spec(env={"A": "\udc80"})
+
+    job = queue.submit(spec)
+
+    assert (1, JobState.QUEUED, WaitReason.DEVICE) == (job.id, *_standing(queue, job.id))
+    assert spec == queue.get(1).spec  # type: ignore[union-attr]
+    (event,) = queue.events("0-0")
+    assert (Act.SUBMIT, 1, JobState.QUEUED, 0) == (event.act, event.job_id, event.state, event.attempt)
+    assert (1, 0) == queue.counts()
+
+
+def _standing(queue: JobQueue, job_id: int) -> tuple[JobState, WaitReason | None]:
+    job = queue.get(job_id)
+    assert job is not None
+    return job.state, job.reason
+
+
+def test_a_submit_sent_twice_makes_one_job(queue: JobQueue) -> None:
+    """The reply may get lost; the nonce tells a repetition from a second job."""
+    first = queue.submit(make_spec(), nonce="abc")
+    again = queue.submit(make_spec(), nonce="abc")
+
+    assert (first.id, first.submitted_at) == (again.id, again.submitted_at)
+    assert 1 == len(queue.events("0-0"))
+
+
+def test_what_no_device_could_ever_run_is_refused_at_once(queue: JobQueue) -> None:
+    """80G where the largest device has 24G; three devices where hosts have two; a pool that nobody serves."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1", headroom_bytes=GIB), make_offer("GPU-2", host="nodeB"))
+
+    with pytest.raises(Impossible, match=r"80G asked for, but the largest device can give 24G"):
+        queue.submit(make_spec(mem_bytes=80 * GIB))
+    with pytest.raises(Impossible, match="no host has more than 2"):
+        queue.submit(make_spec(gpus=3))
+    with pytest.raises(Impossible, match="24G on each of 2 devices"):
+        queue.submit(make_spec(gpus=2, mem_bytes=24 * GIB))
+    with pytest.raises(Impossible, match="no device is in pool fast"):
+        queue.submit(make_spec(pool="fast"))
+
+    assert [] == queue.events("0-0")
+    assert 24 * GIB == queue.submit(make_spec(mem_bytes=24 * GIB)).spec.mem_bytes
+
+
+def test_what_a_claim_would_not_give_is_not_taken_in(queue: JobQueue) -> None:
+    """A claim goes by whole MiB: a job for the last half of one was queued, and waited for ever."""
+    device = make_device(total_bytes=24 * GIB + MIB // 2)
+    serve(queue, make_offer(device=device))
+
+    with pytest.raises(Impossible, match="the largest device can give"):
+        queue.submit(make_spec(mem_bytes=device.total_bytes))
+
+
+def test_with_no_device_known_nothing_is_called_impossible(queue: JobQueue) -> None:
+    """The workers may come later."""
+    assert JobState.QUEUED is queue.submit(make_spec(mem_bytes=500 * GIB)).state
+
+
+def test_a_store_that_was_never_opened_takes_no_job(store_url: str) -> None:
+    """Ids would start at 1 again, although the book may know other jobs of those ids."""
+    unopened = JobQueue(store_url)
+
+    with pytest.raises(StoreNotReady, match="gpuqueue up"):
+        unopened.submit(make_spec())
+    unopened.close()
+
+
+def test_a_new_store_goes_on_above_the_books_last_id(store_url: str) -> None:
+    """Ids are never reused, also when the store lost its data."""
+    reopened = JobQueue(store_url)
+
+    assert reopened.open(41)
+    assert not reopened.open(0)
+    assert 42 == reopened.submit(make_spec()).id
+    reopened.close()
+
+
+def test_a_store_that_is_not_there_is_one_clear_line() -> None:
+    """What is wrong, and what to do."""
+    nowhere = JobQueue("unix:///nonexistent/store.sock")
+
+    with pytest.raises(StoreUnreachable, match=r"does not answer: is it running\? Start it with gpuqueue up"):
+        nowhere.submit(make_spec())
+    nowhere.close()
+
+
+def test_live_jobs_are_listed_in_order_page_by_page(queue: JobQueue) -> None:
+    """Whatever level or user they have."""
+    serve(queue)
+    ids = [queue.submit(make_spec(account=BOB, level=Level.LOW)).id, queue.submit(make_spec(level=Level.URGENT)).id]
+    must_claim(queue)
+
+    assert ids == [job.id for job in queue.live()]
+    assert ids[1:] == [job.id for job in queue.live(after=ids[0])]
+    assert ids[:1] == [job.id for job in queue.live(limit=1)]
+
+
+def test_a_script_given_nonsense_writes_nothing(queue: JobQueue, store_url: str) -> None:
+    """Its writes are not undone when it dies half-way: half a job in the index stopped every claim of every device."""
+    client = connect(store_url)
+    before = sorted(client.keys("*"))
+    scripts = Scripts(client)
+
+    for shape in ("6001000448.0:0:1:", "x", "", "1:0:1"):
+        with pytest.raises(redis.ResponseError, match="BADARGS"):
+            scripts.run("submit", "ada", 1, 5, shape, 1, "{}", "n")
+
+    assert before == sorted(client.keys("*"))
+    serve(queue)
+    assert queue.submit(make_spec()).id == must_claim(queue).job_id
+    client.close()

@@ -1,0 +1,132 @@
+"""Which devices a job on several gets: the best connected ones of the host that fit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+import redis
+from bounded import until
+from factories import make_offer, make_spec, must_claim
+
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim, Later
+from gpuqueue.queue.requests import new_nonce
+from gpuqueue.queue.wakeup import Doorbell, Ring
+from gpuqueue.text.units import GIB
+
+LINK, SWITCH, NODE, SYSTEM = 0, 10, 40, 50
+
+
+def steps(groups: Sequence[tuple[int, int]], a: int, b: int) -> int:
+    """Return how far two cards are apart in a box; of each way of grouping: how many stand together, and how near."""
+    return next((far for size, far in groups if a // size == b // size), SYSTEM)
+
+
+#: Two cards share a bridge of NVLinks, four a NUMA node.
+PAIRS = ((2, LINK), (4, NODE))
+#: Four cards share a switch.
+FOURS = ((4, SWITCH),)
+#: Each card has an NVLink to each other.
+ALL = ((8, LINK),)
+BOXES = {"pairs": PAIRS, "fours": FOURS, "all": ALL, "pairs on switches": ((2, LINK), (4, SWITCH), (8, NODE))}
+
+
+@pytest.fixture
+def client(store_url: str) -> Iterator[redis.Redis]:
+    """Return a connection to the store."""
+    connection = connect(store_url)
+    yield connection
+    connection.close()
+
+
+def serve_box(queue: JobQueue, groups: Sequence[tuple[int, int]], held: dict[int, int], *, cards: int = 8) -> None:
+    """Announce a box of cards, each of which tells how far it is to the others."""
+    for card in range(cards):
+        near = {f"GPU-{other}": steps(groups, card, other) for other in range(cards) if other != card}
+        offer = make_offer(f"GPU-{card}", foreign_bytes=held.get(card, 0))
+        queue.announce(offer, worker=f"worker-{card}", pid=1, boot_id="b", near=near)
+        queue.beat(offer, [], lease_s=300)
+
+
+def seek(queue: JobQueue, card: int, held: dict[int, int]) -> Claim | Later | None:
+    """Look for a job as the worker of a card does."""
+    offer = make_offer(f"GPU-{card}", foreign_bytes=held.get(card, 0))
+    return queue.seek(offer, worker=f"worker-{card}", lease_s=300, nonce=new_nonce())
+
+
+def spread_of(groups: Sequence[tuple[int, int]], cards: Sequence[int]) -> int:
+    """Return the sum over the pairs of a set."""
+    return sum(steps(groups, a, b) for a, b in combinations(cards, 2))
+
+
+def test_a_pair_is_linked(queue: JobQueue) -> None:
+    """Also where the fullest card, which went first without that, is another."""
+    serve_box(queue, PAIRS, {5: GIB})
+    queue.submit(make_spec(gpus=2))
+
+    assert ("GPU-2", "GPU-3") == must_claim(queue, "GPU-2").devices
+
+
+def test_where_a_better_pair_is_free_it_is_left_to_that(queue: JobQueue, client: redis.Redis) -> None:
+    """The one that looks has only a far one; for a moment, then it takes what there is, fullest first."""
+    held = {1: 24 * GIB, 5: GIB, 4: 24 * GIB}
+    serve_box(queue, PAIRS, held)
+    job_id = queue.submit(make_spec(gpus=2)).id
+
+    with Doorbell(queue.url) as bell:
+        assert Later(0.2) == seek(queue, 0, held)
+        assert Ring("work", device="GPU-2") == until(lambda: bell.wait(1), what="the bell")
+    client.hincrby(keys.job(job_id), "pl", -1000)
+    late = seek(queue, 0, held)
+    assert isinstance(late, Claim)
+    assert ("GPU-0", "GPU-2") == late.devices  # of those of its node
+
+    queue.giveback(job_id, late.token, "full")
+    better = seek(queue, 3, held)
+    assert isinstance(better, Claim)
+    assert ("GPU-3", "GPU-2") == better.devices
+
+
+def test_four_stand_on_one_node(queue: JobQueue) -> None:
+    """The rest of the second pair is nearer than a pair elsewhere; the order is that in which the set grew."""
+    serve_box(queue, PAIRS, {})
+    queue.submit(make_spec(gpus=4))
+
+    assert ("GPU-6", "GPU-7", "GPU-4", "GPU-5") == must_claim(queue, "GPU-6").devices
+
+
+@pytest.mark.parametrize("box", BOXES)
+def test_no_set_of_those_that_are_free_is_better(queue: JobQueue, client: redis.Redis, box: str) -> None:
+    """Of any size, whichever cards are taken, whoever looks; compared with all sets that there are."""
+    groups, chance = BOXES[box], random.Random(box)  # noqa: S311 - the same cases each time
+    for _ in range(12):
+        n = chance.randint(2, 5)
+        free = sorted(chance.sample(range(8), chance.randint(n, 8)))
+        held = {card: 24 * GIB for card in range(8) if card not in free} | dict.fromkeys(free[:1], GIB)
+        client.flushall()
+        queue.open(0)
+        serve_box(queue, groups, held)
+        queue.submit(make_spec(gpus=n))
+
+        found = next(won for card in free if isinstance(won := seek(queue, card, held), Claim))
+
+        cards = [int(uuid.removeprefix("GPU-")) for uuid in found.devices]
+        assert set(cards) <= set(free)
+        assert min(spread_of(groups, each) for each in combinations(free, n)) == spread_of(groups, cards)
+
+
+@pytest.mark.parametrize("near", [{}, {"near": None}, {"near": {"GPU-1": "close"}}, {"near": [0]}, None])
+def test_what_an_older_or_odd_worker_told_is_no_topology(queue: JobQueue, client: redis.Redis, near: Any) -> None:
+    """Then the fullest go first, as ever."""
+    serve_box(queue, PAIRS, {2: GIB}, cards=4)
+    for card in range(4):
+        client.hset(keys.FACTS, f"GPU-{card}", "no JSON" if near is None else str(near).replace("'", '"'))
+    queue.submit(make_spec(gpus=2))
+
+    assert ("GPU-0", "GPU-2") == must_claim(queue, "GPU-0").devices

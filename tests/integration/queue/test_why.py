@@ -1,0 +1,350 @@
+"""The explanation of a wait comes from what a claim goes by: the two can never disagree."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from factories import BOB, claim, make_device, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.errors import Impossible
+from gpuqueue.model.array import Array
+from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.job import JobState, Level
+from gpuqueue.model.placement import Placement
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.explanation import Explanation, Obstacle, Verdict
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.text.units import GIB
+
+
+def why(queue: JobQueue, job_id: int) -> Explanation:
+    """Return why a job waits, which the queue must know."""
+    found = queue.why(job_id)
+    assert found is not None
+    return found
+
+
+def verdicts(queue: JobQueue, job_id: int) -> dict[str, Obstacle]:
+    """Return what keeps a job from each device."""
+    return {each.device: each.obstacle for each in why(queue, job_id).devices}
+
+
+def test_each_obstacle_is_told(queue: JobQueue) -> None:
+    """One job, and a device for each thing that can be in its way."""
+    cpu = make_device("cpu-a", kind=DeviceKind.CPU)
+    serve(
+        queue,
+        make_offer("GPU-fits", pool="p"),
+        make_offer("GPU-pool"),
+        make_offer("cpu-a", device=cpu, pool="p"),
+        make_offer("GPU-headroom", headroom_bytes=15 * GIB, pool="p"),
+        make_offer("GPU-drained", pool="p"),
+        make_offer("GPU-strangers", foreign_bytes=15 * GIB, pool="p"),
+        make_offer("GPU-slots", slots=0, pool="p"),
+    )
+    queue.drain(["GPU-drained"], origin=DrainOrigin.PERSON, why="", by="ada")
+    job_id = queue.submit(make_spec(mem_bytes=10 * GIB, pool="p")).id
+
+    assert {
+        "GPU-fits": Obstacle.FITS,
+        "GPU-pool": Obstacle.POOL,
+        "cpu-a": Obstacle.KIND,
+        "GPU-headroom": Obstacle.TOO_SMALL,
+        "GPU-drained": Obstacle.DRAINED,
+        "GPU-strangers": Obstacle.MEMORY,
+        "GPU-slots": Obstacle.SLOTS,
+    } == verdicts(queue, job_id)
+
+
+def test_who_is_in_the_way_is_told_in_bytes(queue: JobQueue) -> None:
+    """What runs there, what it counts for, when it must have ended; and what strangers and headroom leave."""
+    serve(queue, make_offer(headroom_bytes=GIB, foreign_bytes=2 * GIB))
+    queue.submit(make_spec(mem_bytes=10 * GIB, time_limit_s=3600.0))
+    queue.submit(make_spec(mem_bytes=5 * GIB))
+    must_claim(queue, foreign_bytes=2 * GIB)
+    must_claim(queue, foreign_bytes=2 * GIB)
+    job_id = queue.submit(make_spec(mem_bytes=12 * GIB)).id
+
+    found = why(queue, job_id)
+
+    (device,) = found.devices
+    assert (6 * GIB, 21 * GIB, 24 * GIB) == (device.available_bytes, device.capacity_bytes, device.total_bytes)
+    held = {run.job_id: (run.held_bytes, run.ends_ms is None) for run in device.runs}
+    assert {1: (10 * GIB, False), 2: (5 * GIB, True)} == held
+    assert found.start is not None
+    assert ((1,), ("GPU-0",)) == (found.start.blockers, found.start.devices)
+    assert found.start.at_ms is not None
+    assert abs(found.start.at_ms - queue.now_ms() - 3600_000) < 60_000
+
+
+def test_a_start_is_not_promised_to_who_has_others_before_it(queue: JobQueue) -> None:
+    """The last of six was told the moment at which the first of them starts."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    must_claim(queue)
+    jobs = [queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0)).id for _ in range(6)]
+
+    first, *_, last = (why(queue, job_id).start for job_id in jobs)
+
+    assert first is not None
+    assert last is not None
+    assert (first.room_ms, 0) == (first.at_ms, first.rivals)
+    assert (None, first.room_ms, 5) == (last.at_ms, last.room_ms, last.rivals)
+
+
+@pytest.mark.parametrize(
+    ("mem_bytes", "more", "rivals"),
+    [
+        (4 * GIB, {}, 0),  # there is room for both of them
+        (4 * GIB, {"array": Array.parse("0-8")}, 1),  # each of its members takes some
+        (4 * GIB, {"placement": Placement(exclusive=True)}, 1),
+        (12 * GIB, {"device": DeviceWish.CPU}, 0),
+        (12 * GIB, {}, 1),
+    ],
+)
+def test_only_who_takes_the_room_is_a_rival(queue: JobQueue, mem_bytes: int, more: dict[str, Any], rivals: int) -> None:
+    """Who waits for another kind of device, or leaves enough, does not make the start unknown."""
+    cpu = make_device("cpu-a", kind=DeviceKind.CPU)
+    serve(queue, make_offer(), make_offer("cpu-a", device=cpu, slots=0))
+    queue.submit(make_spec(mem_bytes=23 * GIB, time_limit_s=3600.0))
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=mem_bytes, **more))
+    start = why(queue, queue.submit(make_spec(mem_bytes=15 * GIB)).id).start
+
+    assert start is not None
+    assert rivals == start.rivals
+    assert (start.at_ms is None) == bool(rivals)
+
+
+def test_a_start_that_nobody_can_know_is_none(queue: JobQueue) -> None:
+    """Without a time limit there is no telling, and strangers never end for us."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB))
+    must_claim(queue)
+    job_id = queue.submit(make_spec(mem_bytes=20 * GIB)).id
+    assert why(queue, job_id).start.at_ms is None  # type: ignore[union-attr]
+
+    serve(queue, make_offer(foreign_bytes=10 * GIB))
+    assert why(queue, job_id).start is None
+
+
+def test_the_place_in_the_order(queue: JobQueue) -> None:
+    """Higher levels, then users with less usage, then one's own earlier jobs, of whatever shape."""
+    serve(queue, make_offer(slots=1))
+    queue.submit(make_spec())
+    must_claim(queue)  # Ada has used something now
+    for mem_bytes in (GIB, 2 * GIB):
+        queue.submit(make_spec(mem_bytes=mem_bytes))
+    job_id = queue.submit(make_spec()).id
+    queue.submit(make_spec())
+    for level in (Level.HIGH, Level.URGENT, Level.LOW):
+        queue.submit(make_spec(level=level))
+    for _ in range(3):
+        queue.submit(make_spec(account=BOB))
+
+    found = why(queue, job_id)
+
+    assert (2, 1, 3, 2) == (found.higher, found.users_before, found.theirs, found.own_before)
+    assert (JobState.QUEUED, Level.NORMAL) == (found.state, found.level)
+
+
+def test_a_device_that_is_kept_says_for_whom(queue: JobQueue) -> None:
+    """And the one that it is kept for is told when."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=4 * GIB))
+    must_claim(queue)
+    large = queue.submit(make_spec(mem_bytes=23 * GIB)).id
+    queue.reserve(after_s=0, most=1)
+    small = queue.submit(make_spec(mem_bytes=4 * GIB, account=BOB)).id
+
+    (device,) = why(queue, small).devices
+
+    assert (Obstacle.KEPT, large) == (device.obstacle, device.kept_for)
+    assert {"GPU-0": Obstacle.MEMORY} == verdicts(queue, large)
+    assert why(queue, large).start is not None
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "rivals"),
+    [(7 * GIB, 1, 0), (13 * GIB, 1, 1), (7 * GIB, 2, 1)],
+)
+def test_a_run_in_the_way_is_told_though_the_device_is_kept(
+    queue: JobQueue, size: int, count: int, rivals: int
+) -> None:
+    """Once its one device was kept for the job before it, nobody could say when it starts; its run's end was known.
+
+    The one that it is kept for goes before it there, be it after it in the order: what it takes may not be there.
+    """
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    for uuid, limit_s in (("GPU-0", None), ("GPU-1", 3600.0)):
+        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=limit_s))
+        must_claim(queue, uuid)
+    kept = queue.submit(make_spec(mem_bytes=13 * GIB)).id
+    others = [queue.submit(make_spec(mem_bytes=size, placement=Placement(devices=("GPU-1",)))).id for _ in range(count)]
+    before = why(queue, others[0]).start
+
+    assert [(kept, ("GPU-1",))] == [(each.job_id, each.devices) for each in queue.reserve(after_s=0, most=1)]
+    start = why(queue, others[-1]).start
+
+    assert before is not None
+    assert start is not None
+    assert ((2,), ("GPU-1",)) == (start.blockers, start.devices)
+    assert start.room_ms == before.room_ms
+    assert bool(rivals) == bool(start.rivals) == (start.at_ms is None)
+
+
+def test_who_comes_later_and_passes_is_a_rival_where_a_device_is_kept_for_it(queue: JobQueue) -> None:
+    """Nobody was before the job in the order, and yet the device is not for it first."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    must_claim(queue)
+    kept = queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW)).id
+    assert [kept] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+
+    found = why(queue, queue.submit(make_spec(mem_bytes=10 * GIB, level=Level.HIGH)).id)
+
+    assert (0, 0, 0) == (found.higher, found.theirs, found.own_before)
+    assert found.start is not None
+    assert (None, 1, (1,)) == (found.start.at_ms, found.start.rivals, found.start.blockers)
+
+
+def test_where_only_what_is_kept_is_in_the_way_no_start_is_told(queue: JobQueue) -> None:
+    """The room is there: no run's end makes it."""
+    serve(queue)
+    queue.submit(make_spec(mem_bytes=8 * GIB))
+    must_claim(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB))
+    queue.reserve(after_s=0, most=1)
+    beside, beyond = (queue.submit(make_spec(mem_bytes=size * GIB)).id for size in (4, 5))
+
+    assert why(queue, beyond).start is None
+    assert {"GPU-0": Obstacle.KEPT} == verdicts(queue, beyond)
+    start = why(queue, beside).start
+    assert start is not None
+    assert () == start.blockers, "it fits beside what is kept"
+    assert beside == must_claim(queue).job_id
+
+
+def test_a_gang_with_room_on_too_few_devices(queue: JobQueue) -> None:
+    """The one that has room is no help alone."""
+    serve(queue, make_offer("GPU-0"), make_offer("GPU-1"))
+    queue.submit(make_spec(mem_bytes=20 * GIB))
+    must_claim(queue, "GPU-0")
+    gang = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+
+    assert {"GPU-0": Obstacle.MEMORY, "GPU-1": Obstacle.ALONE} == verdicts(queue, gang)
+
+
+def test_what_runs_has_ended_or_never_was(queue: JobQueue) -> None:
+    """No verdicts where there is no wait; None where there is no job."""
+    serve(queue)
+    queue.submit(make_spec())
+    must_claim(queue)
+
+    assert (JobState.STARTING, ()) == (why(queue, 1).state, why(queue, 1).devices)
+    assert queue.why(77) is None
+
+
+def _random_site(queue: JobQueue, chance: random.Random) -> list[str]:
+    devices = [f"GPU-{i}" for i in range(3)]
+    for uuid in devices:
+        offer: dict[str, Any] = {
+            "headroom_bytes": chance.choice([0, GIB]),
+            "foreign_bytes": chance.choice([0, 0, 6 * GIB, 20 * GIB]),
+            "slots": chance.choice([1, 2, 8]),
+            "pool": chance.choice(["", "p"]),
+        }
+        serve(queue, make_offer(uuid, **offer))
+        for _ in range(chance.randrange(3)):
+            limit_s = chance.choice([None, 600.0, 7200.0])
+            queue.submit(make_spec(mem_bytes=chance.randrange(1, 15) * GIB, time_limit_s=limit_s))
+            claim(queue, uuid, foreign_bytes=offer["foreign_bytes"])
+        offers[uuid] = offer
+    return devices
+
+
+offers: dict[str, dict[str, Any]] = {}
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_job_fits_where_why_says_so_and_nowhere_else(queue: JobQueue, seed: int) -> None:
+    """On sites made by chance: only one job waits, so that no order is between the two."""
+    chance = random.Random(seed)  # noqa: S311 - the same sites each time
+    devices = _random_site(queue, chance)
+    for job in queue.live():
+        if job.state is JobState.QUEUED:
+            queue.cancel(job.id)
+    kept = queue.submit(make_spec(mem_bytes=chance.randrange(15, 24) * GIB, account=BOB)).id
+    queue.reserve(after_s=0, most=1)
+    wanted: dict[str, Any] = {
+        "mem_bytes": chance.randrange(1, 20) * GIB,
+        "gpus": chance.choice([1, 1, 1, 2]),
+        "pool": chance.choice(["", "", "p"]),
+        "device": chance.choice([None, DeviceWish.GPU, DeviceWish.ANY]),
+        "time_limit_s": chance.choice([None, 60.0, 36000.0]),
+        "level": Level.URGENT,
+    }
+    try:
+        job_id = queue.submit(make_spec(**wanted)).id
+    except Impossible:  # by chance there is no such device at all, and the submit has said so
+        return
+    said: dict[str, Verdict] = {each.device: each for each in why(queue, job_id).devices}
+
+    for uuid in devices:
+        offer = make_offer(uuid, foreign_bytes=offers[uuid]["foreign_bytes"])
+        claimed = queue.claim(offer, worker="w", lease_s=300, nonce=f"ab{devices.index(uuid)}")
+        if claimed is not None and claimed.job_id != job_id:  # the one that is kept for goes first, as it should
+            assert claimed.job_id == kept
+            return
+        assert (claimed is not None) == (said[uuid].obstacle is Obstacle.FITS), said[uuid]
+        if claimed is not None:
+            return
+
+
+def test_who_cannot_start_is_no_rival(queue: JobQueue) -> None:
+    """A job on two devices, of which one is drained, stood before it in the order: no start could be said."""
+    serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
+    queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
+    run = must_claim(queue)
+    queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2))
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    both = Placement(devices=("GPU-0", "GPU-1"))
+    waits = queue.submit(make_spec(mem_bytes=20 * GIB, placement=both)).id
+
+    found = why(queue, waits)
+
+    assert found.start is not None
+    assert (1, 0, (run.job_id,)) == (found.own_before, found.start.rivals, found.start.blockers)
+    assert found.start.at_ms is not None
+    queue.resume(["GPU-1"], origins=[DrainOrigin.PERSON])
+    queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.URGENT))
+    must_claim(queue, "GPU-1")
+    start = why(queue, waits).start
+    assert start is not None
+    assert (None, 1) == (start.at_ms, start.rivals), "now it can, once both have room"
+
+
+@pytest.mark.parametrize(("time_limit_s", "behind", "rivals"), [(600.0, 0, 0), (None, 1, 1), (7200.0, 1, 1)])
+def test_who_is_gone_before_the_device_is_needed_starts_before(
+    queue: JobQueue, time_limit_s: float | None, behind: int, rivals: int
+) -> None:
+    """Two devices are kept for a job that needs both: what comes before it waits for its own runs' ends, no later.
+
+    It was told the moment at which that one has room, and the end of another run as what it waits for.
+    """
+    serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
+    for uuid, hours in (("GPU-0", 1), ("GPU-1", 2)):
+        queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0 * hours))
+        must_claim(queue, uuid)
+    both = queue.submit(make_spec(mem_bytes=20 * GIB, gpus=2)).id
+    assert [both] == [each.job_id for each in queue.reserve(after_s=0, most=1)]
+
+    found = why(queue, queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=time_limit_s)).id)
+
+    first, second = (device.runs[0].ends_ms for device in sorted(found.devices, key=lambda each: each.device))
+    assert found.start is not None
+    assert (("GPU-0",), (1,)) == (found.start.devices, found.start.blockers)
+    assert (second if behind else first) == found.start.room_ms
+    assert (both if behind else None, rivals) == (found.start.behind, found.start.rivals)

@@ -1,0 +1,192 @@
+"""When a job may start that waits for room under its limits as well: one answer, in the truth of both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from factories import ADA, BOB, make_device, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.model.array import Array
+from gpuqueue.model.limits import Limits
+from gpuqueue.model.placement import Placement
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.explanation import Explanation, Start
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.text.units import GIB
+
+if TYPE_CHECKING:
+    from gpuqueue.model.job import Account
+
+HOUR_MS = 3600_000
+
+
+def limit(queue: JobQueue, limits: str) -> None:
+    """Let these limits hold; ada and bob are a group."""
+    queue.set_limits(Limits.parse(limits, "", {"lab": ("ada", "bob")}))
+
+
+def two_cards(queue: JobQueue) -> None:
+    """Serve two devices of 24 GiB on one host."""
+    serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
+
+
+def run(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> int:
+    """Let a job run on a device."""
+    queue.submit(make_spec(**changes))
+    return must_claim(queue, uuid).job_id
+
+
+def why(queue: JobQueue, job_id: int) -> tuple[Explanation, Start]:
+    """Return why a job waits, and where there is room first."""
+    found = queue.why(job_id)
+    assert found is not None
+    assert found.start is not None
+    return found, found.start
+
+
+def test_who_waits_for_a_device_and_a_limit_starts_when_both_have_room(queue: JobQueue) -> None:
+    """`why` said that it starts by the first, and then by the second; the JSON promised the first alone."""
+    two_cards(queue)
+    limit(queue, "ada: running_mem=24G")
+    long = run(queue, "GPU-1", mem_bytes=14 * GIB, time_limit_s=7200.0)
+    strangers = run(queue, account=BOB, mem_bytes=18 * GIB, time_limit_s=3600.0)
+    waits = queue.submit(make_spec(mem_bytes=11 * GIB, placement=Placement(devices=("GPU-0",)))).id
+
+    found, start = why(queue, waits)
+
+    assert found.room is not None
+    assert found.room.at_ms is not None
+    assert start.free_ms is not None
+    assert ((strangers,), (long,), True) == (start.blockers, found.room.runs, start.limited)
+    assert found.room.at_ms - start.free_ms > HOUR_MS // 2
+    assert (found.room.at_ms, found.room.at_ms, 0) == (start.at_ms, start.room_ms, start.rivals)
+    assert (strangers, long) == tuple(sorted(found.runs_in_the_way, reverse=True))
+
+
+def test_room_under_all_limits_is_that_of_the_last(queue: JobQueue) -> None:
+    """The device has room; of the two limits the group's has none for two hours."""
+    two_cards(queue)
+    limit(queue, "ada: running_jobs=1; @lab: running_jobs=2")
+    run(queue, time_limit_s=3600.0)
+    last = run(queue, account=BOB, time_limit_s=7200.0)
+    waits = queue.submit(make_spec()).id
+
+    found, start = why(queue, waits)
+
+    assert 2 == len(found.limits)
+    assert found.room is not None
+    assert (found.room.at_ms, ()) == (start.at_ms, start.blockers)
+    first = found.devices[0].runs
+    assert found.room.at_ms == min(each.ends_ms or 0 for each in first), "either of them makes room under the group's"
+    queue.cancel(last)
+
+
+def test_no_start_is_told_where_a_run_under_the_limit_has_no_time_limit(queue: JobQueue) -> None:
+    """The device has room by a known time; who uses the limit may run for days."""
+    two_cards(queue)
+    limit(queue, "ada: running_jobs=1")
+    endless = run(queue, "GPU-1")
+    run(queue, account=BOB, mem_bytes=20 * GIB, time_limit_s=3600.0)
+    waits = queue.submit(make_spec(mem_bytes=20 * GIB, placement=Placement(devices=("GPU-0",)))).id
+
+    found, start = why(queue, waits)
+
+    assert found.room is not None
+    assert (None, (endless,), None) == (found.room.at_ms, found.room.runs, found.room.kept_for)
+    assert start.free_ms is not None
+    assert (None, None) == (start.at_ms, start.room_ms)
+
+
+@pytest.mark.parametrize(("hours", "is_kept"), [(None, 1), (4, 1), (1, 0)])
+def test_no_start_is_told_where_the_room_under_the_limit_is_kept(
+    queue: JobQueue, hours: int | None, is_kept: int
+) -> None:
+    """It was told to start at once, or when a run ends, and waited for another job of its group.
+
+    But for who is gone before that other one can start.
+    """
+    serve(queue)
+    limit(queue, "@lab: running_mem=8G")
+    for lasts in (1, 4):
+        run(queue, account=BOB, mem_bytes=4 * GIB, time_limit_s=3600.0 * lasts)
+    large = queue.submit(make_spec(mem_bytes=8 * GIB)).id
+    queue.reserve(after_s=0, most=1)
+    waits = queue.submit(make_spec(account=BOB, mem_bytes=2 * GIB, time_limit_s=hours and hours * 3600.0)).id
+
+    found, start = why(queue, waits)
+
+    assert found.room is not None
+    assert found.room.kept_for == (large if is_kept else None)
+    assert bool(is_kept) == (found.room.at_ms is None) == (start.room_ms is None)
+    assert is_kept == start.rivals
+    assert bool(is_kept) == (start.at_ms is None)
+
+
+def test_what_is_kept_beside_is_in_nobodys_way(queue: JobQueue) -> None:
+    """Once the run has ended there is room for the one that it is kept for, and for this one too."""
+    serve(queue)
+    limit(queue, "@lab: running_mem=16G")
+    run(queue, account=BOB, mem_bytes=14 * GIB, time_limit_s=3600.0)
+    queue.submit(make_spec(mem_bytes=8 * GIB))
+    queue.reserve(after_s=0, most=1)
+    waits = queue.submit(make_spec(account=BOB, mem_bytes=3 * GIB)).id
+
+    found, start = why(queue, waits)
+
+    assert found.room is not None
+    assert (None, found.room.at_ms) == (found.room.kept_for, start.room_ms)
+    assert start.room_ms is not None
+
+
+@pytest.mark.parametrize(
+    ("account", "more", "rivals"),
+    [
+        (BOB, {}, 1),
+        (replace(ADA, name="eve"), {}, 0),  # she is not under it
+        (BOB, {"array": Array.parse("0-8")}, 1),
+        (BOB, {"mem_bytes": GIB}, 0),  # enough for both
+        (BOB, {"mem_bytes": 4 * GIB, "gpus": 2}, 0),  # the other device is drained
+    ],
+)
+def test_who_goes_before_it_under_the_limit_is_a_rival(
+    queue: JobQueue, account: Account, more: dict[str, Any], rivals: int
+) -> None:
+    """It was told a time as if all that has room then were for it; small ones of its group went on taking it."""
+    two_cards(queue)
+    limit(queue, "@lab: running_mem=8G")
+    run(queue, mem_bytes=8 * GIB, time_limit_s=3600.0)
+    queue.submit(make_spec(**{"mem_bytes": 5 * GIB, "account": account, **more}))
+    queue.drain(["GPU-1"], origin=DrainOrigin.PERSON, why="the fan", by="ada")
+    found, start = why(queue, queue.submit(make_spec(account=ADA, mem_bytes=4 * GIB)).id)
+
+    assert found.room is not None
+    assert (found.room.at_ms, rivals) == (start.room_ms, start.rivals)
+    assert (start.at_ms is None) == bool(rivals)
+
+
+def test_who_fills_a_limit_that_has_room_now_is_a_rival(queue: JobQueue) -> None:
+    """There was room on the device for both, and under the limit for one of them."""
+    serve(queue)
+    limit(queue, "ada: running_jobs=1")
+    run(queue, account=BOB, mem_bytes=23 * GIB, time_limit_s=3600.0)
+    first, second = (queue.submit(make_spec(mem_bytes=4 * GIB)).id for _ in range(2))
+
+    assert (0, 1) == tuple(why(queue, each)[1].rivals for each in (first, second))
+    assert why(queue, second)[1].at_ms is None
+
+
+def test_a_device_that_will_be_beyond_the_limit_is_not_promised(queue: JobQueue) -> None:
+    """Who wants a whole card was told to start when that is empty: all of it was beyond what its user has left."""
+    two_cards(queue)
+    limit(queue, "ada: running_mem=30G")
+    long = run(queue, "GPU-1", mem_bytes=8 * GIB, time_limit_s=7200.0)
+    run(queue, account=BOB, time_limit_s=3600.0)
+    alone = Placement(devices=("GPU-0",), exclusive=True)
+
+    found, start = why(queue, queue.submit(make_spec(placement=alone)).id)
+
+    assert found.room is not None
+    assert (long,) == found.room.runs
+    assert found.room.at_ms == start.at_ms

@@ -1,0 +1,97 @@
+"""For whom a host keeps devices is told to a job that has waited for as long, by the same count as what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from factories import claim, make_offer, make_spec, must_claim, serve
+
+from gpuqueue.cli.why.reserved import kept_for_others
+from gpuqueue.client.why import Why
+from gpuqueue.clock import from_epoch_ms
+from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.run import Ending
+from gpuqueue.queue.simulated_clock import SimulatedClock, SimulatedQueue
+from gpuqueue.simulator.ours import EPOCH_MS
+from gpuqueue.text.units import GIB
+
+HOUR_S, DAY_S = 3600.0, 86400.0
+#: After such a wait devices are kept for a job.
+AFTER_S = 600.0
+LARGE = {"mem_bytes": 20 * GIB}
+
+
+class Site:
+    """A site of one device and one clock."""
+
+    def __init__(self, store_url: str) -> None:
+        self.clock = SimulatedClock(EPOCH_MS)
+        self.queue = SimulatedQueue(store_url, self.clock)
+        self.queue.open(0)
+        serve(self.queue, lease_s=DAY_S)
+
+    def at(self, moment_s: float) -> None:
+        """Let it be so late, with a worker that has just beaten."""
+        self.clock.now_ms = EPOCH_MS + round(moment_s * 1000)
+        self.queue.show([make_offer()], lease_s=DAY_S)
+
+    def kept_for(self, job_id: int) -> dict[str, list[int]]:
+        """Return for whom each host keeps devices, as this job is told."""
+        waiting = Job(
+            id=job_id,
+            spec=make_spec(**LARGE),
+            state=JobState.QUEUED,
+            submitted_at=from_epoch_ms(EPOCH_MS),
+            reason=WaitReason.MEMORY,
+        )
+        found = Why(
+            job=waiting,
+            explanation=self.queue.why(job_id),
+            devices={each.device.uuid: each for each in self.queue.devices()},
+            reserve_after_s=AFTER_S,
+            reservations=1,
+        )
+        now = from_epoch_ms(self.clock.now_ms)
+        return {host: list(holders) for host, holders in kept_for_others(found, now).items()}
+
+
+@pytest.fixture
+def simulated(store_url: str) -> Iterator[Site]:
+    """Return a site whose clock the test sets."""
+    made = Site(store_url)
+    yield made
+    made.queue.close()
+
+
+@pytest.mark.parametrize("waits", ["nothing", "a time", "a job", "a person"])
+def test_the_time_before_a_job_could_start_is_no_waiting(simulated: Site, waits: str) -> None:
+    """`why` blamed the setting `reservations` as soon as a job was let in, an hour after its submission."""
+    queue = simulated.queue
+    parent = queue.submit(make_spec()).id
+    run = must_claim(queue, lease_s=DAY_S)
+    queue.submit(make_spec(**LARGE))
+    must_claim(queue, lease_s=DAY_S)
+    holder = queue.submit(make_spec(**LARGE)).id
+    asked = {
+        "nothing": NO_WAITS,
+        "a time": Waits(begin_at=from_epoch_ms(EPOCH_MS + round(HOUR_S * 1000))),
+        "a job": Waits(after=(Dependency(parent, Condition.ANY),)),
+        "a person": Waits(hold=True),
+    }[waits]
+    late = queue.submit(make_spec(waits=asked, **LARGE)).id
+
+    simulated.at(HOUR_S)
+    ending = Ending.from_status(0)
+    queue.finish(run.job_id, run.token, state=JobState.SUCCEEDED, ending=ending, duration_s=HOUR_S, devices=())
+    if waits == "a person":
+        queue.release(late)
+    assert claim(queue, lease_s=DAY_S) is None, "it lets in whose time has come"
+    simulated.at(HOUR_S + AFTER_S / 2)
+    assert [holder] == [each.job_id for each in queue.reserve(after_s=AFTER_S, most=1)]
+
+    simulated.at(HOUR_S + AFTER_S - 1)
+    assert simulated.kept_for(late) == ({"nodeA": [holder]} if waits == "nothing" else {})
+    simulated.at(HOUR_S + AFTER_S)
+    assert simulated.kept_for(late) == {"nodeA": [holder]}

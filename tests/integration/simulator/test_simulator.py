@@ -1,0 +1,562 @@
+"""The simulator: the real scripts under a clock of its own, and the command that shows what they did."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+from click.testing import CliRunner, Result
+
+from gpuqueue.cli.main import commands
+from gpuqueue.embedded.scratch import scratch_store
+from gpuqueue.errors import BadRequest, StoreUnreachable
+from gpuqueue.model.job import Level
+from gpuqueue.model.placement import Preference
+from gpuqueue.queue.connect import connect
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.scripts import ACTS, Scripts, whole
+from gpuqueue.queue.simulated_clock import CLOCK, SimulatedClock, SimulatedQueue
+from gpuqueue.simulator.made import EXAMPLE, made
+from gpuqueue.simulator.ours import EPOCH_MS, Knobs, Ours
+from gpuqueue.simulator.replay import Placement, replay
+from gpuqueue.simulator.site import Site
+from gpuqueue.simulator.trace import Request
+from gpuqueue.text.units import GIB, MIB
+
+DAY_S = 86400.0
+
+
+def job(number: int, arrival_s: float, mem: int, duration_s: float, **more: Any) -> Request:
+    """Return a request for so many GiB."""
+    words = {"user": "ann", **more}
+    return Request(number=number, arrival_s=arrival_s, mem_bytes=mem * GIB, duration_s=duration_s, **words)
+
+
+@pytest.fixture(scope="module")
+def scratch() -> Iterator[str]:
+    """Return the address of a store as simulations have it."""
+    with scratch_store() as url:
+        yield url
+
+
+@pytest.fixture
+def run(scratch: str) -> Any:
+    """Replay requests under our policy, each time in an empty store."""
+
+    def replayed(requests: list[Request], site: Site, knobs: Knobs | None = None, **more: Any) -> list[Placement]:
+        client = connect(scratch)
+        client.flushall()
+        client.close()
+        ours = more.pop("kind", Ours)(scratch, site, knobs or Knobs(), **more)
+        try:
+            placed = replay(requests, ours)
+        finally:
+            ours.close()
+        assert sum(ours.starts.values()) == len(requests), "each start was told once"
+        return sorted(placed, key=lambda each: each.request.number)
+
+    return replayed
+
+
+def starts(placed: list[Placement]) -> list[float]:
+    """Return when each started."""
+    return [each.start_s for each in placed]
+
+
+# ---- the clock ---------------------------------------------------------------------------------------------------
+
+
+def test_no_script_of_a_real_queue_takes_the_time_from_a_caller(store_url: str) -> None:
+    """Neither the text nor the call has a place where a time could be put in."""
+    client = connect(store_url)
+    scripts = Scripts(client)
+    for act in ACTS:
+        assert "KEYS[2]" not in whole(act), act
+        assert whole(act).count("now_ms =") == 0, act
+        assert whole(act, CLOCK).replace(CLOCK, "") == whole(act), "all else is the same"
+    assert not scripts._clock()
+    assert len(scripts._keys()) == 1
+    client.close()
+
+
+def test_time_passes_as_the_simulation_says(store_url: str) -> None:
+    """Not only in the acts themselves: in all of the prelude that asks for it. And nothing of it stays in the store."""
+    clock = SimulatedClock(EPOCH_MS)
+    queue = SimulatedQueue(store_url, clock)
+    queue.open(0, pause_s=5.0)
+    assert queue.pause_left_s() == 5.0
+    clock.now_ms += 4_000
+    assert queue.pause_left_s() == 1.0
+    clock.now_ms += 1_000
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+    assert queue.pause_left_s() == 0.0
+    clock.now_ms += 86_400_000 - 5_000
+    queue.reap(loss_limit=3, lease_s=300, tick_s=10)
+
+    client = connect(store_url)
+    assert client.hget("{gq}:meta", "reap") == str(EPOCH_MS + 86_400_000)
+    real = JobQueue(store_url)
+    real.reap(loss_limit=3, lease_s=300, tick_s=10)
+    assert int(client.hget("{gq}:meta", "reap") or 0) == pytest.approx(real.now_ms(), abs=60_000)
+    for each in (queue, real, client):
+        each.close()
+
+
+# ---- our policy --------------------------------------------------------------------------------------------------
+
+
+def test_jobs_share_a_card_and_pass_what_does_not_fit(run: Any) -> None:
+    """Two on the card at once; the large one waits for both, and the small one that came last passes it."""
+    placed = run(
+        [job(0, 0, 12, 100), job(1, 0, 10, 50), job(2, 1, 24, 10), job(3, 2, 2, 30)], Site.parse("24G", slots=8)
+    )
+
+    assert starts(placed) == [0, 0, 100, 2]
+
+
+def test_room_is_kept_for_who_has_waited_long(run: Any) -> None:
+    """Small jobs without a limit come one after the other for two hours; from the tenth minute on they queue up."""
+    small = [job(number, 240 * number, 12, 600, user="bob") for number in range(30)]
+    large = job(30, 1, 24, 60)
+    requests = sorted([*small, large], key=lambda each: each.arrival_s)
+    site = Site.parse("24G", slots=8)
+
+    kept = starts(run(requests, site))[30]
+    not_kept = starts(run(requests, site, Knobs(reserve_after_s=None)))[30]
+
+    assert kept <= 601 + 10 + 600, "after ten minutes, the next tick, and what ran then"
+    assert not_kept > 7000
+
+
+def pair_behind(run_s: float, length_s: float, *, limit_s: float | None = None) -> list[Request]:
+    """Return a run on one card, who needs both cards, and then small jobs of other users without end, three days long.
+
+    The pair is number 1. Each small one fills half a card, and there are always enough of them for both.
+    """
+    count = math.ceil(3 * DAY_S / length_s) * 4
+    small = [
+        job(2 + each, 10 + length_s / 4 * each, 12, length_s, user="bob", time_limit_s=limit_s) for each in range(count)
+    ]
+    return [job(0, 0, 24, run_s), job(1, 1, 20, 3600, gpus=2), *small]
+
+
+def test_no_card_is_empty_for_days_for_what_cannot_start_for_days(run: Any) -> None:
+    """The other card has a run of two days that gave no limit: the empty one was kept all the while."""
+    placed = run(pair_behind(2 * DAY_S, 1800), Site.parse("2x24G", slots=8))
+
+    on_the_empty_one = [each for each in placed[2:] if each.start_s < 2 * DAY_S]
+    used_s = sum(each.request.run_s for each in on_the_empty_one) / 2
+    assert used_s > 2 * DAY_S - 2 * 3600, "all but two hours of two days, on both of its halves"
+    pair_s = placed[1].start_s
+    assert 2 * DAY_S <= pair_s <= 2 * DAY_S + 2 * 1800, "and the pair has not been forgotten: two lengths of what came"
+
+
+@pytest.mark.parametrize("length_s", [300, 3600, 6 * 3600])
+def test_who_needs_two_cards_starts_within_a_few_lengths_of_what_runs(run: Any, length_s: float) -> None:
+    """Nobody gives a limit, and for each that ends another is there: also where they outlast the first wait."""
+    requests = [each for each in pair_behind(length_s, length_s) if each.arrival_s < DAY_S * 2]
+
+    pair_s = run(requests, Site.parse("2x24G", slots=8))[1].start_s
+
+    assert pair_s <= 3 * length_s + 20 * 60 + 30
+
+
+def test_a_card_beside_a_run_that_stays_is_filled(run: Any) -> None:
+    """Twenty of its 24 GiB were kept for who needs 23, as long as a notebook of 2 GiB was there."""
+    requests = [job(0, 0, 2, DAY_S), job(1, 1, 23, 60), job(2, 2, 20, 60, user="bob"), job(3, 2 * 3600, 20, 60)]
+
+    placed = starts(run(requests, Site.parse("24G", slots=8)))
+
+    assert placed[2] == 2, "nothing is kept yet"
+    assert placed[3] == 2 * 3600, "nor any more"
+    assert placed[1] == pytest.approx(DAY_S)
+
+
+def test_who_has_used_less_goes_first_and_old_usage_fades(run: Any) -> None:
+    """Ann used an hour, Bob two hours but ten half-lives ago: for each clock of its own, Bob would wait."""
+    knobs = Knobs(half_life_s=DAY_S)
+    site = Site.parse("24G", slots=8)
+    now_s = 10 * DAY_S
+    past = [job(0, 0, 24, 7200, user="bob"), job(1, now_s - 3600, 24, 3600, user="ann")]
+    busy = job(2, now_s, 24, 100, user="eve")
+    both = [job(3, now_s + 1, 24, 10, user="ann"), job(4, now_s + 2, 24, 10, user="bob")]
+
+    assert starts(run([*past, busy, *both], site, knobs))[3:] == [now_s + 110, now_s + 100]
+    slow = Knobs(half_life_s=1000 * DAY_S)
+    assert starts(run([*past, busy, *both], site, slow))[3:] == [now_s + 100, now_s + 110]
+
+
+def test_shares_decide_who_goes_first(run: Any) -> None:
+    """Ann used twice what Bob did: with three times his share she still goes first."""
+    site = Site.parse("24G", slots=8)
+    past = [job(0, 0, 24, 2000, user="ann"), job(1, 2000, 24, 1000, user="bob"), job(2, 3000, 24, 50, user="eve")]
+    both = [job(3, 3001, 24, 10, user="bob"), job(4, 3002, 24, 10, user="ann")]
+
+    assert starts(run([*past, *both], site))[3:] == [3050, 3060]
+    assert starts(run([*past, *both], site, Knobs(shares={"ann": 3.0})))[3:] == [3060, 3050]
+
+
+def test_a_job_that_waits_a_day_is_lifted(run: Any) -> None:
+    """A low one beside normal ones that never end; nothing is kept for anybody here."""
+    normal = [job(number, 3600 * number, 24, 3600, user="bob") for number in range(60)]
+    low = job(60, 1, 24, 60, level=Level.LOW)
+    requests = sorted([*normal, low], key=lambda each: each.arrival_s)
+
+    lifted = Knobs(reserve_after_s=None)
+    assert starts(run(requests, Site.parse("24G", slots=8), lifted))[60] == pytest.approx(25 * 3600, abs=3600)
+    never = Knobs(reserve_after_s=None, age_after_s=None)
+    assert starts(run(requests, Site.parse("24G", slots=8), never))[60] == 60 * 3600
+
+
+def test_several_devices_are_taken_together_on_one_host(run: Any) -> None:
+    """Long after anybody beat, and between two ticks: whoever asks first must count on the others already."""
+    late_s = 3 * DAY_S + 3
+    requests = [job(0, 0, 2, 5 * DAY_S), job(1, late_s, 20, 60, gpus=2), job(2, late_s, 10, 60)]
+
+    placed = run(requests, Site.parse("24G/2x24G", slots=8))
+    beside = run([requests[1], requests[2]], Site.parse("2x24G", slots=8))
+
+    assert (placed[1].start_s, set(placed[1].cards)) == (late_s, {1, 2})
+    assert starts(beside) == [late_s, late_s + 60]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_jobs_are_placed_as_the_site_says(run: Any, seed: int) -> None:
+    """Whoever hears the bell first. It was chance, whatever the site said: no replay knew the setting."""
+    site = Site.parse("2x24G,48G", slots=8)
+    small = [job(number, number, 4, 1000) for number in range(3)]
+    large = job(3, 10, 44, 60)
+
+    spread = run([*small, large], site, seed=seed)
+    packed = run([*small, large], site, Knobs(placement=Preference.PACK), seed=seed)
+
+    assert [(2,), (2,), (2,)] == [each.cards for each in spread[:3]], "with 40 free it still had the most"
+    assert spread[3].start_s == pytest.approx(1000, abs=2)
+    assert [first for first, *_ in (each.cards for each in packed[:3])] in ([0] * 3, [1] * 3), "one card is filled"
+    assert (packed[3].cards, packed[3].start_s) == ((2,), 10)
+
+
+class OneNeverAsks(Ours):
+    """The worker of the second device beats, and claims nothing."""
+
+    def _might_get_something(self, place: int) -> bool:
+        return place != 1 and super()._might_get_something(place)
+
+
+def test_a_job_that_is_left_to_a_device_which_does_not_take_it_waits_for_a_moment(run: Any) -> None:
+    """As in reality, by its own clock: two shapes are left for 0.2 s, and nothing happens meanwhile."""
+    placed = run([job(0, 5, 4, 60), job(1, 5, 6, 60)], Site.parse("24G,48G", slots=8), kind=OneNeverAsks)
+
+    assert starts(placed) == [5.2, 5.2]
+    assert [(0,), (0,)] == [each.cards for each in placed]
+
+
+class EveryTick(Ours):
+    """Ticks every ten seconds, and asks every device every time, as real workers do."""
+
+    def _tick_alarm_s(self) -> float | None:
+        """Return the next tick, while anybody waits."""
+        self._changed = True
+        return self._next_tick_s(self._ticked_s) if self._waiting else None
+
+
+SITE = Site.parse("2x24G,12G/24G", slots=3, headroom_bytes=512 * MIB)
+#: A day's work that is pressed into hours, so that there is much to wait for.
+BUSY = [
+    Request(
+        number=each.number,
+        arrival_s=round(each.arrival_s / 12),
+        user=each.user,
+        mem_bytes=each.mem_bytes,
+        gpus=min(each.gpus, 2),
+        duration_s=min(each.duration_s, 1200.0),
+        time_limit_s=each.time_limit_s,
+        level=each.level,
+    )
+    for each in made(50, 3)
+]
+
+
+def test_what_is_left_out_changes_nothing(run: Any) -> None:
+    """No tick that could change anything is missed, and no device that would have got a job."""
+    knobs = Knobs(reserve_after_s=120.0, age_after_s=1800.0, tick_s=30.0)
+
+    quick = run(BUSY, SITE, knobs)
+
+    assert quick == run(BUSY, SITE, knobs, kind=EveryTick, skip=False)
+    assert len({each.start_s for each in quick}) > 30
+    assert max(each.wait_s for each in quick) > 1800.0
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_device_is_promised_more_than_it_has(run: Any, seed: int) -> None:
+    """In bytes and in slots, at every moment of a busy day; and every job ran once, where it fits."""
+    placed = run(BUSY, SITE, seed=seed)
+
+    assert [each.request for each in placed] == BUSY
+    for place, card in enumerate(SITE.cards):
+        here = [each for each in placed if place in each.cards]
+        for moment_s in {each.start_s for each in here}:
+            there = [each for each in here if each.start_s <= moment_s < each.end_s]
+            assert sum(each.request.mem_bytes for each in there) <= card.usable_bytes
+            assert len(there) <= SITE.slots
+    for each in placed:
+        assert len(each.cards) == each.request.gpus
+        assert len({SITE.cards[place].host for place in each.cards}) == 1
+        assert each.start_s >= each.request.arrival_s
+
+
+def test_the_same_chance_gives_the_same_replay(run: Any) -> None:
+    """Another seed is another race of the workers for the bell."""
+    assert run(BUSY, SITE) == run(BUSY, SITE)
+    assert run(BUSY, SITE) != run(BUSY, SITE, seed=1)
+
+
+# ---- the store to compute with -------------------------------------------------------------------------------------
+
+
+def test_a_scratch_store_is_gone_with_its_directory() -> None:
+    """Nothing is left of it."""
+    with scratch_store() as url:
+        directory = Path(url.removeprefix("unix://")).parent
+        assert JobQueue(url).epoch() is None
+        assert directory.exists()
+    assert not directory.exists()
+    with pytest.raises(StoreUnreachable):
+        JobQueue(url).epoch()
+
+
+def test_a_scratch_store_dies_with_who_started_it() -> None:
+    """Also where that was killed, and could end nothing."""
+    text = (
+        "import sys, time; from gpuqueue.embedded.scratch import scratch_store\n"
+        "with scratch_store() as url: print(url, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        url = owner.stdout.readline().strip()
+        assert JobQueue(url).epoch() is None
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait(30)
+
+    def gone() -> bool:
+        try:
+            JobQueue(url).epoch()
+        except StoreUnreachable:
+            return True
+        return False
+
+    until(gone, what="the end of the store")
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------
+
+
+def command(*words: str, given: str | None = None) -> Result:
+    """Run ``gpuqueue simulate``."""
+    return CliRunner().invoke(commands, ["simulate", *words], input=given)
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> str:
+    """Return a file with the example."""
+    path = tmp_path / "trace.csv"
+    path.write_text(command("--example").stdout)
+    return str(path)
+
+
+def test_the_example_is_a_trace_and_a_table(example: str) -> None:
+    """Of four policies and three users, in 80 columns."""
+    assert Path(example).read_text() == EXAMPLE
+
+    shown = command(example, "--devices", "2x24G")
+
+    assert shown.exit_code == 0, shown.output
+    assert shown.stderr == ""
+    lines = shown.stdout.splitlines()
+    assert [line.split()[0] for line in lines[3:7]] == ["ours", "exclusive", "backfill", "first-fit"]
+    assert {"ann", "bob", "eve"} <= {line.split()[0] for line in lines if line}
+    assert max(map(len, lines)) <= 80
+
+
+def test_one_is_no_plural() -> None:
+    """One job of one user."""
+    lines = "arrival_s,user,mem,duration_s\n0,ann,1G,5\n"
+
+    shown = CliRunner().invoke(commands, ["simulate", "-", "--devices", "24G"], input=lines)
+
+    assert shown.stdout.startswith("1 job of 1 user, "), shown.output
+
+
+def test_the_table_keeps_to_80_columns_where_waits_are_long() -> None:
+    """Days of waiting, users with long names, and more of them than have a line."""
+    rows = [f"0,user-with-a-long-name-{number},20G,{400000 + number}" for number in range(25)]
+    shown = command("-", "--devices", "1x24G", given="\n".join(["arrival_s,user,mem,duration", *rows]))
+
+    assert shown.exit_code == 0, shown.output
+    assert max(map(len, shown.stdout.splitlines())) <= 80
+    assert "and 5 more" in shown.stdout
+
+
+def test_json_tells_the_same_in_full(example: str) -> None:
+    """Every policy, every user; and the same again with the same seed."""
+    first = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
+    again = json.loads(command(example, "--devices", "2x24G", "--json").stdout)
+
+    assert first.pop("jobs_per_s") > 0
+    again.pop("jobs_per_s")
+    assert first == again
+    assert first["jobs"] == 8
+    assert math.isclose(first["gpu_s"], 7200 + 3 * 1800 + 2400 + 300 + 2 * 5400 + 3600)
+    assert [each["policy"] for each in first["policies"]] == ["ours", "exclusive", "backfill", "first-fit"]
+    for each in first["policies"]:
+        assert sum(user["jobs"] for user in each["users"].values()) == 8
+
+
+def test_what_no_device_could_run_is_left_out_and_said() -> None:
+    """For all policies alike."""
+    given = "arrival_s,user,mem,duration\n0,ann,4G,10\n0,ann,40G,10\n"
+
+    shown = command("-", "--devices", "24G", "--json", given=given)
+
+    assert shown.stderr == "1 job left out: fit no device of this site (line 3)\n"
+    told = json.loads(shown.stdout)
+    assert (told["too_large"], told["jobs"]) == (1, 1)
+
+
+def test_what_a_limit_never_lets_run_is_left_out_and_said() -> None:
+    """For all policies alike: it would wait for ever."""
+    given = "arrival_s,user,mem,duration,gpus\n0,ann,4G,10,1\n0,ann,4G,10,2\n"
+    words = ("-", "--devices", "2x24G", "--limits", "ann: running_gpus=1", "--json")
+
+    shown = command(*words, given=given)
+
+    assert shown.stderr == "1 job left out: beyond a limit by what they ask for alone (line 3)\n"
+    told = json.loads(shown.stdout)
+    assert (told["over_limit"], told["too_large"], told["jobs"]) == (1, 0, 1)
+    nothing = command(*words, given="arrival_s,user,mem,duration,gpus\n0,ann,4G,10,2\n")
+    assert str(nothing.exception) == "the limits let no job of the trace run, not even the 2x4G of line 2: raise them"
+
+
+@pytest.mark.parametrize(
+    ("limits", "longest_s"),
+    [
+        ("", 0),
+        ("ann: running_gpus=1", 1000),
+        ("*: running_mem=1G/refuse", 1000),  # here nobody is refused
+        ("bob: running_gpus=1", 0),
+        ("*: queued_jobs=0", 0),
+        ("@vision: running_jobs=1", 1000),
+    ],
+)
+def test_limits_make_jobs_wait(limits: str, longest_s: float) -> None:
+    """By the site's own scripts; groups may be the trace's."""
+    given = "arrival_s,user,mem,duration,group\n0,ann,1G,1000,vision\n0,ann,1G,1000,vision\n"
+
+    told = json.loads(command("-", "--devices", "2x24G", "--limits", limits, "--json", given=given).stdout)
+
+    assert longest_s == told["policies"][0]["wait_max_s"]
+
+
+def test_a_limit_keeps_nobody_else_waiting() -> None:
+    """Ann's second job waits for her first, and Bob's passes it."""
+    given = "arrival_s,user,mem,duration\n0,ann,20G,1000\n0,ann,20G,1000\n1,bob,20G,10\n"
+
+    told = json.loads(
+        command("-", "--devices", "2x24G", "--limits", "ann: running_jobs=1", "--json", given=given).stdout
+    )
+
+    users = told["policies"][0]["users"]
+    assert (1000, 0) == (users["ann"]["wait_max_s"], users["bob"]["wait_max_s"])
+
+
+def test_knobs_are_those_of_the_settings_unless_an_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One slot makes two small jobs wait for each other."""
+    given = "arrival_s,user,mem,duration\n0,ann,1G,1000\n0,ann,1G,1000\n"
+
+    def longest(*words: str) -> float:
+        told = json.loads(command("-", "--devices", "24G", "--json", *words, given=given).stdout)
+        return float(told["policies"][0]["wait_max_s"])
+
+    assert longest() == 0
+    assert longest("--slots", "1") == 1000
+    monkeypatch.setenv("GPUQUEUE_SLOTS", "1")
+    assert longest() == 1000
+    assert longest("--slots", "2") == 0
+
+
+def test_placement_is_an_option() -> None:
+    """Two small jobs on a card of their own each leave no room for a large one; on one card they do."""
+    given = "arrival_s,user,mem,duration\n0,ann,4G,1000\n1,ann,4G,1000\n2,bob,22G,10\n"
+
+    def longest(*words: str) -> float:
+        told = json.loads(command("-", "--devices", "2x24G", "--json", *words, given=given).stdout)
+        return float(told["policies"][0]["wait_max_s"])
+
+    assert longest() == longest("--placement", "spread") == 998
+    assert longest("--placement", "pack") == 0
+
+
+def test_a_knob_is_blamed_by_its_option(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as a setting that nobody set; one that somebody set is."""
+    refused = command(example, "--devices", "24G", "--reserve-after", "soon")
+
+    assert str(refused.exception).startswith("--reserve-after: 'soon' is not a duration")
+    monkeypatch.setenv("GPUQUEUE_SLOTS", "many")
+    assert "GPUQUEUE_SLOTS" in str(command(example, "--devices", "24G", "--headroom", "1G").exception)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg", "html"])
+def test_the_charts_are_written(example: str, tmp_path: Path, kind: str) -> None:
+    """Whole, and nothing beside them."""
+    path = tmp_path / f"picture.{kind}"
+
+    shown = command(example, "--devices", "2x24G", "--plot", str(path))
+
+    assert shown.exit_code == 0, shown.output
+    assert "exclusive" in shown.output  # the table as well
+    assert path.stat().st_size > 5000
+    assert {"trace.csv", path.name} == {each.name for each in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "name a trace: gpuqueue simulate trace.csv"),
+        (("t.csv",), "say on which devices: gpuqueue simulate t.csv --devices 4x24G"),
+        (("-", "--devices", "foo"), "'foo' names no devices: write 4x24G"),
+        (("-", "--devices", "2x1G", "--headroom", "2G"), "a headroom of 2G leaves nothing of a card with 1G"),
+        (("-", "--devices", "24G", "--shares", "foo"), "--shares: 'foo' is no share: write ann=2"),
+        (("-", "--devices", "sim:1x1G"), "no job of the trace fits these devices"),
+        (("--example", "--make", "5"), "choose one"),
+        (("t.csv", "--devices", "24G"), "cannot read 't.csv': No such file"),
+        (("-", "--devices", "24"), "say the unit: 24M or 24G"),
+        (("-", "--devices", "24G", "--slots", "0"), "--slots: '0' is no whole number"),
+        (("-", "--devices", "24G", "--half-life", "1s"), "too short"),
+        (("-", "--devices", "24G", "--placement", "x"), "--placement: 'x' is no placement: say spread or pack"),
+        (("-", "--devices", "24G", "--shares", "@x=1"), "name them in groups"),
+        (("-", "--devices", "24G", "--limits", "ann=2"), "--limits: 'ann=2' is no limit: write ann: running_gpus=4"),
+        (("-", "--devices", "24G", "--shares", "ann=0", "--groups", "a: ann"), "--shares and --groups: "),
+        (("-", "--devices", "24G", "--json", "--plot", "x.png"), "exclude each other"),
+        (("-", "--devices", "24G", "--plot", "x.pdf"), "--plot cannot write"),
+        (("-", "--devices", "99999999x24G"), "'99999999x24G' has 99999999 devices or more: at most 1024 can be"),
+        (("-", "--devices", "24G/" * 1024 + "24G"), "has 1025 devices or more: at most 1024 can be"),
+        (("-", "--devices", "1G"), "fits these devices, not even the 4G of line 7: give more or larger ones"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(words: tuple[str, ...], said: str) -> None:
+    """Before a store is started."""
+    shown = CliRunner().invoke(commands, ["simulate", *words], input=EXAMPLE)
+
+    assert said in str(shown.exception)
+    assert isinstance(shown.exception, BadRequest)
+    assert shown.stdout == ""

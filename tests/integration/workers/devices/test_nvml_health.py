@@ -1,0 +1,163 @@
+"""The health of GPUs and how far they are apart, as the fake driver is told to tell it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import TYPE_CHECKING
+
+import pytest
+from fake_driver.fake_driver import (
+    ECC,
+    FIELDS,
+    GPU_IS_LOST,
+    MARGIN,
+    MODE,
+    POWER,
+    REASONS,
+    TEMPERATURE,
+    TEMPERATURE_V,
+    THRESHOLD,
+    TOPOLOGY,
+    UTILISATION,
+    FakeGpus,
+    build,
+    compiler,
+)
+from fake_driver.far_backend import WELL, FarBackend
+
+from gpuqueue.model.device import Health, trouble_of
+from workers.devices.backend import DeviceTrouble
+from workers.devices.topology import near
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Start = Callable[[str], FarBackend]
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
+
+GIB = 2**30
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeGpus:
+    """Two GPUs, of which half a GiB each is reserved."""
+    return FakeGpus.create(tmp_path / "state", (24 * GIB, 80 * GIB), reserved_bytes=GIB // 2)
+
+
+@pytest.fixture
+def start(fake: FakeGpus, tmp_path: Path) -> Iterator[Start]:
+    """Start backends that see the fake driver."""
+    library = build(tmp_path)
+    with contextlib.ExitStack() as stack:
+        yield lambda spec: stack.enter_context(contextlib.closing(FarBackend(spec, fake.environ(library))))
+
+
+def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
+    """Each field is the card's own, in our units."""
+    gpu = fake.state.gpus[1]
+    gpu.temperature, gpu.memory_temperature, gpu.gpu_max, gpu.power_mw = 71, 88, 90, 412_250
+    gpu.utilisation, gpu.memory_utilisation, gpu.ecc, gpu.compute_mode = 97, 33, 2, 3
+    gpu.reasons = 0x1 | 0x2 | 0x4 | 0x8 | 0x20 | 0x40 | 0x80
+    backend = start("auto")
+    first, second = backend.devices()
+    assert WELL == backend.health(first)
+    assert Health(
+        temperature_c=71.0,
+        memory_temperature_c=88.0,
+        limit_c=90.0,
+        power_w=412.25,
+        utilisation=0.97,
+        memory_utilisation=0.33,
+        throttled=("hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "power brake"),
+        ecc_uncorrected=2,
+        compute_mode="exclusive_process",
+    ) == backend.health(second)
+
+
+@pytest.mark.parametrize("switch", ["unsupported", "missing"])
+@pytest.mark.parametrize(
+    ("question", "unknown"),
+    [
+        (TEMPERATURE, ["temperature_c"]),
+        (TEMPERATURE_V, []),
+        (THRESHOLD | MARGIN, ["limit_c"]),
+        (FIELDS, ["memory_temperature_c"]),
+        (POWER, ["power_w"]),
+        (UTILISATION, ["utilisation", "memory_utilisation"]),
+        (REASONS, ["throttled"]),
+        (ECC, ["ecc_uncorrected"]),
+        (MODE, ["compute_mode"]),
+    ],
+)
+def test_what_a_card_will_not_tell_is_none_and_nothing_else(
+    fake: FakeGpus, start: Start, switch: str, question: int, unknown: list[str]
+) -> None:
+    """A question that the card or the driver does not know leaves its own field open, and no other."""
+    setattr(fake.state if switch == "missing" else fake.state.gpus[0], switch, question)
+    backend = start("auto")
+    expected = dataclasses.replace(WELL, **dict.fromkeys(unknown))
+    assert expected == backend.health(backend.devices()[0])
+
+
+@pytest.mark.parametrize(
+    ("gpu_max", "slowdown", "fields", "limit_c"),
+    [
+        (0, 87, (0, 0, 0), 87.0),  # an old card with one line only
+        (0, 0, (45, 0, -2), 85.0),  # Ada and later: 45 degrees left at 40, and the line lies at T.Limit
+        (0, 0, (45, -3, -2), 88.0),
+        (0, 0, (45, 83, 87), 83.0),  # a driver that gives degrees
+        (0, 0, (0, 0, 0), None),
+    ],
+)
+def test_a_cards_own_line_is_found_old_and_new(
+    fake: FakeGpus, start: Start, gpu_max: int, slowdown: int, fields: tuple[int, int, int], limit_c: float | None
+) -> None:
+    """The line is the one where a card begins to slow down, by the old call or by the numbered fields."""
+    gpu = fake.state.gpus[0]
+    gpu.gpu_max, gpu.slowdown = gpu_max, slowdown
+    gpu.margin, gpu.gpu_max_tlimit, gpu.slowdown_tlimit = fields
+    backend = start("auto")
+    assert limit_c == backend.health(backend.devices()[0]).limit_c
+
+
+def test_a_hot_card_is_trouble_until_it_cools(fake: FakeGpus, start: Start) -> None:
+    """Heat under a running worker is seen at the next look, in words, and so is its end."""
+    backend = start("auto")
+    device = backend.devices()[0]
+    fake.state.gpus[0].temperature = 84
+    assert "it is hot: 84 °C, and the soft line is 80 °C" == trouble_of(backend.health(device))
+    fake.state.gpus[0].temperature, fake.state.gpus[0].compute_mode = 60, 2
+    assert "prohibited" in (trouble_of(backend.health(device)) or "")
+    fake.state.gpus[0].compute_mode = 0
+    assert trouble_of(backend.health(device)) is None
+
+
+def test_a_lost_gpu_has_no_health_and_no_distance(fake: FakeGpus, start: Start) -> None:
+    """A card that is gone is trouble, not a card of which nothing is known."""
+    backend = start("auto")
+    first, second = backend.devices()
+    fake.state.gpus[1].error = GPU_IS_LOST
+    with pytest.raises(DeviceTrouble, match="lost"):
+        backend.health(second)
+    with pytest.raises(DeviceTrouble, match="lost"):
+        backend.distance(first, second)
+    assert {} == near(backend, first)
+    assert WELL == backend.health(first)
+
+
+def test_distance_is_the_drivers_and_a_link_makes_neighbours(fake: FakeGpus, start: Start) -> None:
+    """The level is NVML's own number, an NVLink brings two cards together, and what is not known is None."""
+    backend = start("auto")
+    first, second = backend.devices()
+    assert 50 == backend.distance(first, second)
+    fake.state.levels[0][1] = 20
+    assert 20 == backend.distance(first, second)
+    fake.state.links[0][1] = 1
+    assert 0 == backend.distance(first, second)
+    assert {second.uuid: 0} == near(backend, first)
+    fake.state.gpus[0].unsupported = TOPOLOGY
+    assert backend.distance(first, second) is None
+    assert {} == near(backend, first)

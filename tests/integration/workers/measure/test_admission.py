@@ -1,0 +1,258 @@
+"""What a device may promise, looked at beside real processes, other workers' runs and the fake driver."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from factories import make_spec
+from fake_driver.fake_driver import FakeGpus, build, compiler
+from fake_driver.far_backend import FarBackend
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, RunDevice
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Alive
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.text.units import GIB, MIB
+from workers.measure.active_runs import LiveRun, LiveRuns
+from workers.measure.admission import MOMENT_S, Gate
+from workers.measure.watchdog import Watchdog
+from workers.run.directory import RunDir
+from workers.run.values import Held
+from workers.services.adoption import Adoption
+from workers.services.heartbeats import Beats
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
+
+RESERVED = GIB // 2
+
+
+class Later(SystemClock):
+    """The clock of a machine on which *ahead* has passed."""
+
+    ahead = timedelta(0)
+
+    def now(self) -> datetime:
+        """Return the time there."""
+        return datetime.now(timezone.utc) + self.ahead
+
+
+class Host:
+    """A host with two 24 GiB cards, a gate and a worker's runs for each."""
+
+    def __init__(self, place: Path, fake: FakeGpus, backend: FarBackend) -> None:
+        environ = {"GPUQUEUE_STATE_DIR": str(place / "state"), "GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_HEADROOM": "0"}
+        self.settings = Settings.load({**environ, "GPUQUEUE_HOST": "testhost"})
+        self.fake = fake
+        self.clock = Later()
+        self.backend = backend
+        self.devices = backend.devices()
+        self.runs = [LiveRuns() for _ in self.devices]
+        self.gates = [
+            Gate(self.settings, backend, device, runs, self.clock)
+            for device, runs in zip(self.devices, self.runs, strict=True)
+        ]
+
+    def run(self, job_id: int, gib: int, *cards: int, token: str | None = None) -> LiveRun:
+        """Make the run directory of a job that was just claimed, with a lease on each of *cards*."""
+        devices = tuple(RunDevice(uuid=self.devices[card].uuid, lease_bytes=gib * GIB) for card in cards)
+        held = Held(job_id=job_id, token=token or f"1.{job_id}", devices=devices)
+        return LiveRun(held=held, directory=RunDir.create(self.settings.runs_dir, held), since_s=0.0)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    """Return a host on the fake driver."""
+    fake = FakeGpus.create(tmp_path / "gpus", (24 * GIB, 24 * GIB), reserved_bytes=RESERVED)
+    with contextlib.closing(FarBackend("gpu", fake.environ(build(tmp_path)))) as backend:
+        yield Host(tmp_path, fake, backend)
+
+
+@pytest.fixture
+def shim() -> Iterator[Callable[[LiveRun], int]]:
+    """Start a shim with one process below it for a run, and return that process."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(run: LiveRun) -> int:
+        process = subprocess.Popen(["/bin/sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+        started.append(process)
+        (run.directory.path / "pid").write_text(f"{ProcessIdentity.of(process.pid)}\n")
+        assert process.stdout
+        below = int(process.stdout.readline())
+        pids.append(below)
+        return below
+
+    pids: list[int] = []
+    yield start
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, 9)
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_what_an_ended_run_of_another_worker_held_hides_no_stranger(
+    host: Host, queue: JobQueue, shim: Callable[[LiveRun], int]
+) -> None:
+    """What a beat has told of it is void when it ends, and not free memory for the ten seconds to the next one."""
+    beats = [
+        Beats(host.settings, queue, gate, runs, host.clock, Adoption(host.settings, queue, runs, worker="w"))
+        for gate, runs in zip(host.gates, host.runs, strict=True)
+    ]
+    for each in beats:
+        each.beat()
+    job = queue.submit(make_spec(mem_bytes=10 * GIB, gpus=2))
+    claim = queue.claim(host.gates[0].look(), worker="w0", lease_s=300, nonce="aa")
+    assert claim is not None
+    pair = host.run(job.id, 10, 0, 1, token=claim.token)
+    process = shim(pair)
+    host.fake.hold(1, process, 10 * GIB)
+    observed = {device.uuid: 10 * GIB for device in host.devices}
+    queue.beat(host.gates[0].look(), [Alive(job_id=job.id, token=claim.token, observed=observed)], lease_s=300)
+    beats[1].beat()
+
+    os.kill(process, 9)
+    queue.finish(
+        job.id,
+        claim.token,
+        state=JobState.SUCCEEDED,
+        ending=Ending.from_status(0),
+        duration_s=1.0,
+        devices=pair.held.devices,
+    )
+    pair.directory.settle()
+    host.fake.hold(1, os.getpid(), 20 * GIB)
+
+    offer = host.gates[1].look()
+    assert RESERVED + 20 * GIB == offer.foreign_bytes
+    queue.submit(make_spec(mem_bytes=6 * GIB))
+    assert queue.claim(offer, worker="w1", lease_s=300, nonce="bb") is None
+
+
+def test_the_second_look_counts_what_another_worker_was_granted_since_the_last_beat(host: Host) -> None:
+    """A job on both cards, led by the other worker, was claimed a moment ago: neither may start beside a stranger."""
+    ours = host.run(1, 10, 1)
+    host.runs[1].add(ours)
+    pair = host.run(2, 10, 0, 1)
+    host.runs[0].add(pair)
+    assert [None, None] == [host.gates[0].still_fits(pair), host.gates[1].still_fits(ours)]
+
+    host.fake.hold(1, os.getpid(), 4 * GIB)
+
+    for gate, run in ((host.gates[1], ours), (host.gates[0], pair)):
+        said = gate.still_fits(run)
+        assert said is not None
+        assert said.startswith(f"{GIB // 2} bytes of {host.devices[1].uuid}")
+
+
+def test_the_claims_own_look_is_not_taken_again_a_moment_later(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each trivial job was looked for twice within some milliseconds; a look that is old says nothing."""
+    looks: list[object] = []
+    reading = host.backend.reading
+    monkeypatch.setattr(host.backend, "reading", lambda device: looks.append(device) or reading(device))
+    gate, ours, since_s = host.gates[1], host.run(1, 10, 1), host.clock.monotonic_s()
+    monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s)
+    gate.look()
+    host.runs[1].add(ours)
+
+    assert gate.still_fits(ours) is None
+    assert 1 == len(looks)
+
+    host.fake.hold(1, os.getpid(), 20 * GIB)
+    monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s + 2 * MOMENT_S)
+    assert gate.still_fits(ours) is not None
+    assert 2 == len(looks)
+
+
+def test_a_run_that_has_ended_since_the_claims_look_is_looked_for_once_more(
+    host: Host, monkeypatch: pytest.MonkeyPatch, shim: Callable[[LiveRun], int]
+) -> None:
+    """In that look it holds what it held: of the next job it would be said that a stranger has its place."""
+    gate, before, ours, since_s = host.gates[1], host.run(1, 20, 1), host.run(2, 20, 1), host.clock.monotonic_s()
+    monkeypatch.setattr(host.clock, "monotonic_s", lambda: since_s)
+    host.runs[1].add(before)
+    process = shim(before)
+    host.fake.hold(1, process, 20 * GIB)
+    gate.look()
+    os.kill(process, 9)
+    before.directory.settle()
+    host.runs[1].remove(before.held.token)
+    host.fake.hold(1, process, 0)
+    host.runs[1].add(ours)
+
+    assert gate.still_fits(ours) is None
+
+
+def test_what_a_run_has_taken_of_its_lease_is_not_counted_twice(host: Host, shim: Callable[[LiveRun], int]) -> None:
+    """Of another worker's run only what it may still take is missing, and all of it once it took more."""
+    pair = host.run(2, 10, 0, 1)
+    process = shim(pair)
+    ours = host.run(1, 13, 1)
+    host.runs[1].add(ours)
+    host.fake.hold(1, process, 9 * GIB)
+    assert host.gates[1].still_fits(ours) is None
+
+    host.fake.hold(1, process, 11 * GIB)
+
+    assert host.gates[1].still_fits(ours) is not None
+
+
+def test_a_driver_that_does_not_say_who_holds_what_lets_a_second_job_start(
+    host: Host, shim: Callable[[LiveRun], int]
+) -> None:
+    """What the first holds is used memory without a name: it stands in its lease already."""
+    first, second = host.run(1, 10, 1), host.run(2, 13, 1)
+    for run in (first, second):
+        host.runs[1].add(run)
+    host.fake.hold(1, shim(first), 10 * GIB, not_available=True)
+
+    assert host.gates[1].still_fits(second) is None
+
+
+def test_a_run_that_nobody_settles_keeps_no_memory_for_ever(host: Host, shim: Callable[[LiveRun], int]) -> None:
+    """Its leading worker is down: when its shim has ended it, or its claim has run out, others may have the memory."""
+    dead, _never_started = host.run(2, 10, 0, 1), host.run(3, 10, 0, 1)
+    ours = host.run(1, 20, 1)
+    host.runs[1].add(ours)
+    below = ProcessIdentity.of(shim(dead))
+    (dead.directory.path / "pid").write_text(f"{replace(below, started=1)}\n")  # a later process has its number
+    said = host.gates[1].still_fits(ours)
+    assert said is not None
+    assert said.startswith(f"{30 * GIB + RESERVED - 24 * GIB} bytes"), "the claim that is young may still become a run"
+
+    host.clock.ahead = timedelta(seconds=host.settings.lease_s + 1)
+
+    assert host.gates[1].still_fits(ours) is None
+
+
+def test_a_job_that_takes_what_another_workers_job_was_promised_is_ended(
+    host: Host, shim: Callable[[LiveRun], int]
+) -> None:
+    """A little more than it asked for is borne, but not at the cost of a job on both cards that is still loading."""
+    ours = host.run(1, 3, 1)
+    host.runs[1].add(ours)
+    pair = host.run(2, 20, 0, 1)
+    watchdog = Watchdog(host.gates[1].promised_bytes)
+    device, held_bytes = host.devices[1], 3 * GIB + 200 * MIB
+
+    def sample() -> bool:
+        reading = host.backend.reading(device)
+        watchdog.look(ours, device, held_bytes, reading)
+        return (ours.directory.path / "cancel").exists()
+
+    host.fake.hold(1, shim(ours), held_bytes)
+    assert [False, False] == [sample(), sample()]
+
+    host.fake.hold(1, os.getpid(), GIB)
+    assert [False, True] == [sample(), sample()]
+    assert pair.directory.held() is not None

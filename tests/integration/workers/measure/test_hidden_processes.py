@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuqueue.system.process import ProcessIdentity
+from workers.devices.cpu import CpuBackend
+from workers.devices.simulated import SimulatedBackend
+from workers.measure.admission import _stranger
+from workers.measure.attribution import owners
+from workers.run import process_tree
+from workers.run.environment import TOKEN
+
+CLONE_NEWNS, MS_REC, MS_PRIVATE, PR_SET_DUMPABLE, NOBODY = 0x20000, 0x4000, 1 << 18, 4, 65534
+
+
+def under_hidepid(how: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what *work* tells as somebody to whom /proc hides the processes of others; skip where that needs root."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        told: dict[str, Any] = {"failed": "it did not come so far"}
+        try:
+            told = _hidden(how, work)
+        except Exception as error:  # noqa: BLE001 - the other side must hear of it
+            told = {"failed": f"{type(error).__name__}: {error}"}
+        finally:
+            os.write(writer, json.dumps(told).encode())
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as words:
+        told = json.load(words)
+    os.waitpid(child, 0)
+    if "skip" in told:
+        pytest.skip(told["skip"])
+    assert "failed" not in told, told
+    return told
+
+
+def _hidden(how: int, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    work()  # what is imported late is imported now: the account nobody may not be able to read it
+    libc = ctypes.CDLL(None, use_errno=True)
+    private = libc.unshare(CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None) == 0
+    if not private or libc.mount(b"proc", b"/proc", b"proc", 0, f"hidepid={how}".encode()) != 0:
+        return {"skip": f"a /proc of its own needs root: {os.strerror(ctypes.get_errno())}"}
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+    libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)  # as any process is that was started by this account
+    return work()
+
+
+def look_around() -> dict[str, Any]:
+    """Do all that a worker does with /proc, beside a process of its own."""
+    child = os.fork()
+    if child == 0:
+        os.execve("/bin/sleep", ["sleep", "1000"], {TOKEN: "1.hidden"})  # noqa: S606 - no shell is wanted
+    deadline = time.monotonic() + 30
+    while not process_tree.carrying(TOKEN, "1.hidden") and time.monotonic() < deadline:
+        os.sched_yield()
+    identity = ProcessIdentity.of(child)
+    simulated, cpu = SimulatedBackend("h", "sim:1x1G"), CpuBackend("h")
+    (device,), (processor,) = simulated.devices(), cpu.devices()
+    stranger = _stranger(1, 5)
+    return {
+        "hidden": process_tree.hides_others(),
+        "init": str(ProcessIdentity.of(1)),
+        "below": child in process_tree.below(os.getpid()),
+        "alive": identity is not None and identity.alive(),
+        "owners": owners([1, child], {"1.hidden": None}).get(child),
+        "simulated": simulated.reading(device).total_bytes,
+        "cpu": cpu.reading(processor).free_bytes > 0,
+        "used": (cpu.used_by(cpu.reading(processor), [1, child]) or 0) > 0,
+        "stranger": [stranger.user, stranger.command],
+        "swept": process_tree.sweep(TOKEN, "1.hidden"),
+        "ended": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]),
+    }
+
+
+@pytest.mark.parametrize("how", [1, 2], ids=["no access", "invisible"])
+def test_a_proc_that_hides_others_hides_nothing_of_ours(how: int) -> None:
+    """Strangers cannot be named there, and that is all: runs are found, measured, vouched for and swept."""
+    told = under_hidepid(how, look_around)
+
+    nameless = told.pop("stranger")
+    assert nameless[1] is None
+    assert {
+        "hidden": True,
+        "init": "None",
+        "below": True,
+        "alive": True,
+        "owners": "1.hidden",
+        "simulated": 2**30,
+        "cpu": True,
+        "used": True,
+        "swept": 1,
+        "ended": -signal.SIGKILL,
+    } == told
+
+
+def test_a_usual_proc_hides_nobody() -> None:
+    """Else every worker would warn of nothing."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    if any(where == "/proc" and "hidepid=" in options for _, where, _, options, *_ in mounts):
+        pytest.skip("this very /proc hides others")
+
+    assert not process_tree.hides_others()
+    assert ProcessIdentity.of(1) is not None

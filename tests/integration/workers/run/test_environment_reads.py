@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workers.warm.latched_variables import is_latched
+
+SPY = Path(__file__).parents[3] / "support" / "environment_spy"
+COMPILER = shutil.which("gcc") or shutil.which("cc")
+#: What is read while a spare is made and may be another for the job all the same, and why.
+HARMLESS = {
+    "PATH": "to find the interpreter itself, which must be the same file",
+    "__PYVENV_LAUNCHER__": "means something on macOS alone",
+    "PYTORCH_ALLOC_CONF": "of which only the allocator is taken; a job that names one, or sets it itself, starts cold",
+    "PYTORCH_CUDA_ALLOC_CONF": "as above",
+    "ENVIRONMENT_SPY": "ours",
+    "* of tqdm.utils": "looks for those that begin with TQDM_, which must be the same",
+}
+
+pytestmark = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="no torch here to import")
+
+
+def reads(code: Path, **more: str) -> set[str]:
+    """Import torch with a spy, in next to no environment; return what Python code asked it for."""
+    env = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "LANG": "C.UTF-8", **more}
+    done = subprocess.run([sys.executable, "-S", str(code)], env=env, check=True, stdout=subprocess.PIPE, text=True)
+    return set(done.stdout.splitlines())
+
+
+def test_what_python_code_reads_while_torch_is_imported_must_agree() -> None:
+    """All that is asked for from the first line of a .pth file on: a spare has the answers that an earlier job got."""
+    found = reads(SPY / "spy.py")
+
+    assert {"PYTORCH_JIT", "TORCH_LOGS"} <= found
+    assert set() == {name for name in found if not is_latched(name)} - HARMLESS.keys()
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler here to build what listens: apt install gcc")
+def test_what_libraries_read_while_torch_is_imported_must_agree(tmp_path: Path) -> None:
+    """MKLDNN_MAX_CPU_ISA was once forgotten: not the job that set it had its effect, but the next one."""
+    library, notes = tmp_path / "spy.so", tmp_path / "notes"
+    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Werror", "-o", str(library), str(SPY / "spy.c")]
+    subprocess.run([str(COMPILER), *flags], check=True)
+
+    reads(SPY / "spy.py", LD_PRELOAD=str(library), ENVIRONMENT_SPY=str(notes))
+
+    found = set(notes.read_text().splitlines())
+    assert {"OMP_NUM_THREADS", "PYTHONPATH"} <= found
+    assert set() == {name for name in found if not is_latched(name)} - HARMLESS.keys()

@@ -1,0 +1,104 @@
+"""A worker of a GPU caps its jobs and reads what they tell; the card is one of the fake driver."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bounded import until
+from fake_driver.fake_driver import FakeGpus, build, compiler
+from site_of_one import Site
+
+from gpuqueue.model.device import PeakSource
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind, Run
+from gpuqueue.text.units import GIB
+
+SUPPORT = Path(__file__).parents[3] / "support"
+
+#: A torch that held 4 GiB, more than the driver was seen to give, and that fails for want of more. Its error is
+#: printed nowhere: only the report can tell.
+JOB = """
+import os, sys, types
+print(os.environ.get("GPUQUEUE_TORCH_FRACTION"), os.environ.get("PYTORCH_ALLOC_CONF"))
+sys.path.insert(0, {tests!r})
+from fake_driver.fake_driver import FakeGpus
+from metered import until_seen
+FakeGpus.here().hold_here(3 * 2**30)
+until_seen(peak_bytes=3 * 2**30)
+class OutOfMemoryError(RuntimeError): pass
+torch = sys.modules["torch"] = types.ModuleType("torch")
+torch.cuda = types.SimpleNamespace(
+    is_initialized=lambda: True,
+    device_count=lambda: 1,
+    memory_stats=lambda device: {{}},
+    max_memory_allocated=lambda device: 3 * 2**30,
+    max_memory_reserved=lambda device: 4 * 2**30,
+)
+sys.excepthook = lambda *what: None
+raise OutOfMemoryError
+"""
+
+
+@pytest.fixture
+def gpu_site(tmp_path: Path, store_url: str) -> Iterator[Site]:
+    """Return a site with one 24 GiB card of the fake driver, a worker and a recorder."""
+    if compiler() is None:
+        pytest.skip("no C compiler to build the fake driver with")
+    fake = FakeGpus.create(tmp_path / "gpus", (24 * GIB,))
+    made = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="auto")
+    made.environ.update(fake.environ(build(tmp_path)))
+    (tmp_path / "job.py").write_text(JOB.format(tests=str(SUPPORT)))
+    # An interpreter whose packages are known by their files: a closed environment with a torch of our choice.
+    (tmp_path / "venv" / "lib" / "python3.12" / "site-packages" / "torch-2.11.0.dist-info").mkdir(parents=True)
+    (tmp_path / "venv" / "bin").mkdir()
+    python = tmp_path / "venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    (tmp_path / "venv" / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    made.start_recorder()
+    made.start_worker()
+    yield made
+    made.stop()
+
+
+def ran(site: Site, place: Path, *options: str) -> Run:
+    """Run the job to its end and return what the book has of it."""
+    words = ("submit", str(place / "job.py"), "--mem", "6G", "--python", str(place / "venv" / "bin" / "python"))
+    record = site.until_recorded(int(site.cli(*words, *options).stdout))
+    assert JobState.FAILED is record.job.state
+    assert record.last_run is not None
+    return record.last_run
+
+
+def log_of(run: Run) -> str:
+    """Return what the run printed."""
+    assert run.log_path is not None
+    return Path(run.log_path).read_text()
+
+
+def test_a_job_on_a_gpu_is_capped_and_its_out_of_memory_is_told(gpu_site: Site, tmp_path: Path) -> None:
+    """The cap fits the card and the torch of the job's Python; the ending is known from inside alone."""
+    run = ran(gpu_site, tmp_path)
+
+    assert "0.2256 per_process_memory_fraction:0.2256\n" == log_of(run)
+    assert run.ending is not None
+    assert (EndingKind.OUT_OF_MEMORY, 1) == (run.ending.kind, run.ending.exit_code)
+    (device,) = run.devices
+    gib, source = 4, PeakSource.TORCH
+    assert (gib * GIB, source) == (device.peak.bytes, device.peak.source)
+    assert run.ending.detail.startswith(f"asked 6G, peak {gib}G")
+    place = Path(str(run.log_path)).parent
+    kept = {"log", "log.times"}
+    until(lambda: {entry.name for entry in place.iterdir()} <= kept, what="the run directory is settled")
+
+
+def test_no_cap_leaves_a_job_free(gpu_site: Site, tmp_path: Path) -> None:
+    """It is still looked at from inside."""
+    run = ran(gpu_site, tmp_path, "--no-cap")
+
+    assert "None None\n" == log_of(run)
+    assert run.ending is not None
+    assert EndingKind.OUT_OF_MEMORY is run.ending.kind

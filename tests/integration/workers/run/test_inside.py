@@ -1,0 +1,257 @@
+"""What runs inside a job's Python: seen from outside, in real processes under a real shim."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from inside_job import CUDA, TORCH, Ran
+from site_of_one import Site
+
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind
+from gpuqueue.text.units import GIB
+from workers.run.environment import INSIDE
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path) -> Path:
+    """Return a directory with a package that looks like torch to the hook."""
+    package = tmp_path / "stand-in" / "torch"
+    (package / "cuda").mkdir(parents=True)
+    (package / "__init__.py").write_text(TORCH)
+    (package / "cuda" / "__init__.py").write_text(CUDA)
+    return package.parent
+
+
+def test_without_torch_nothing_is_left_behind(tmp_path: Path) -> None:
+    """No report, no torch, no trace of us on the path; and children are covered too."""
+    show = "import sys, os; print('torch' in sys.modules, sys.path, os.environ['PYTHONPATH'])"
+
+    ran = Ran(tmp_path, sys.executable, "-c", show)
+
+    plain = subprocess.run(
+        [sys.executable, "-c", "import sys; print(sys.path)"],
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"False {plain.stdout.strip()} {INSIDE}\n" == ran.log
+    assert (None, []) == (ran.report, list(ran.directory.path.glob("inside")))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import sys; print('mine', sys.path[1:2])", "done mine"),
+        ("raise ValueError('my own fault')", "done"),
+        ("raise ImportError('no such thing', name='thing')", "done"),
+        ("import missing_thing", "done"),
+    ],
+)
+def test_the_users_own_sitecustomize_behaves_as_without_us(tmp_path: Path, code: str, said: str) -> None:
+    """It runs, `import sitecustomize` gives theirs, and its errors read the same to the letter."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text(f"{code}\nNAME = 'mine'\n")
+    job = "import sys; print('done', getattr(sys.modules.get('sitecustomize'), 'NAME', ''))"
+
+    ran = Ran(tmp_path, sys.executable, "-c", job, path=own)
+
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONPATH": str(own), "PYTHONUNBUFFERED": "1"}
+    plain = subprocess.run(
+        [sys.executable, "-c", job],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
+        check=True,
+    )
+    assert plain.stdout == ran.log
+    assert said in ran.log
+
+
+def test_a_process_that_used_torch_tells_its_peaks(tmp_path: Path, stand_in: Path) -> None:
+    """By the device's UUID, with what went wrong on the way."""
+    ran = Ran(tmp_path, sys.executable, "-c", "import torch; torch.cuda.init()", path=stand_in)
+
+    (told,) = ran.told()
+    assert ("2.9.1", False) == (told["torch"], told["out_of_memory"])
+    assert told["began_s"] < told["ended_s"]
+    assert [
+        {
+            "index": 0,
+            "uuid": "GPU-0",
+            "allocated_bytes": 3 * GIB,
+            "reserved_bytes": 4 * GIB,
+            "ooms": 1,
+            "alloc_retries": 2,
+        }
+    ] == told["devices"]
+    assert ran.report is not None
+    assert 4 * GIB == ran.report.reserved("GPU-0", 0)
+
+
+def test_torch_that_never_started_cuda_tells_nothing(tmp_path: Path, stand_in: Path) -> None:
+    """A job may import torch for its data loader alone."""
+    assert [] == Ran(tmp_path, sys.executable, "-c", "import torch", path=stand_in).told()
+
+
+CHILDREN = """
+import multiprocessing, os, sys
+import torch
+def work():
+    torch.cuda.init()
+    print("child", os.getpid(), flush=True)
+if __name__ == "__main__":
+    child = multiprocessing.get_context(sys.argv[1]).Process(target=work)
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_of_multiprocessing_tell_theirs(tmp_path: Path, stand_in: Path, method: str) -> None:
+    """They end without atexit; their parent, which did not start CUDA, tells nothing."""
+    script = tmp_path / "job.py"
+    script.write_text(CHILDREN)
+
+    ran = Ran(tmp_path, sys.executable, str(script), method, path=stand_in)
+
+    assert 0 == ran.code, ran.log
+    assert [int(ran.log.split()[1])] == [told["pid"] for told in ran.told()]
+
+
+def test_a_parent_and_its_forks_tell_each_their_own(tmp_path: Path, stand_in: Path) -> None:
+    """A fork of a process that had started CUDA cannot use it, and tells nothing."""
+    job = "import os, torch; torch.cuda.init(); pid = os.fork(); print(os.getpid()); pid and os.wait()"
+
+    ran = Ran(tmp_path, sys.executable, "-c", job, path=stand_in)
+
+    (told,) = ran.told()
+    assert str(told["pid"]) in ran.log.split()
+
+
+@pytest.mark.parametrize(
+    ("code", "died"),
+    [
+        ("raise torch.OutOfMemoryError('full')", True),
+        ("sys.excepthook = lambda *what: None\nraise torch.OutOfMemoryError('full')", True),
+        (
+            "try: raise torch.OutOfMemoryError('full')\nexcept RuntimeError as full: raise ValueError(3) from full",
+            True,
+        ),
+        (
+            "try: raise torch.OutOfMemoryError('full')\nexcept RuntimeError: pass\nraise ValueError('other')",
+            False,
+        ),
+        ("raise ValueError('other')", False),
+    ],
+)
+def test_an_uncaught_out_of_memory_error_is_told(tmp_path: Path, stand_in: Path, code: str, died: bool) -> None:  # noqa: FBT001
+    """Also with an excepthook of the job's own, or raised on from it; not one that was survived."""
+    ran = Ran(tmp_path, sys.executable, "-c", f"import sys, torch\ntorch.cuda.init()\n{code}", path=stand_in)
+
+    assert 1 == ran.code
+    assert ran.report is not None
+    assert died is ran.report.out_of_memory
+
+
+@pytest.mark.parametrize("flag", ["-I", "-S", "-E"])
+def test_a_python_that_looks_at_nothing_is_left_alone(tmp_path: Path, stand_in: Path, flag: str) -> None:
+    """It starts without us, and says nothing of it."""
+    code = f"import sys; sys.path.insert(0, {str(stand_in)!r}); import torch; torch.cuda.init(); print('ran')"
+
+    ran = Ran(tmp_path, sys.executable, flag, "-c", code)
+
+    assert (0, "ran\n", None) == (ran.code, ran.log, ran.report)
+
+
+def test_a_report_that_cannot_be_written_costs_nothing(tmp_path: Path, stand_in: Path) -> None:
+    """No message, no other exit code: a full disk is not the job's fault."""
+    job = "import os, torch; open(os.environ['GPUQUEUE_RUN_DIR'] + '/inside', 'w'); torch.cuda.init()"
+
+    ran = Ran(tmp_path, sys.executable, "-c", job, path=stand_in)
+
+    assert (0, "") == (ran.code, ran.log)
+
+
+def test_an_older_torch_is_capped_when_cuda_starts(tmp_path: Path, stand_in: Path) -> None:
+    """By the hook, before the job's first allocation; a job that is not to be capped is not."""
+    job = (
+        "import torch, inspect; torch.cuda.init();"
+        " print(torch.cuda.fractions, 'def init' in inspect.getsource(torch.cuda))"
+    )
+
+    capped = Ran(tmp_path / "capped", sys.executable, "-c", job, path=stand_in)
+    free = Ran(tmp_path / "free", sys.executable, "-c", job, path=stand_in, cap=False)
+
+    assert ("{0: 0.2256} True\n", "{} True\n") == (capped.log, free.log)
+
+
+def test_the_real_torch_bears_it(tmp_path: Path) -> None:
+    """It imports, keeps the cap for when CUDA starts, and tells nothing on a machine without a GPU."""
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed here")
+    job = (
+        "import os, torch; print(torch.zeros(2).sum().item(), os.environ['PYTORCH_ALLOC_CONF'],"
+        " sum('_gpuqueue_cap' in call[0].__module__ for call in torch.cuda._queued_calls))"
+    )
+
+    ran = Ran(tmp_path, sys.executable, "-c", job, env={"PYTORCH_ALLOC_CONF": "per_process_memory_fraction:0.25"})
+    ours = Ran(tmp_path / "ours", sys.executable, "-c", job)
+
+    assert "0.0 per_process_memory_fraction:0.25 0\n" == ran.log
+    assert "0.0 per_process_memory_fraction:0.2256 1\n" == ours.log
+    assert (None, None) == (ran.report, ours.report)
+
+
+def test_a_job_that_submits_jobs_does_not_pass_our_changes_on(tmp_path: Path) -> None:
+    """The next job may ask for another size; what the first one's own script set goes along."""
+    job = (
+        "import os; from gpuqueue.system.environment import travelling; os.environ['CUPY_GPU_MEMORY_LIMIT'] = 'mine';"
+        " env = travelling(os.environ); print({name: value for name, value in env.items() if name not in"
+        " ('PATH', 'HOME', 'LC_CTYPE', 'PYTHONUNBUFFERED')})"
+    )
+    root = Path(__file__).parents[4]
+
+    ran = Ran(tmp_path, sys.executable, "-c", job, path=root, env={"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"})
+
+    expected = {
+        "PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512",
+        "PYTHONPATH": str(root),
+        "CUPY_GPU_MEMORY_LIMIT": "mine",
+    }
+    assert expected == eval(ran.log), ran.log  # noqa: S307 - what our own job printed
+
+
+def test_a_settled_run_keeps_no_report(tmp_path: Path, stand_in: Path) -> None:
+    """Only the log stays."""
+    ran = Ran(tmp_path, sys.executable, "-c", "import torch; torch.cuda.init()", path=stand_in)
+
+    ran.directory.settle()
+
+    assert ["log"] == [entry.name for entry in ran.directory.path.iterdir()]
+
+
+def test_a_job_out_of_memory_is_recorded_as_that(site: Site) -> None:
+    """The whole corridor: the book has the ending, and the detail says what was asked for."""
+    site.start_recorder()
+    site.start_worker()
+    script = "echo step 1; echo 'RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB'; exit 1"
+
+    job = int(site.cli("submit", "--mem", "1G", "--", "sh", "-c", script).stdout)
+
+    record = site.until_recorded(job)
+    assert record.last_run is not None
+    assert record.last_run.ending is not None
+    assert (JobState.FAILED, EndingKind.OUT_OF_MEMORY) == (record.job.state, record.last_run.ending.kind)
+    assert record.last_run.ending.detail.startswith("asked 1G")
+    assert "out of memory: asked 1G" in site.cli("show", str(job)).stdout

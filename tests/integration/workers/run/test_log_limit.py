@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+from factories import make_spec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from one_shim import Shim
+from short_host import own_disk
+from site_of_one import Site
+
+from gpuqueue.system.logs import LogTail, last_bytes
+from gpuqueue.text.units import MIB
+from workers.run.verdict import tail
+from workers.shim.log import LogLimit
+
+LIMIT = 4 * MIB
+NOTICE = "are left out here: the log passed its limit of 4194304 bytes"
+
+#: Writes 210 MB of numbered lines in five rounds, each after a word from outside; then a last line.
+RUNAWAY = """
+import os, pathlib, sys, time
+said = pathlib.Path(sys.argv[1])
+number = 0
+for round in range(5):
+    while not (said / str(round)).exists():
+        time.sleep(0.01)
+    for _ in range(40):
+        os.write(1, b"".join(b"line %015d\\n" % n for n in range(number, number + 50_000)))
+        number += 50_000
+    (said / ("done%d" % round)).touch()
+while not (said / "end").exists():
+    time.sleep(0.01)
+print("the last line")
+"""
+
+
+def on_disk(log: Path) -> int:
+    """Return the bytes that a log really takes."""
+    return log.stat().st_blocks * 512 if log.exists() else 0
+
+
+def read(log: Path, reader: LogTail | None = None) -> str:
+    """Return what a reader sees (from where it was)."""
+    reader = reader or LogTail()
+    reader.turn_to(log)
+    return b"".join(reader.rest()).decode()
+
+
+def numbers(text: str) -> list[int]:
+    """Return the numbers of the whole lines."""
+    return [int(line[5:]) for line in text.splitlines() if line.startswith("line ") and len(line) == 20]
+
+
+def run_away(shims: Callable[..., Shim], said: Path, **changes: Any) -> tuple[Shim, list[str]]:
+    """Let a job write 210 MB at a limit of 4 MiB, bounded in each round; return what a follower saw of each."""
+    said.mkdir()
+    shim = shims(sys.executable, "-c", RUNAWAY, str(said), log_limit_bytes=LIMIT, **changes)
+    follower, seen = LogTail(), []
+    for round_ in range(5):
+        (said / str(round_)).touch()
+        until(lambda r=round_: (said / f"done{r}").exists(), what="the round")  # type: ignore[misc]
+        until(lambda: on_disk(shim.directory.log) <= LIMIT, what="the log is within its limit while the job runs")
+        seen.append(read(shim.directory.log, follower))
+    (said / "end").touch()
+    assert "exit 0" == str(shim.ended().ending)
+    seen.append(read(shim.directory.log, follower))
+    return shim, seen
+
+
+def test_a_runaway_log_keeps_its_beginning_and_its_end_and_the_disk_its_room(shims: Any, tmp_path: Path) -> None:
+    """210 MB at a limit of 4 MiB: bounded in every round, and nobody who reads it ever sees a NUL."""
+    shim, seen = run_away(shims, tmp_path / "said")
+    text = read(shim.directory.log)
+    beginning, _, end = text.partition(NOTICE)
+
+    assert on_disk(shim.directory.log) <= LIMIT
+    assert 210_000_014 == shim.directory.log.stat().st_size, "offsets stay as they are: nothing was moved"
+    assert "\0" not in text
+    assert text.startswith("line 000000000000000\nline 000000000000001\n")
+    assert list(range(len(numbers(beginning)))) == numbers(beginning)
+    assert len(beginning) > LIMIT // 4 - 8192
+    assert text.endswith("line 000000009999999\nthe last line\n")
+    first = numbers(end)[0]
+    assert list(range(first, 10_000_000)) == numbers(end)
+    assert len(end) >= LIMIT // 2
+    assert b"the last line" in tail(shim.directory.log)
+    assert "\0" not in "".join(seen)
+    assert "bytes were left out before they could be shown" in "".join(seen)
+    assert seen[-1].endswith("the last line\n")
+
+
+def test_a_file_system_without_holes_is_not_filled_either(shims: Any, tmp_path: Path) -> None:
+    """There the log is cut back: its beginning stays, and the newest megabyte."""
+    with own_disk(tmp_path / "disk", "ramfs") as disk:
+        shim, seen = run_away(shims, tmp_path / "said", runs=disk / "runs")
+        text = read(shim.directory.log)
+    beginning, _, end = text.partition(NOTICE)
+
+    assert len(text) <= LIMIT
+    assert text.startswith("line 000000000000000\n")
+    assert list(range(len(numbers(beginning)))) == numbers(beginning)
+    assert text.endswith("line 000000009999999\nthe last line\n")
+    assert len(end) > MIB - 4096
+    assert list(range(numbers(end)[0], 10_000_000)) == numbers(end)
+    assert seen[-1].endswith("the last line\n")
+
+
+def test_a_whole_site_keeps_to_the_limit_and_shows_no_nul(site: Site) -> None:
+    """The setting reaches the shim; `logs` and `logs -f` skip the hole."""
+    site.environ["GPUQUEUE_LOG_LIMIT"] = "1M"
+    site.start_recorder()
+    site.start_worker()
+    script = "import os\nfor n in range(200_000): os.write(1, b'line %015d\\n' % n)\n"
+    job = site.queue.submit(make_spec(argv=(sys.executable, "-c", script), mem_bytes=MIB))
+    run = site.until_recorded(job.id).runs[-1]
+    assert run.log_path is not None
+
+    assert on_disk(Path(run.log_path)) <= MIB
+    for words in (("logs",), ("logs", "-f")):
+        text = site.cli(*words, str(job.id)).stdout
+        assert "\0" not in text
+        assert text.startswith("line 000000000000000\n")
+        assert "left out here: the log passed its limit of 1048576 bytes" in text
+        assert text.endswith("line 000000000199999\n")
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(st.integers(1, 900_000), st.sampled_from(["look", "read", "empty"])), min_size=1, max_size=25
+    )
+)
+def test_whatever_is_written_the_end_is_kept_and_no_nul_is_read(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[int | str]
+) -> None:
+    """Appends, looks, readers and a job that empties its own log, in any order."""
+    log = tmp_path_factory.mktemp("log") / "log"
+    log.touch()
+    limit, follower, written = LogLimit(str(log), MIB), LogTail(), 0
+    since_emptied = b""
+    for step in steps:
+        if step == "look":
+            limit.look()
+        elif step == "read":
+            assert "\0" not in read(log, follower)
+        elif step == "empty":
+            os.truncate(log, 0)
+            since_emptied = b""
+        else:
+            assert isinstance(step, int)
+            words = b"".join(b"%019d\n" % n for n in range(written, written + step // 20 + 1))
+            written += step // 20 + 1
+            since_emptied += words
+            with log.open("ab") as file:
+                file.write(words)
+    limit.look()
+    text = read(log).encode()
+
+    assert b"\0" not in text
+    assert on_disk(log) <= MIB + 8192
+    assert text.endswith(since_emptied[-MIB // 4 :])
+    assert last_bytes(log, 1000) == text[-1000:]
+
+
+def test_a_log_that_its_job_has_emptied_begins_anew(tmp_path: Path) -> None:
+    """Grown again behind the old hole before anybody looked: what is there now counts."""
+    log = tmp_path / "log"
+    log.write_bytes(b"old\n" * MIB)
+    limit = LogLimit(str(log), MIB)
+    limit.look()
+    assert on_disk(log) <= MIB
+
+    log.write_bytes(b"new\n" * MIB)
+    assert limit.look() < 1.0, "such a log is looked at again soon"
+
+    assert on_disk(log) <= MIB
+    text = read(log)
+    assert ("left out here" in text, "old" in text, text.endswith("new\nnew\n")) == (True, False, True)
+
+
+def test_no_limit_is_no_limit(tmp_path: Path) -> None:
+    """GPUQUEUE_LOG_LIMIT=none."""
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 5 * MIB)
+
+    LogLimit(str(log), None).look()
+
+    assert on_disk(log) >= 5 * MIB

@@ -1,0 +1,119 @@
+"""When a log was how long, and standard error apart: real shims, and a whole site."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+from site_of_one import Site
+
+from gpuqueue.model.job import JobState
+from workers.shim.log import LogTimes
+
+BOTH = "echo out; echo err >&2; echo more"
+
+
+def test_a_shim_notes_when_the_log_was_how_long(shims: Any) -> None:
+    """Also at the end, and nothing while nothing is written."""
+    began_s = time.time()
+    shim = shims("sh", "-c", "printf one; sleep 2.5; printf two")
+    shim.ended()
+
+    lines = (shim.directory.path / "log.times").read_text().split("\n")
+    noted = [(float(at), int(size)) for at, size in (line.split() for line in lines if line)]
+
+    assert [3, 6] == [size for _, size in noted]
+    assert began_s - 1 <= noted[0][0] <= noted[1][0] - 1.0 <= time.time()
+
+
+def test_notes_become_seldom_and_stop_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a second at most; a pipe or a link in their place is not written to, and nothing is raised."""
+    monkeypatch.chdir(tmp_path)
+    log, times = tmp_path / "log", LogTimes("log")
+    times.look(0.0)
+    for second, size in ((0.0, 1), (0.5, 2), (1.0, 3)):
+        log.write_bytes(b"x" * size)
+        times.look(second)
+    assert ["1", "3"] == [line.split()[1] for line in (tmp_path / "log.times").read_text().splitlines()]
+
+    (tmp_path / "log.times").unlink()
+    (tmp_path / "log.times").symlink_to(tmp_path / "elsewhere")
+    log.write_bytes(b"x" * 9)
+    times.look(10.0)
+    assert not (tmp_path / "elsewhere").exists()
+    (tmp_path / "log.times").unlink()
+    os.mkfifo(tmp_path / "log.times")
+    log.write_bytes(b"x" * 10)
+    times.look(20.0)
+
+
+def test_standard_error_apart(site: Site) -> None:
+    """Each stream in a file of its own, shown apart, by `run` on the stream that it was written to."""
+    site.start_recorder()
+    site.start_worker()
+
+    shown = site.cli("run", "--separate-stderr", "--mem", "1M", "--", "sh", "-c", BOTH)
+
+    assert "out\nmore\n" == shown.stdout
+    assert "err" in shown.stderr.splitlines()
+    assert "out\nmore\n" == site.cli("logs", "1").stdout
+    assert "err\n" == site.cli("logs", "--stderr", "1").stdout
+    assert "err\n" == site.cli("logs", "--stderr", "-f", "1").stdout
+
+
+def test_standard_error_that_is_not_apart(site: Site) -> None:
+    """One line says where it is and how to have it apart; and a terminal has one output."""
+    site.start_recorder()
+    site.start_worker()
+    site.cli("run", "--mem", "1M", "--", "sh", "-c", BOTH)
+
+    assert "out\nerr\nmore\n" == site.cli("logs", "1").stdout
+    refused = site.cli("logs", "--stderr", "1", check=False)
+    assert (5, "") == (refused.returncode, refused.stdout)
+    assert "submit --separate-stderr keeps it apart" in refused.stderr
+    wrong = site.cli("submit", "--pty", "--separate-stderr", "--mem", "1M", "--", "true", check=False)
+    assert (2, "") == (wrong.returncode, wrong.stdout)
+    assert "choose --pty or --separate-stderr" in wrong.stderr
+
+
+def test_a_job_that_ran_out_of_memory_says_so_on_either_stream(site: Site) -> None:
+    """The judge of endings reads both."""
+    site.start_recorder()
+    site.start_worker()
+    words = ("--separate-stderr", "--mem", "1M", "--", "sh", "-c", "echo CUDA out of memory >&2; exit 1")
+    site.cli("run", *words, check=False)
+
+    assert "out of memory" in site.cli("show", "1").stdout
+    assert "out_of_memory" in site.cli("history", "--json").stdout
+
+
+def test_since(site: Site, tmp_path: Path) -> None:
+    """What a job has written since a time, by the notes of its shim."""
+    site.start_recorder()
+    site.start_worker()
+    go = tmp_path / "go"
+    script = f"echo early; until [ -e {go} ]; do sleep 0.1; done; echo late"
+    job_id = site.cli("submit", "--mem", "1M", "--", "sh", "-c", script).stdout.strip()
+    site.until_state(int(job_id), JobState.RUNNING)
+    found = until(lambda: list(site.settings.runs_dir.glob(f"{job_id}/*/log.times")), timeout_s=30, what="a note")
+    assert found
+    early_s = float(found[0].read_text().split()[0])
+    until(lambda: time.time() > early_s + 2, timeout_s=30, what="another second")
+    go.touch()
+    site.cli("wait", job_id)
+
+    between = datetime.fromtimestamp(early_s + 1).isoformat()  # noqa: DTZ006 - local, as a person writes it
+    assert "early\nlate\n" == site.cli("logs", "--since", "1h", job_id).stdout
+    assert "late\n" == site.cli("logs", "--since", between, job_id).stdout
+    assert "" == site.cli("logs", "--since", "0.001s", job_id).stdout
+    both = site.cli("logs", "--since", "1h", "--tail", "1", job_id, check=False)
+    assert (2, "gpuqueue: --tail and --since both say where to begin: choose one\n") == (both.returncode, both.stderr)
+    found[0].unlink()
+    whole = site.cli("logs", "--since", between, job_id)
+    assert "early\nlate\n" == whole.stdout
+    assert "was not noted" in whole.stderr

@@ -1,0 +1,80 @@
+"""Real jobs that run more than once, one after the other, or at their time."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_spec
+from site_of_one import Site
+
+from gpuqueue.model.dependencies import Dependency, Waits
+from gpuqueue.model.job import JobState, WaitReason
+from gpuqueue.model.retries import Retries
+from gpuqueue.text.units import MIB
+
+
+def first_then(effects: Path, code: int) -> tuple[str, ...]:
+    """Return a command that ends with *code* the first time, and well the second."""
+    return ("sh", "-c", f"echo run; echo run >> {effects}; test $(wc -l < {effects}) -gt 1 || exit {code}")
+
+
+@pytest.mark.parametrize(("code", "retries"), [(75, Retries()), (3, Retries(times=1))])
+def test_a_job_runs_again_and_each_run_has_its_ending(site: Site, tmp_path: Path, code: int, retries: Retries) -> None:
+    """It asked for that, or its owner did; the wait goes over all of them, and so does its log."""
+    site.start_recorder()
+    site.start_worker()
+    job = site.queue.submit(make_spec(argv=first_then(tmp_path / "effects", code), mem_bytes=MIB, retries=retries))
+
+    def waits_again() -> bool:
+        found = site.queue.get(job.id)
+        return found is not None and found.reason is (WaitReason.REQUEUE if code == 75 else WaitReason.RETRY)
+
+    until(waits_again, what="the first run's end")
+    assert ("again in " if code == 75 else "retry in ") in site.cli("queue").stdout
+    site.cli("edit", str(job.id), "--begin", "now")
+
+    assert 0 == site.cli("wait", str(job.id)).returncode
+    assert "run\n" == site.cli("logs", str(job.id)).stdout
+    record = site.until_recorded(job.id)
+    assert [f"exit {code}", "exit 0"] == [str(run.ending) for run in record.runs]
+    assert (JobState.SUCCEEDED, 2, 0) == (record.job.state, record.job.attempt, record.job.losses)
+    assert (int(code == 75), retries.times) == (record.job.requeues, record.job.retries)
+    shown = site.cli("show", str(job.id)).stdout
+    assert f"exit {code}" in shown
+    assert "exit 0" in shown
+    until(lambda: not list(site.settings.runs_dir.glob("[0-9]*/*/claim")), what="every run directory is settled")
+
+
+def test_jobs_run_one_after_the_other(site: Site, tmp_path: Path) -> None:
+    """In the order in which they wait for each other, whatever their levels."""
+    site.start_recorder()
+    effects = tmp_path / "effects"
+    ids: list[int] = []
+    for word in "abcd":
+        waits = Waits(after=(Dependency(ids[-1]),) if ids else ())
+        argv = ("sh", "-c", f"echo {word} >> {effects}")
+        ids.append(site.queue.submit(make_spec(argv=argv, mem_bytes=MIB, waits=waits)).id)
+
+    site.start_worker()
+
+    assert 0 == site.cli("wait", *map(str, ids)).returncode
+    assert "a b c d" == " ".join(effects.read_text().split())
+
+
+def test_a_job_starts_soon_after_its_time(site: Site) -> None:
+    """Not before, and no later than the worker's next looks."""
+    site.start_recorder()
+    site.start_worker()
+    begin_at = datetime.now(timezone.utc) + timedelta(seconds=1.5)
+    job = site.queue.submit(make_spec(argv=("true",), mem_bytes=MIB, waits=Waits(begin_at=begin_at)))
+    asked_s = time.monotonic()
+
+    record = site.until_recorded(job.id)
+
+    assert record.job.started_at is not None
+    assert record.job.started_at >= begin_at - timedelta(milliseconds=1)
+    assert 1.0 < time.monotonic() - asked_s

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from bounded import until
+from factories import make_spec, must_claim, serve
+from site_of_one import BIN, Site
+from spoken import Spoken, harmless, speak
+
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import EndingKind
+
+#: What a job may be called, given as an argument, find in its environment, or run in.
+STRANGE = (
+    "two\nlines\r\nand\ta tab",
+    "\x1b]0;owned\x07\x1b[2J\x1b[31mred",
+    "\udcff\udcfe no UTF-8",
+    "'\"\\ quotes `touch injected`",
+    "$(touch injected); touch injected | touch injected & $PATH",
+    "'); DROP TABLE jobs; --",
+    "-rf",
+    "--mem",
+    "--",
+    "",
+    "\u202eright to left\u200bno width\ufeff\u2028line",
+    "%s%n{0}{gq}:epoch",
+    "=HYPERLINK(1)",
+    "a\x01b\x7f\x9b31m",
+    "é😀",
+)
+#: Writes down, as hexadecimal digits, what it was given.
+TELL = """
+import json, os, sys
+hexed = lambda text: os.fsencode(text).hex()
+mine = {hexed(name): hexed(value) for name, value in os.environ.items() if name.startswith("STRANGE")}
+print(json.dumps({"argv": [hexed(word) for word in sys.argv[1:]], "cwd": os.getcwdb().hex(), "env": mine}))
+"""
+
+
+def hexed(text: str) -> str:
+    """Return the bytes of *text* as hexadecimal digits."""
+    return os.fsencode(text).hex()
+
+
+@pytest.fixture
+def tell(tmp_path: Path) -> str:
+    """Return a program that tells what it was given."""
+    script = tmp_path / "tell.py"
+    script.write_text(TELL)
+    return str(script)
+
+
+def say(site: Site, *words: str) -> Spoken:
+    """Say something to the site's command line in this very process, which is quicker than in one of its own."""
+    with patch.dict(os.environ, site.environ, clear=True):
+        said = speak(words)
+    assert "Traceback" not in said.stderr
+    return said
+
+
+def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp_path: Path, tell: str) -> None:
+    """Each job gets exactly its bytes; what is shown of it is harmless; nothing of it is executed anywhere."""
+    inside = tmp_path / "in\n\x1b[31m'$(touch injected)\udcff"
+    inside.mkdir()
+    env = {f"STRANGE\n{n}\x1b[31m\udcff": text for n, text in enumerate(STRANGE)}
+    pairs = [word for name, value in env.items() for word in ("--env", f"{name}={value}")]
+    job = ["--mem", "1M", "-C", str(inside), *pairs, "--", sys.executable, tell, *STRANGE]
+    site.start_recorder()
+    names = [name for name in STRANGE if name]
+    ids = [int(site.cli("submit", f"--name={names[0]}", *job).stdout)]
+    ids += [int(say(site, "submit", f"--name={name}", *job).stdout) for name in names[1:]]
+    waiting = say(site, "queue").stdout
+    site.start_worker(plain=False)
+    for job_id in ids:
+        site.until_recorded(job_id)
+
+    for job_id in ids:
+        said = json.loads(say(site, "logs", str(job_id)).stdout)
+        assert [hexed(word) for word in STRANGE] == said["argv"]
+        assert (hexed(str(inside)), {hexed(name): hexed(value) for name, value in env.items()}) == (
+            said["cwd"],
+            said["env"],
+        )
+    shown = [waiting, *(say(site, "show", str(job_id)).stdout for job_id in ids), say(site, "history", "--csv").stdout]
+    shown += [say(site, "history").stdout, say(site, "gpus").stdout, site.cli("show", "1").stdout.encode()]
+    for text in (*shown, site.log().encode()):
+        assert harmless(text.decode()), text
+    assert not [*tmp_path.rglob("injected")]
+    assert not Path("injected").exists()
+    history = json.loads(say(site, "history", "--json").stdout)
+    assert names[::-1] == [job["name"] for job in history]
+    assert {(sys.executable, tell, *STRANGE)} == {tuple(job["command"]) for job in history}
+    rows = [*csv.DictReader(io.StringIO(say(site, "history", "--csv").stdout.decode()))]
+    assert [str(job_id) for job_id in reversed(ids)] == [row["id"] for row in rows]
+    assert all(None not in row and None not in row.values() for row in rows)
+    dropper = json.loads(say(site, "history", "--json", "--name", "'); DROP TABLE jobs; --").stdout)
+    assert ["'); DROP TABLE jobs; --"] == [job["name"] for job in dropper]
+
+
+def test_a_megabyte_of_arguments_reaches_the_job(site: Site, tell: str) -> None:
+    """Up to the largest that one argument may be, and to the largest that all of them may be."""
+    site.start_recorder()
+    site.start_worker()
+    words = ["x" * 131_071] * 7
+    job_id = int(site.cli("submit", "--mem", "1M", "--", sys.executable, tell, *words).stdout)
+
+    site.until_recorded(job_id)
+    assert [hexed(word) for word in words] == json.loads(say(site, "logs", str(job_id)).stdout)["argv"]
+    assert harmless(say(site, "show", str(job_id)).stdout.decode())
+
+
+def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, tell: str) -> None:
+    """How much all strings together may take only the host knows: a quarter of its stack limit."""
+    site.start_recorder()
+    before = {each.worker for each in site.queue.devices()}
+    site.spawn_command(["/bin/sh", "-c", f"ulimit -s 1024; exec {BIN / 'gpuqueue-worker'} run --plain"])
+    until(lambda: {each.worker for each in site.queue.devices()} - before, what="a worker")
+    job_id = int(say(site, "submit", "--mem", "1M", "--", sys.executable, tell, *["x" * 100_000] * 6).stdout)
+
+    record = site.until_recorded(job_id)
+
+    assert record.last_run is not None
+    assert record.last_run.ending is not None
+    assert (JobState.FAILED, EndingKind.REFUSED) == (record.job.state, record.last_run.ending.kind)
+    assert "Argument list too long" in record.last_run.ending.detail
+    for words in (["logs"], ["logs", "-f"]):
+        said = say(site, *words, str(job_id)).stderr
+        assert f"gpuqueue: job {job_id} never started: cannot start {sys.executable}: Argument list too long\n" == said
+
+
+def test_a_program_with_a_strange_name_is_refused_in_plain_words(site: Site) -> None:
+    """The kernel's words about it go into logs, into the book and onto terminals."""
+    site.start_recorder()
+    site.start_worker()
+    name = "/no/\x1b]0;owned\x07\n\udcffprogram"
+    job_id = int(say(site, "submit", "--mem", "1M", "--", name).stdout)
+    site.until_recorded(job_id)
+
+    for words in (["show", str(job_id)], ["history"], ["logs", "-f", str(job_id)], ["wait", str(job_id)]):
+        done = say(site, *words)
+        assert harmless(done.stdout.decode() + done.stderr), words
+    run = say(site, "run", "--mem", "1M", "--", name)
+    assert (1, True) == (run.code, harmless(run.stderr))
+    assert "failed (refused: cannot start /no/" in run.stderr
+    assert harmless(site.log()), ascii(site.log())
+
+
+@pytest.mark.parametrize("words", [["wait"], ["logs", "-f"], ["run"]])
+def test_whoever_waits_hears_that_the_job_is_held(site: Site, words: list[str]) -> None:
+    """And hears it once: without a word a hold looks like any other wait."""
+    site.start_recorder()  # without one they would wait for the book, too
+    if words == ["run"]:
+        command = ["run", "--mem", "1M", "--", "true"]
+    else:
+        command = [*words, str(site.queue.submit(make_spec()).id)]
+    waiter = subprocess.Popen(
+        [str(BIN / "gpuqueue"), *command], env=site.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        until(lambda: site.queue.get(1), what="the job")
+        assert waiter.stderr is not None
+        site.queue.hold(1)
+        line = b"queued"
+        while b"held" not in line:
+            assert line, "it said nothing of the hold"
+            line = waiter.stderr.readline()
+        assert b"gpuqueue: job 1 is held and will wait for: gpuqueue release 1\n" == line
+        site.queue.cancel(1)
+        assert b"held" not in waiter.communicate(timeout=60)[1]
+    finally:
+        if waiter.poll() is None:
+            waiter.send_signal(signal.SIGKILL)
+            waiter.wait(timeout=30)
+
+
+def test_a_job_that_was_lost_too_often_says_so_to_whoever_waits(site: Site) -> None:
+    """That is another reason to look than a colleague's hold."""
+    serve(site.queue)
+    site.queue.submit(make_spec())
+    claimed = must_claim(site.queue)
+    site.queue.lose(1, claimed.token, loss_limit=1, detail="gone")
+
+    said = say(site, "wait", "--timeout", "0.1s", "1")
+
+    assert 124 == said.code
+    assert "job 1 is held (its runs were lost too often) and will wait for: gpuqueue release 1" in said.stderr

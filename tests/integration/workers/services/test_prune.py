@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_spec
+from site_of_one import Site
+
+from gpuqueue.model.run import RunDevice
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import MIB
+from workers.run.directory import RunDir
+from workers.run.values import Held
+from workers.services.prune import ROUND_S, Pruner
+
+DAY_S = 86400.0
+WITH_CONSTANT = Path(__file__).parents[3] / "support" / "with_constant.py"
+
+
+class MovedClock:
+    """A clock that a test moves; the wall clock on its own as well."""
+
+    def __init__(self) -> None:
+        self.wall = datetime.now(timezone.utc)
+        self.passed_s = 0.0
+
+    def now(self) -> datetime:
+        """Return the wall-clock time."""
+        return self.wall
+
+    def monotonic_s(self) -> float:
+        """Return the time that really passed."""
+        return self.passed_s
+
+    def move(self, s: float) -> None:
+        """Let time pass."""
+        self.wall += timedelta(seconds=s)
+        self.passed_s += s
+
+
+@pytest.fixture
+def clock() -> MovedClock:
+    """Return a clock at the present moment."""
+    return MovedClock()
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """Return the settings of a site that keeps its logs for 30 days."""
+    found = Settings.load({"GPUQUEUE_STATE_DIR": str(tmp_path / "state"), "GPUQUEUE_CONFIG": os.devnull})
+    assert 30 * DAY_S == found.keep_logs_s
+    return found
+
+
+def run_of(settings: Settings, job_id: int, *, settled: bool = True) -> RunDir:
+    """Make the directory of a run whose job has written something."""
+    held = Held(job_id=job_id, token=f"1.{job_id:012}", devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
+    directory = RunDir.create(settings.runs_dir, held)
+    directory.log.write_text("words\n")
+    if settled:
+        directory.settle()
+    return directory
+
+
+def rounds(pruner: Pruner, clock: MovedClock) -> int:
+    """Let the pruner make two rounds, an hour apart, and return what it deleted."""
+    never = threading.Event()
+    first = pruner.round(never)
+    clock.move(ROUND_S)
+    return first + pruner.round(never)
+
+
+def test_a_log_goes_when_its_time_is_over_and_its_directory_with_it(settings: Settings, clock: MovedClock) -> None:
+    """Thirty days after the end of the run, not before."""
+    run_of(settings, 1)
+    clock.move(29 * DAY_S)
+    assert 0 == rounds(Pruner(settings, clock), clock)
+
+    clock.move(1 * DAY_S)
+    assert 1 == rounds(Pruner(settings, clock), clock)
+    assert ["live"] == [entry.name for entry in settings.runs_dir.iterdir()]
+
+
+def test_a_live_run_keeps_its_log_however_old_it_is(settings: Settings, clock: MovedClock) -> None:
+    """A job that has trained in silence for two months."""
+    live = run_of(settings, 1, settled=False)
+    clock.move(60 * DAY_S)
+
+    assert 0 == rounds(Pruner(settings, clock), clock)
+    assert live.log.exists()
+
+
+def test_a_run_that_has_just_ended_keeps_the_old_log(settings: Settings, clock: MovedClock) -> None:
+    """What counts is the end of the run, not the last word of its job."""
+    directory = run_of(settings, 1, settled=False)
+    old = clock.wall.timestamp() - 60 * DAY_S
+    os.utime(directory.log, (old, old))
+    directory.settle()
+
+    assert 0 == rounds(Pruner(settings, clock), clock)
+    assert directory.log.exists()
+
+
+def test_no_link_is_followed_and_nothing_of_the_job_is_touched(settings: Settings, clock: MovedClock) -> None:
+    """A job can put into its run directory whatever it likes, and links to what is not its own."""
+    precious = settings.state_dir / "precious"
+    (precious / "1.abc").mkdir(parents=True)
+    for place in (precious / "log", precious / "1.abc" / "log"):
+        place.write_text("precious")
+    a_link, results, elsewhere = (run_of(settings, job_id) for job_id in (1, 2, 3))
+    a_link.log.unlink()
+    a_link.log.symlink_to(precious / "log")
+    (results.path / "model.pt").write_text("weights")
+    (elsewhere.path.parent / "1.link").symlink_to(precious)
+    (settings.runs_dir / "4").symlink_to(precious)
+    (settings.runs_dir / "notes").mkdir()
+    clock.move(60 * DAY_S)
+
+    assert 3 == rounds(Pruner(settings, clock), clock)
+    assert {"precious"} == {place.read_text() for place in precious.rglob("log")}
+    assert 2 == len(list(precious.rglob("log")))
+    assert "weights" == (results.path / "model.pt").read_text()
+    assert {"live", "2", "3", "4", "notes"} == {entry.name for entry in settings.runs_dir.iterdir()}
+
+
+@pytest.mark.parametrize("jump_s", [365 * DAY_S, -365 * DAY_S])
+def test_a_clock_that_jumped_costs_no_log(settings: Settings, clock: MovedClock, jump_s: float) -> None:
+    """Set a year ahead by mistake, and back: in neither round anything is judged by it."""
+    run_of(settings, 1)
+    pruner, never = Pruner(settings, clock), threading.Event()
+    pruner.round(never)
+    clock.move(ROUND_S)
+    clock.wall += timedelta(seconds=jump_s)
+    assert 0 == pruner.round(never)
+    clock.wall -= timedelta(seconds=jump_s)
+    clock.move(ROUND_S)
+    assert 0 == pruner.round(never)
+
+
+def test_logs_may_be_kept_for_ever(settings: Settings, clock: MovedClock) -> None:
+    """GPUQUEUE_KEEP_LOGS=none."""
+    for_ever = Settings.load({"GPUQUEUE_STATE_DIR": str(settings.state_dir), "GPUQUEUE_KEEP_LOGS": "none"})
+    run_of(settings, 1)
+    clock.move(3650 * DAY_S)
+
+    assert 0 == rounds(Pruner(for_ever, clock), clock)
+
+
+def test_one_of_many_workers_prunes(settings: Settings, clock: MovedClock) -> None:
+    """The others leave it alone, and it is not waited for."""
+    run_of(settings, 1)
+    clock.move(60 * DAY_S)
+    pruner = Pruner(settings, clock)
+
+    with pruner._alone() as alone:
+        assert (True, 0) == (alone, rounds(Pruner(settings, clock), clock))
+    clock.move(ROUND_S)
+    assert 1 == pruner.round(threading.Event()) + rounds(pruner, clock)
+
+
+def test_a_worker_prunes_and_logs_says_so_in_one_line(site: Site) -> None:
+    """From the job's end to the missing log, with the real worker and its real clock."""
+    site.environ["GPUQUEUE_KEEP_LOGS"] = "1s"
+    site.start_recorder()
+    worker = site.start_worker()
+    job = site.queue.submit(make_spec(argv=("echo", "hello"), mem_bytes=MIB))
+    path = site.until_recorded(job.id).runs[-1].log_path
+    assert path is not None
+    assert "hello\n" == site.cli("logs", str(job.id)).stdout
+    site.end(worker)
+
+    command = [
+        sys.executable,
+        str(WITH_CONSTANT),
+        "workers.services.prune:ROUND_S=0.2",
+        "run",
+        "--device",
+        "0",
+        "--plain",
+    ]
+    site.spawn_command(command)
+    until(lambda: not Path(path).exists(), what="the log is deleted")
+
+    for words in (("logs",), ("logs", "-f")):
+        done = site.cli(*words, str(job.id), check=False)
+        assert (5, "") == (done.returncode, done.stdout)
+        kept = f"{path}; logs are kept for 1.0s (GPUQUEUE_KEEP_LOGS)"
+        assert f"gpuqueue: the log of job {job.id} is not there any more: {kept}\n" == done.stderr

@@ -1,0 +1,446 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bounded import until
+from one_shim import RUN_TOKEN, Shim
+from short_host import dead_server
+
+from gpuqueue.model.run import EndingKind
+from gpuqueue.system.process import ProcessIdentity
+from workers.run import process_tree
+from workers.run.directory import unsettled
+from workers.run.environment import TOKEN
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("exit 0", "exit 0"),
+        ("exit 42", "exit 42"),
+        ("kill -SEGV $$", "killed by SIGSEGV"),
+        ("kill -9 $$", "killed by SIGKILL"),
+    ],
+)
+def test_exit_codes_and_signals_come_back_true(shims: Any, script: str, words: str) -> None:
+    """As the kernel reported them."""
+    assert words == str(shims("sh", "-c", script).ended().ending)
+
+
+def test_what_it_says_takes_no_file_more_than_it_must(shims: Any, tmp_path: Path) -> None:
+    """Each new file is searched an inode for; the exit takes the place of the spec, which nobody needs any more."""
+    runs, spec = tmp_path / "runs", []
+    place = runs / "1" / RUN_TOKEN / "spec"
+    shim = shims("true", runs=runs, before=lambda: spec.append(place.stat()))
+
+    shim.ended()
+
+    assert spec[0].st_ino == (shim.directory.path / "exit").stat().st_ino
+    assert not (shim.directory.path / "spec").exists()
+    assert shim.directory.may_have_started()
+    assert 2 == len((shim.directory.path / "pid").read_text().splitlines())
+
+
+def test_a_spec_that_a_job_has_given_another_name_is_not_written_over(shims: Any, tmp_path: Path) -> None:
+    """It may be a file that somebody still needs: so an exit gets one of its own."""
+    runs, kept = tmp_path / "runs", tmp_path / "kept"
+    kept.write_text("mine")
+    shim = shims("sh", "-c", f"ln -f {kept} {runs}/1/{RUN_TOKEN}/spec; exit 4", runs=runs)
+
+    assert "exit 4" == str(shim.ended().ending)
+    assert "mine" == kept.read_text()
+
+
+def test_a_worker_of_an_older_version_starts_it_by_itself(shims: Any) -> None:
+    """An upgrade under a running worker: it knows no fork server, and says in the spec which file is the lock."""
+    shim = shims("sh", "-c", "ls -l /proc/self/fd; exit 3", old=True)
+
+    assert "exit 3" == str(shim.ended().ending)
+    assert 5 == len(shim.log().splitlines()), shim.log()  # a head, the three streams, and the list itself
+
+
+def test_output_and_errors_are_in_one_log_in_order(shims: Any) -> None:
+    """Two streams, one file, the order of writing."""
+    shim = shims("sh", "-c", "echo one; echo two >&2; echo three; echo four >&2")
+
+    shim.ended()
+
+    assert "one\ntwo\nthree\nfour\n" == shim.log()
+
+
+def test_arguments_that_are_no_text_arrive_unchanged(shims: Any) -> None:
+    """Undecodable bytes, newlines, quotes."""
+    shim = shims("printf", "%s", "a\udcff\n'\"$(x)")
+
+    shim.ended()
+
+    assert "a\udcff\n'\"$(x)" == shim.log()
+
+
+@pytest.mark.parametrize(
+    ("argv", "changes", "words"),
+    [
+        (["/no/such/program"], {}, "cannot start /no/such/program: No such file or directory"),
+        (["true"], {"cwd": "/no/such/place"}, "cannot enter the working directory /no/such/place"),
+        (["/etc/passwd"], {}, "cannot start /etc/passwd: Permission denied"),
+    ],
+)
+def test_what_cannot_start_is_refused_with_the_reason(
+    shims: Any, argv: list[str], changes: dict[str, Any], words: str
+) -> None:
+    """A missing program, a directory that is gone: told, and never a success."""
+    end = shims(*argv, **changes).ended()
+
+    assert EndingKind.REFUSED is end.ending.kind
+    assert words in end.ending.detail
+
+
+@pytest.mark.parametrize(("asked", "kind"), [(True, EndingKind.CANCELLED), (False, EndingKind.LOST)])
+def test_a_job_that_hangs_before_it_begins_can_be_ended(
+    shims: Any, tmp_path: Path, kind: EndingKind, *, asked: bool
+) -> None:
+    """Its working directory is on a file server that died: nobody looked at cancel and beat any more."""
+    with dead_server(tmp_path / "dead") as dead:
+        shim = shims("true", cwd=str(dead), vouch_s=60.0 if asked else 3.0)
+        until((shim.directory.path / "pid").exists)
+        if asked:
+            shim.directory.ask_end(EndingKind.CANCELLED)
+
+        end = shim.ended()
+
+    assert kind is end.ending.kind
+    assert "its working directory or its program does not answer" == end.ending.detail
+
+
+#: The head of a program for another kind of machine (ELF for IBM S/390).
+FOREIGN = b"\x7fELF\x02\x02\x01" + bytes(9) + b"\x00\x02\x00\x16" + bytes(44)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "Exec format error: it is no program for this kind of machine, and no script that begins with #!"),
+        (b"echo hello\n", "Exec format error: it is no program for this kind of machine"),
+        (FOREIGN, "Exec format error: it is no program for this kind of machine"),
+        (b"#!/no/such/interpreter\n", "No such file or directory: the interpreter that its first line names"),
+        (b"#!/usr/bin/env no-such-interpreter\n", None),
+        (None, "Permission denied: it is a directory"),
+    ],
+    ids=["empty", "no first line", "foreign", "interpreter gone", "env", "directory"],
+)
+def test_a_script_that_cannot_run_says_more_than_the_kernel(
+    shims: Any, tmp_path: Path, content: bytes | None, words: str | None
+) -> None:
+    """`No such file or directory` about a file that is there; `Permission denied` about a directory."""
+    script = tmp_path / "script"
+    if content is None:
+        script.mkdir()
+    else:
+        script.write_bytes(content)
+        script.chmod(0o755)
+    shim = shims(str(script))
+
+    end = shim.ended()
+
+    if words is None:  # env(1) has started well, and says itself what it cannot find
+        assert ("exit 127", True) == (str(end.ending), "no-such-interpreter" in shim.log())
+    else:
+        assert (EndingKind.REFUSED, False) == (end.ending.kind, end.hosts_fault)
+        assert f"cannot start {script}: {words}" in end.ending.detail
+
+
+def test_a_working_directory_that_was_deleted_is_refused(shims: Any, tmp_path: Path) -> None:
+    """Between submit and start."""
+    place = tmp_path / "place"
+    place.mkdir()
+    place.rmdir()
+
+    end = shims("true", cwd=str(place)).ended()
+
+    assert EndingKind.REFUSED is end.ending.kind
+    assert f"cannot enter the working directory {place}: No such file or directory" == end.ending.detail
+
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        os.environ.clear()
+        print("daemon", os.getpid(), flush=True)
+        time.sleep(1000)
+    os._exit(0)
+os.wait()
+time.sleep(float(sys.argv[1]))
+"""
+
+
+def daemon_of(shim: Shim) -> int:
+    """Wait for the daemon's pid."""
+
+    def told() -> str:
+        return shim.log().partition("daemon ")[2].strip()
+
+    return int(until(told, what="the daemon"))
+
+
+def test_cancel_ends_daemons_that_left_their_session_twice(shims: Any) -> None:
+    """Fork, setsid, fork, setsid: still a child of the shim in the end."""
+    shim = shims(sys.executable, "-c", DAEMON, "1000")
+    daemon = daemon_of(shim)
+
+    shim.directory.ask_end(EndingKind.CANCELLED)
+
+    end = shim.ended()
+    assert (EndingKind.CANCELLED, signal.SIGTERM) == (end.ending.kind, end.ending.signal)
+    assert ProcessIdentity.of(daemon) is None
+
+
+def test_nothing_outlives_a_job_that_ended_by_itself(shims: Any) -> None:
+    """A process left in the background goes with it."""
+    shim = shims(sys.executable, "-c", DAEMON, "0.5")
+    daemon = daemon_of(shim)
+
+    end = shim.ended()
+
+    assert "exit 0" == str(end.ending)
+    assert ProcessIdentity.of(daemon) is None
+
+
+def test_a_job_that_ignores_term_is_killed_after_its_grace(shims: Any) -> None:
+    """TERM, a grace, then KILL."""
+    shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done", kill_grace_s=0.3)
+    until(lambda: "ready" in shim.log())
+
+    shim.directory.ask_end(EndingKind.CANCELLED)
+
+    assert signal.SIGKILL == shim.ended().ending.signal
+
+
+def test_a_job_may_use_its_grace_to_save_itself(shims: Any) -> None:
+    """What it exits with after TERM is kept beside the reason for its end."""
+    shim = shims("sh", "-c", "trap 'echo saved; exit 7' TERM; echo ready; while :; do sleep 0.05; done")
+    until(lambda: "ready" in shim.log())
+
+    shim.directory.ask_end(EndingKind.CANCELLED)
+
+    end = shim.ended()
+    assert (EndingKind.CANCELLED, 7) == (end.ending.kind, end.ending.exit_code)
+    assert shim.log().endswith("saved\n")
+
+
+def test_the_time_limit_ends_a_run(shims: Any) -> None:
+    """Kept by the shim itself, so that it holds without any worker."""
+    end = shims("sleep", "1000", time_limit_s=0.2).ended()
+
+    assert EndingKind.TIMED_OUT is end.ending.kind
+    assert (end.duration_s or 0) >= 0.2
+
+
+def test_a_run_that_nobody_vouches_for_fences_itself(shims: Any) -> None:
+    """It is over before anybody else can be given the job."""
+    end = shims("sleep", "1000", vouch_s=0.3).ended()
+
+    assert EndingKind.LOST is end.ending.kind
+    assert "no worker vouched for it in time" == end.ending.detail
+
+
+def test_vouching_again_keeps_a_run_alive(shims: Any) -> None:
+    """The grace starts anew each time, on the shim's own clock."""
+    shim = shims("sleep", "0.8", vouch_s=0.4)
+    until(lambda: shim.directory.vouch(time.monotonic() + 0.4) or shim.process.poll() is not None)
+
+    assert "exit 0" == str(shim.ended().ending)
+
+
+def test_a_shim_that_comes_too_late_does_not_start_the_job(shims: Any) -> None:
+    """A worker that was frozen between the queue's yes and the spawn must not make a second copy."""
+    shim = shims("echo", "alive", start_before=time.monotonic() - 1)
+
+    assert EndingKind.LOST is shim.ended().ending.kind
+    assert "" == shim.log()
+
+
+def test_the_lock_tells_whether_anybody_is_there(shims: Any) -> None:
+    """Held by the shim for as long as it lives, and by none of the job's processes."""
+    shim = shims("sh", "-c", "echo ready; sleep 1000")
+    until(lambda: "ready" in shim.log())
+    assert shim.directory.try_lock() is None
+
+    shim.process.kill()
+    shim.process.wait()
+
+    fd = until(shim.directory.try_lock, what="the lock")
+    assert fd is not None
+    os.close(fd)
+
+
+def test_the_first_process_dies_with_a_killed_shim_and_the_sweep_finds_the_rest(shims: Any) -> None:
+    """Kill -9 of the shim leaves nothing on the card once the worker has swept."""
+    shim = shims("sh", "-c", "setsid sh -c 'echo daemon $$; sleep 1000' & sleep 1000")
+    daemon = daemon_of(shim)
+
+    shim.process.kill()
+    shim.process.wait()
+    process_tree.sweep(TOKEN, RUN_TOKEN)
+
+    assert until(lambda: ProcessIdentity.of(daemon) is None)
+    assert [] == process_tree.carrying(TOKEN, RUN_TOKEN)
+
+
+def test_a_settled_run_keeps_only_its_log(shims: Any) -> None:
+    """And when that was how long. The spec holds the submitter's environment; it goes as soon as it may."""
+    shim = shims("echo", "hello")
+    shim.ended()
+    runs = shim.directory.path.parent.parent
+    assert [shim.directory.path] == [each.path for each in unsettled(runs)]
+
+    shim.directory.settle()
+
+    assert ["log", "log.times"] == sorted(entry.name for entry in shim.directory.path.iterdir())
+    assert [] == list(unsettled(runs))
+
+
+def test_a_job_that_took_too_much_is_not_waited_for(shims: Any, tmp_path: Path) -> None:
+    """It ignores TERM, and the grace of a minute was spent at the cost of its neighbours."""
+    ready = tmp_path / "ready"
+    stubborn = f"trap '' TERM; touch {ready}; while :; do sleep 0.1; done"
+    shim = shims("sh", "-c", stubborn, kill_grace_s=60.0)
+    until(ready.exists, what="the job ignores TERM")
+
+    shim.directory.ask_end(EndingKind.OUT_OF_MEMORY)
+
+    ending = shim.ended().ending  # within half the grace
+    assert (EndingKind.OUT_OF_MEMORY, 9) == (ending.kind, ending.signal)
+
+
+SAVES = """
+import signal, sys, time
+def save(number, frame):
+    print("saved after", signal.Signals(number).name, flush=True)
+signal.signal(signal.SIGUSR1, save)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def test_the_signal_before_the_time_limit_comes_once_and_then_the_limit(shims: Any) -> None:
+    """The job catches it, saves and goes on; its time limit holds as it did."""
+    shim = shims(sys.executable, "-c", SAVES, time_limit_s=4.0, signal=(int(signal.SIGUSR1), 1.0))
+
+    end = shim.ended()
+
+    assert EndingKind.TIMED_OUT is end.ending.kind
+    assert "ready\nsaved after SIGUSR1\n" == shim.log()
+
+
+def test_the_early_signal_is_for_the_first_process_alone(shims: Any) -> None:
+    """What it has forked would be ended by it, and the job would fail after it had saved itself well."""
+    shim = shims(
+        "sh", "-c", "trap 'echo told; kill $child; exit 7' USR1; sleep 60 & child=$!; echo ready; wait; wait",
+        time_limit_s=30.0, signal=(int(signal.SIGUSR1), 27.0),
+    )  # fmt: skip
+
+    assert "exit 7" == str(shim.ended().ending)
+    assert "ready\ntold\n" == shim.log()
+
+
+def test_whoever_does_not_catch_the_early_signal_is_ended_by_it(shims: Any) -> None:
+    """As by any other of that number: nobody pretends that it timed out."""
+    shim = shims("sleep", "60", time_limit_s=30.0, signal=(int(signal.SIGUSR2), 29.0))
+
+    assert "killed by SIGUSR2" == str(shim.ended().ending)
+
+
+MAKES_PLACE = """
+import json, os, signal, sys, time
+def leave(number, frame):
+    notice = json.load(open(os.path.join(os.environ["GPUQUEUE_RUN_DIR"], "preempt.json")))
+    print("saved for", notice["by"], notice["deadline"] > time.time(), flush=True)
+    time.sleep(float(sys.argv[1]))
+    os._exit(int(sys.argv[2]))
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "left_s", "words"),
+    [
+        (75, 60.0, "preempted: made place for job 12"),
+        (1, 60.0, "preempted: made place for job 12"),
+        (0, 60.0, "exit 0"),
+        (75, 1.0, "preempted: made place for job 12"),
+    ],
+    ids=["asks for more", "gives up", "was done", "is too slow"],
+)
+def test_a_job_that_must_make_place_is_told_and_has_its_grace(
+    shims: Any, tmp_path: Path, code: int, left_s: float, words: str
+) -> None:
+    """SIGTERM and a file with reason and deadline; much longer than a cancel's grace, and then the end."""
+    nap_s = 1.5 if left_s > 1.0 else 60.0
+    env = {"PATH": os.environ["PATH"], TOKEN: RUN_TOKEN, "GPUQUEUE_RUN_DIR": str(tmp_path / "runs0" / "1" / RUN_TOKEN)}
+    shim = shims(sys.executable, "-c", MAKES_PLACE, str(nap_s), str(code), env=env, kill_grace_s=0.2)
+    until(lambda: "ready" in shim.log())
+
+    shim.directory.ask_for_place(12, left_s)
+
+    assert words == str(shim.ended().ending)
+    assert "ready\nsaved for 12 True\n" == shim.log(), "it was told once"
+    assert 0 == process_tree.sweep(TOKEN, RUN_TOKEN)
+
+
+def test_what_is_below_a_shell_has_the_same_grace(shims: Any) -> None:
+    """The shell goes at the first SIGTERM; the program below it is still saving."""
+    saves = "trap 'sleep 3; echo saved; exit 75' TERM; echo ready; while :; do sleep 0.1; done"
+    shim = shims("sh", "-c", f'sh -c "{saves}"; echo never', kill_grace_s=0.2)
+    until(lambda: "ready" in shim.log())
+
+    shim.directory.ask_for_place(12, 60.0)
+
+    assert EndingKind.PREEMPTED is shim.ended().ending.kind
+    assert "ready\nsaved\n" == shim.log().replace("Terminated\n", "")
+
+
+@pytest.mark.parametrize(("kill_grace_s", "left_s"), [(0.2, 3600.0), (3600.0, 2.0)])
+def test_a_cancel_during_the_grace_wins_and_makes_it_no_longer(shims: Any, kill_grace_s: float, left_s: float) -> None:
+    """Somebody wants it gone for good; and the job that it makes place for was told when."""
+    ignores = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    shim = shims("sh", "-c", ignores, kill_grace_s=kill_grace_s)
+    until(lambda: "ready" in shim.log())
+    shim.directory.ask_for_place(12, left_s)
+
+    shim.directory.ask_end(EndingKind.CANCELLED)
+
+    assert EndingKind.CANCELLED is shim.ended().ending.kind
+
+
+def test_a_time_limit_holds_during_the_grace(shims: Any) -> None:
+    """Who is asked to go shortly before its time is over has no longer than that."""
+    ignores = "trap '' TERM; echo ready; while :; do sleep 0.1; done"
+    shim = shims("sh", "-c", ignores, kill_grace_s=0.2, time_limit_s=3.0)
+    until(lambda: "ready" in shim.log())
+
+    shim.directory.ask_for_place(12, 60.0)
+
+    assert EndingKind.TIMED_OUT is shim.ended().ending.kind
+
+
+def test_a_notice_that_makes_no_sense_is_one_all_the_same(shims: Any) -> None:
+    """The job may have written over it: then it has as long as at a cancel."""
+    shim = shims("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done", kill_grace_s=0.2)
+    until(lambda: "ready" in shim.log())
+
+    (shim.directory.path / "preempt.json").write_text("{")
+
+    assert "preempted" == str(shim.ended().ending)

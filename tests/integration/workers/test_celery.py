@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.request
+from pathlib import Path
+
+from bounded import until
+from factories import make_spec
+from site_of_one import BIN, Site
+
+from gpuqueue.model.job import JobState
+from gpuqueue.text.units import MIB
+from workers.celery_app import broker_url
+
+
+def inspect(site: Site, what: str) -> str:
+    """Ask the workers as an operator would."""
+    command = [str(BIN / "celery"), "-A", "workers.celery_app", "inspect", "--timeout", "5", "--json", what]
+    return subprocess.run(command, env=site.environ, capture_output=True, text=True, check=False, timeout=60).stdout
+
+
+def test_a_running_job_is_a_real_celery_task(site: Site, tmp_path: Path) -> None:
+    """`celery inspect active` shows it, under the worker's device; no broker queue ever holds it."""
+    site.start_recorder()
+    worker = site.start_worker(plain=False)
+    gate = tmp_path / "gate"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.05; done"
+    job = site.queue.submit(make_spec(argv=("sh", "-c", wait), mem_bytes=MIB, name="seen"))
+    site.until_state(job.id, JobState.RUNNING)
+
+    node, tasks = until(lambda: next(iter(json.loads(inspect(site, "active") or "{}").items()), None))
+
+    assert f"sim-{site.settings.host}-0@{site.settings.host}" == node
+    (task,) = tasks
+    assert ("gpuqueue.model.run", job.id, {"name": "seen"}) == (task["name"], task["args"][0], task["kwargs"])
+    assert f"gpu.sim-{site.settings.host}-0" == task["delivery_info"]["routing_key"]
+    gate.touch()
+    assert JobState.SUCCEEDED is site.until_recorded(job.id).job.state
+    assert 0 == site.end(worker)
+
+
+def test_flower_sees_the_worker_and_the_job(site: Site) -> None:
+    """An operator's usual page works on our workers unchanged."""
+    site.start_recorder()
+    site.start_worker(plain=False)
+    port = 20000 + site.client.queue.now_ms() % 20000
+    log = site.settings.state_dir / "flower.log"
+    with log.open("wb") as out:
+        flower = subprocess.Popen(
+            [str(BIN / "celery"), "-A", "workers.celery_app", "flower", "--address=127.0.0.1", f"--port={port}"],
+            env={**site.environ, "FLOWER_UNAUTHENTICATED_API": "true"},
+            stdout=out,
+            stderr=out,
+        )
+    try:
+
+        def ask(path: str) -> dict[str, dict[str, str]]:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/{path}", timeout=5) as reply:
+                    return dict(json.load(reply))
+            except OSError:
+                return {}
+
+        until(lambda: ask("workers"), what="flower knows the worker")
+
+        def seen() -> list[str]:
+            # Events of before Flower listened are not told again, and the name is only in the first of a task's: so
+            # jobs, until one is seen from its beginning.
+            site.until_recorded(site.queue.submit(make_spec(mem_bytes=MIB)).id)
+            return [task["name"] for task in ask("tasks").values() if task["name"]]
+
+        assert {"gpuqueue.model.run"} == set(until(seen, what="flower knows the job"))
+    finally:
+        flower.kill()
+        flower.wait()
+
+
+def test_the_broker_is_the_store_itself() -> None:
+    """One server to run; a unix socket is spelt as kombu wants it."""
+    assert "redis+socket:///run/store.sock" == broker_url("unix:///run/store.sock")
+    assert "redis://h:1/2" == broker_url("redis://h:1/2")

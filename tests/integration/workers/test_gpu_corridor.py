@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+from bounded import until
+from fake_driver.fake_driver import GPU_IS_LOST, FakeGpus, build, compiler
+from site_of_one import Site
+
+from gpuqueue.model.device import PeakSource
+from gpuqueue.model.job import JobState
+from gpuqueue.queue import keys
+from gpuqueue.queue.connect import connect
+from gpuqueue.text.units import GIB
+
+SUPPORT = Path(__file__).parents[2] / "support"
+
+#: Holds memory on the card that it was given, each size until it was seen, the last until it is told to go.
+JOB = """
+import pathlib, sys, time
+sys.path.insert(0, {tests!r})
+from fake_driver.fake_driver import FakeGpus
+from metered import until_seen, until_seen_last
+gpus = FakeGpus.here()
+for gib in {steps}:
+    gpus.hold_here(int(gib * 2**30))
+    until_seen_last(int(gib * 2**30))
+while not pathlib.Path({gate!r}).exists():
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeGpus:
+    """Return the state of a fake driver with two 24 GiB cards, which keeps half a GiB of each for itself."""
+    return FakeGpus.create(tmp_path / "gpus", (24 * GIB, 24 * GIB))
+
+
+@pytest.fixture
+def gpu_site(tmp_path: Path, store_url: str, fake: FakeGpus) -> Iterator[Site]:
+    """Return a site whose driver is the fake one."""
+    if compiler() is None:
+        pytest.skip("no C compiler to build the fake driver with")
+    made = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="auto")
+    made.environ.update(fake.environ(build(tmp_path)))
+    yield made
+    made.stop()
+
+
+def submit(site: Site, mem: str, gate: Path, *steps: float) -> int:
+    """Submit a job that takes these sizes on its card, one after the other."""
+    script = gate.with_suffix(".py")
+    script.write_text(JOB.format(tests=str(SUPPORT), steps=steps, gate=str(gate)))
+    return int(site.cli("submit", "--mem", mem, "--", sys.executable, str(script)).stdout)
+
+
+def test_a_gpu_job_is_pinned_by_uuid_and_its_peak_is_the_drivers(
+    gpu_site: Site, fake: FakeGpus, tmp_path: Path
+) -> None:
+    """The real pynvml on the fake driver: device, pinning and peak memory in the book are what the driver saw."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("1")
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    job = submit(gpu_site, "6G", gate, 2.0, 5.5, 1.0)
+
+    run = gpu_site.until_recorded(job).last_run
+    assert run is not None
+    (device,) = run.devices
+    assert (fake.uuid(1), "Fake 24G", 1) == (device.uuid, device.name, device.index)
+    assert (round(5.5 * GIB), PeakSource.NVML_SAMPLED) == (device.peak.bytes, device.peak.source)
+    assert device.peak.shared is False
+
+
+def test_the_book_knows_what_a_run_did_on_its_card(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+    """When its first memory was seen, how busy and hot the card was, and how its memory went, step by step."""
+    fake.state.gpus[0].utilisation, fake.state.gpus[0].temperature = 60, 71
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    gate.touch()
+
+    job = submit(gpu_site, "6G", gate, 2.0, 5.5, 1.0)
+
+    gpu_site.until_recorded(job)
+    run = gpu_site.client.show(job).last_run
+    assert run is not None
+    (device,) = run.devices
+    activity, line = device.activity, device.timeline
+    assert (0.6, 0.6, 71.0) == (activity.utilisation_mean, activity.utilisation_max, activity.temperature_max_c)
+    assert activity.first_memory_s is not None
+    assert run.duration_s is not None
+    assert 0 < activity.first_memory_s < run.duration_s
+    assert line is not None
+    steps = [each / GIB for each, _ in groupby(filter(None, line.bytes))]  # nobody looked at some, on a busy machine
+    assert [2.0, 5.5, 1.0] == steps
+    assert round(5.5 * GIB) == run.peak_at_once_bytes
+    told = gpu_site.cli("show", str(job)).stdout
+    assert "5.5G" in told
+    assert "busy 60 %" in told
+    assert "71 °C" in told
+
+
+#: Takes 4 GiB in its first process and 3 more in a daemon that leaves its session twice, both at the same time.
+TWO_PROCESSES = """
+import os, pathlib, sys, time
+sys.path.insert(0, {tests!r})
+from fake_driver.fake_driver import FakeGpus
+gpus = FakeGpus.here()
+gpus.hold_here(4 * 2**30)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.setsid()
+        gpus.hold_here(3 * 2**30)
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+while not pathlib.Path({gate!r}).exists():
+    time.sleep(0.02)
+"""
+
+
+def test_processes_of_a_run_add_up_at_every_moment(gpu_site: Site, tmp_path: Path) -> None:
+    """A daemon that left its session twice holds the run's memory, and is gone with it."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    script = gate.with_suffix(".py")
+    script.write_text(TWO_PROCESSES.format(tests=str(SUPPORT), gate=str(gate)))
+    job = int(gpu_site.cli("submit", "--mem", "5G", "--no-cap", "--", sys.executable, str(script)).stdout)
+    until(lambda: gpu_site.client.devices()[0].promised_bytes == 7 * GIB, what="both processes are seen")
+
+    gate.touch()
+
+    run = gpu_site.until_recorded(job).last_run
+    assert run is not None
+    assert (7 * GIB, False) == (run.devices[0].peak.bytes, run.devices[0].peak.shared)
+
+
+def test_the_drivers_own_maximum_is_taken_where_it_keeps_one(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+    """With accounting on, a spike between two samples is in the book, with its source."""
+    fake.state.gpus[0].accounting = 1
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    gate.touch()
+    script = gate.with_suffix(".py")
+    spike = "gpus.hold_here(9 * 2**30); gpus.hold_here(2 * 2**30)"
+    script.write_text(JOB.format(tests=str(SUPPORT), steps=(2.0,), gate=str(gate)) + spike + "\n")
+
+    job = int(gpu_site.cli("submit", "--mem", "10G", "--", sys.executable, str(script)).stdout)
+
+    run = gpu_site.until_recorded(job).last_run
+    assert run is not None
+    peak = run.devices[0].peak
+    assert (9 * GIB, PeakSource.NVML_ACCOUNTING) == (peak.bytes, peak.source)
+
+
+def test_a_driver_that_tells_nothing_of_its_processes_leaves_the_devices_own_figure(
+    gpu_site: Site, tmp_path: Path
+) -> None:
+    """N/A is not zero: where nobody else was on the card, how much fuller it became is told, as what it is."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    gate.touch()
+    script = gate.with_suffix(".py")
+    silent = "gpus.hold(0, __import__('os').getpid(), 3 * 2**30, not_available=True); until_seen(delta_bytes=3 * 2**30)"
+    script.write_text(JOB.format(tests=str(SUPPORT), steps=(), gate=str(gate)) + silent + "\n")
+
+    job = int(gpu_site.cli("submit", "--mem", "6G", "--", sys.executable, str(script)).stdout)
+
+    run = gpu_site.until_recorded(job).last_run
+    assert run is not None
+    peak = run.devices[0].peak
+    assert (3 * GIB, PeakSource.DEVICE_DELTA) == (peak.bytes, peak.source)
+    assert peak.na_samples > 0
+
+
+def test_a_strangers_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
+    """A process that the queue did not start, of whatever pid namespace, counts in bytes while it lives."""
+    gpu_site.start_recorder()
+    fake.hold(0, 4_000_001, 20 * GIB, always_alive=True)
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    gate.touch()
+    job = submit(gpu_site, "6G", gate, 1.0)
+    small = int(gpu_site.cli("submit", "--mem", "3G", "--", "true").stdout)
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(small).job.state
+    assert JobState.QUEUED is gpu_site.client.get(job).state
+
+    fake.state.entry_count = 0  # the stranger is gone
+
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(job).job.state
+
+
+def test_memory_granted_and_not_yet_taken_is_not_granted_twice(gpu_site: Site, tmp_path: Path) -> None:
+    """A job that is still loading holds nothing on the card; its lease holds it all the same."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    loading = submit(gpu_site, "20G", gate)
+    gpu_site.until_state(loading, JobState.RUNNING)
+
+    second = int(gpu_site.cli("submit", "--mem", "6G", "--", "true").stdout)
+
+    small = int(gpu_site.cli("submit", "--mem", "1G", "--", "true").stdout)
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(small).job.state
+    assert JobState.QUEUED is gpu_site.client.get(second).state
+    gate.touch()
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(second).job.state
+
+
+def test_a_lost_gpu_takes_no_new_job_and_its_running_one_goes_on(
+    gpu_site: Site, fake: FakeGpus, tmp_path: Path
+) -> None:
+    """Unknown memory is not free memory; back again, it serves on without a restart."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    running = submit(gpu_site, "2G", gate, 1.0)
+    gpu_site.until_state(running, JobState.RUNNING)
+    fake.state.gpus[0].error = GPU_IS_LOST
+    until(lambda: gpu_site.client.devices()[0].free_bytes == 0, what="the lost card promises nothing")
+
+    waiting = int(gpu_site.cli("submit", "--mem", "1G", "--", "true").stdout)
+
+    until(lambda: "the GPU is lost" in gpu_site.log())
+    assert (JobState.RUNNING, JobState.QUEUED) == tuple(gpu_site.client.get(each).state for each in (running, waiting))
+    fake.state.gpus[0].error = 0
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(waiting).job.state
+    gate.touch()
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(running).job.state
+
+
+def test_a_job_that_takes_more_than_it_asked_for_is_ended_and_its_neighbour_is_not(
+    gpu_site: Site, tmp_path: Path
+) -> None:
+    """Warned in its own log at the first excess, ended beyond the tolerance, recorded with the figures."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    neighbour = submit(gpu_site, "6G", gate, 5.0)
+    liar = submit(gpu_site, "3G", tmp_path / "never", 2.0, 3.1, 9.0)
+
+    record = gpu_site.until_recorded(liar)
+
+    assert record.last_run is not None
+    assert str(record.last_run.ending).startswith("out of memory: asked 3G, peak 9G")
+    assert JobState.FAILED is record.job.state
+    log = gpu_site.cli("logs", str(liar)).stdout
+    assert "it holds 3.1G" in log
+    assert "ended: it holds 9G" in log
+    told = gpu_site.cli("show", str(liar)).stdout
+    assert "it holds 3.1G" in told
+    assert "ended: it holds 9G" in told
+    gate.touch()
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(neighbour).job.state
+
+
+def test_no_cap_lets_a_job_take_what_it_likes(gpu_site: Site, tmp_path: Path) -> None:
+    """Somebody who knows better may say so; what it really holds counts against new claims."""
+    gpu_site.start_recorder()
+    gpu_site.start_worker("0")
+    gate = tmp_path / "gate"
+    script = gate.with_suffix(".py")
+    script.write_text(JOB.format(tests=str(SUPPORT), steps=(9.0,), gate=str(gate)))
+    free = int(gpu_site.cli("submit", "--mem", "3G", "--no-cap", "--", sys.executable, str(script)).stdout)
+    until(lambda: gpu_site.client.devices()[0].promised_bytes == 9 * GIB, what="what it holds is counted")
+
+    gate.touch()
+
+    assert JobState.SUCCEEDED is gpu_site.until_recorded(free).job.state
+
+
+def test_a_worker_tells_how_far_its_card_is_from_the_others(gpu_site: Site, fake: FakeGpus) -> None:
+    """As the driver has it at the worker's start: jobs on several devices are placed by that."""
+    fake.state.links[0][1] = 1
+    gpu_site.start_worker("0")
+
+    client = connect(gpu_site.settings.redis_url)
+    (facts,) = (json.loads(text) for text in client.hvals(keys.FACTS))
+    client.close()
+    assert {fake.uuid(1): 0} == facts["near"]

@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bounded import until
+from site_of_one import Site
+
+from gpuqueue import Client
+from gpuqueue.errors import JobNotFound, Refused
+from gpuqueue.model.device import PeakSource
+from gpuqueue.model.job import JobState
+from gpuqueue.text.units import MIB
+
+SUPPORT = Path(__file__).parents[2] / "support"
+#: What a job begins with that waits until it was seen.
+METERED = f"import os, sys; sys.path.insert(0, {str(SUPPORT)!r}); from metered import until_seen"
+#: Takes 200 MiB, says where it is, and ends with 0 once that was seen, after half a second or later.
+SCRIPT = """
+import time
+taken = bytearray(200 * 2**20)
+print("on", os.environ["CUDA_VISIBLE_DEVICES"], "as job", os.environ["GPUQUEUE_JOB_ID"])
+print("args", sys.argv[1:], file=sys.stderr)
+until_seen(peak_bytes=200 * 2**20, samples=2)
+time.sleep(0.5)
+"""
+
+
+@pytest.fixture
+def either_book(store_url: str, tmp_path: Path, empty_url: str) -> Iterator[Site]:
+    """Return a site whose book is SQLite, and one whose book is PostgreSQL."""
+    made = Site(tmp_path / "state", store_url, GPUQUEUE_DATABASE_URL=empty_url)
+    yield made
+    made.stop()
+
+
+def test_one_job_walks_down_the_whole_corridor(either_book: Site) -> None:
+    """Submit → queue → claim → run → finish → record → query: each room is real, and each tells the same story."""
+    site = either_book
+    script = site.settings.state_dir / "train.py"
+    script.write_text(METERED + SCRIPT)
+    site.start_recorder()
+    site.start_worker()
+
+    submitted = site.cli(
+        "submit", str(script), "--mem", "1G", "--name", "walk", "--python", sys.executable, "--", "--lr", "1e-3"
+    )
+    job_id = int(submitted.stdout)
+    assert "" == site.cli("wait", str(job_id)).stdout
+
+    record = site.until_recorded(job_id)
+    run = record.last_run
+    assert run is not None
+    assert (JobState.SUCCEEDED, "walk", 1) == (record.job.state, record.job.spec.name, record.job.attempt)
+    assert "exit 0" == str(run.ending)
+    (device,) = run.devices
+    assert (f"sim-{site.settings.host}-0", 0, "Simulated 8G") == (device.uuid, device.index, device.name)
+    assert (run.duration_s or 0) >= 0.5
+    assert (
+        record.job.submitted_at
+        <= run.claimed_at
+        <= (run.started_at or run.claimed_at)
+        <= (run.ended_at or run.claimed_at)
+    )
+    assert PeakSource.SIMULATED is device.peak.source
+    assert 200 * MIB <= (device.peak.bytes or 0) < 400 * MIB
+    assert device.peak.samples >= 2
+
+    log = site.cli("logs", str(job_id)).stdout
+    assert f"on {device.uuid} as job {job_id}\nargs ['--lr', '1e-3']\n" == log
+
+    (shown,) = json.loads(site.cli("history", "--json").stdout)
+    assert (job_id, "succeeded", device.peak.bytes) == (shown["id"], shown["state"], shown["runs"][0]["peak_bytes"])
+    assert "walk" in site.cli("history").stdout
+    assert "exit 0" in site.cli("show", str(job_id)).stdout
+    story = [str(event.act) for event in site.client.story(job_id)]
+    assert ["submit", "claim", "started", "finish"] == story
+
+    until(lambda: site.queue.get(job_id) is None, what="the queue forgets what the book has")
+    assert [] == site.queue.live()
+    assert 0 == site.queue.devices()[0].promised_bytes
+
+
+def test_a_submit_takes_directory_and_environment_along(site: Site, tmp_path: os.PathLike[str]) -> None:
+    """The job runs as if it had been started where it was submitted, and without the queue's own addresses."""
+    site.start_recorder()
+    site.start_worker()
+    site.environ["WANDB_MODE"] = "offline"
+
+    show = 'pwd; echo "$WANDB_MODE $EXTRA ${GPUQUEUE_REDIS_URL-unset}"'
+    done = site.cli("run", "--mem", "1M", "--cwd", str(tmp_path), "--env", "EXTRA=a=b c", "--", "sh", "-c", show)
+
+    assert f"{tmp_path}\noffline a=b c unset\n" == done.stdout
+
+
+def test_run_shows_the_output_and_returns_the_exit_code(site: Site) -> None:
+    """As if it had run here: output, exit code, 124 for the time limit, 128 + n for a signal."""
+    site.start_recorder()
+    site.start_worker()
+
+    failed = site.cli("run", "--mem", "1M", "--", "sh", "-c", "echo out; exit 7", check=False)
+    killed = site.cli("run", "--mem", "1M", "--", "sh", "-c", "kill -TERM $$", check=False)
+    late = site.cli("run", "--mem", "1M", "--time", "0.3s", "--", "sleep", "60", check=False)
+
+    assert ("out\n", 7, 143, 124) == (failed.stdout, failed.returncode, killed.returncode, late.returncode)
+
+
+def test_cancel_ends_the_tree_and_is_in_the_book(site: Site) -> None:
+    """A running job, a waiting one, and one that has ended already."""
+    site.start_recorder()
+    site.start_worker()
+    running = int(site.cli("submit", "--mem", "8G", "--", "sleep", "1000").stdout)
+    waiting = int(site.cli("submit", "--mem", "8G", "--", "sleep", "1000").stdout)
+    site.until_state(running, JobState.RUNNING)
+
+    both = site.cli("cancel", str(waiting), str(running))
+
+    assert f"job {waiting}: cancelled\njob {running}: cancelling\n" == both.stdout
+    record = site.until_recorded(running)
+    assert (JobState.CANCELLED, "cancelled") == (record.job.state, str(record.last_run.ending))  # type: ignore[union-attr]
+    assert () == site.until_recorded(waiting).runs
+    assert 3 == site.cli("cancel", "99", check=False).returncode
+    done = int(site.cli("submit", "--mem", "1M", "--", "true").stdout)
+    site.until_recorded(done)
+    again = site.cli("cancel", str(done), check=False)
+    assert (5, f"gpuqueue: job {done} has succeeded already: see gpuqueue show {done}\n") == (
+        again.returncode,
+        again.stderr,
+    )
+
+
+def test_logs_follow_until_the_end(site: Site) -> None:
+    """From before the first line to after the last."""
+    site.start_recorder()
+    site.start_worker()
+    job = int(site.cli("submit", "--mem", "1M", "--", "sh", "-c", "for i in 1 2 3; do echo $i; sleep 0.2; done").stdout)
+
+    assert "1\n2\n3\n" == site.cli("logs", "-f", str(job)).stdout
+
+
+def test_hold_and_release(site: Site) -> None:
+    """A held job is not started; released, it is."""
+    site.start_recorder()
+    job = int(site.cli("submit", "--mem", "1M", "--", "true").stdout)
+    assert f"job {job}: held\n" == site.cli("hold", str(job)).stdout
+    site.start_worker()
+    assert "held" in site.cli("queue").stdout
+
+    site.cli("release", str(job))
+
+    assert JobState.SUCCEEDED is site.until_recorded(job).job.state
+
+
+def test_a_job_on_two_devices_sees_both_as_0_and_1(store_url: str, tmp_path: Path) -> None:
+    """All or none, on one host; each device has its lease and its peak in the book."""
+    site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:2x1G")
+    try:
+        site.start_recorder()
+        workers = [site.start_worker("0"), site.start_worker("1")]
+
+        show = f'{METERED}; print(os.environ["CUDA_VISIBLE_DEVICES"]); until_seen(peak_bytes=1)'
+        told = site.cli("run", "--gpus", "2", "--mem", "700M", "--", sys.executable, "-c", show).stdout
+        seen = told.strip().split(",")
+
+        run = site.until_recorded(1).last_run
+        assert run is not None
+        assert seen == [device.uuid for device in run.devices]
+        assert {f"sim-{site.settings.host}-0", f"sim-{site.settings.host}-1"} == set(seen)
+        assert [True, True] == [(device.peak.bytes or 0) > 0 for device in run.devices]
+        assert run.peak_bytes == sum(device.peak.bytes or 0 for device in run.devices)
+        assert all(worker.poll() is None for worker in workers)
+    finally:
+        site.stop()
+
+
+def test_a_stranger_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Path) -> None:
+    """A notebook started by hand holds memory that was promised to nobody: the job waits until it is gone."""
+    site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:1x600M")
+    hold = "data = bytearray(300 * 2**20); print('holding', flush=True); input()"
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", hold],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": f"sim-{site.settings.host}-0"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert stranger.stdout is not None
+        assert b"holding\n" == stranger.stdout.readline()
+        site.start_recorder()
+        site.start_worker()
+        small = int(site.cli("submit", "--mem", "200M", "--", "true").stdout)
+        large = int(site.cli("submit", "--mem", "400M", "--", "true").stdout)
+
+        assert JobState.SUCCEEDED is site.until_recorded(small).job.state
+        assert JobState.QUEUED is site.client.get(large).state
+        (device,) = site.client.devices()
+        assert 300 * MIB <= device.foreign_bytes < 400 * MIB
+        stranger.communicate(b"\n")
+        assert JobState.SUCCEEDED is site.until_recorded(large).job.state
+    finally:
+        stranger.kill()
+        stranger.communicate()
+        site.stop()
+
+
+def test_a_python_program_gets_the_same_objects(site: Site) -> None:
+    """`from gpuqueue import Client`: submit, wait, history."""
+    site.start_recorder()
+    site.start_worker()
+    with Client(site.settings) as client:
+        job = client.submit(["sh", "-c", "exit 3"], mem="1M", name="api", time_limit="1m")
+        record = client.wait(job.id, timeout_s=60)
+
+        assert (JobState.FAILED, 3) == (record.job.state, record.last_run.ending.exit_code)  # type: ignore[union-attr]
+        assert [record] == client.history(name="api", states=[JobState.FAILED])
+        assert [] == client.jobs()
+        with pytest.raises(Refused, match="has failed already"):
+            client.cancel(job.id)
+        with pytest.raises(JobNotFound):
+            client.wait(99)
+
+
+def test_a_job_is_told_before_its_time_is_over(site: Site) -> None:
+    """From the command line down to the job's own handler, and what was asked for stands in the history."""
+    site.start_recorder()
+    site.start_worker()
+    refused = site.cli("submit", "--mem", "1M", "--signal", "USR1@28", "--", "true", check=False)
+    script = "trap 'echo saved; exit 9' USR1; sleep 60 & wait"
+    asked = ("--mem", "1M", "--time", "60s", "--signal", "USR1@56.5s")
+
+    record = site.until_recorded(int(site.cli("submit", *asked, "--", "sh", "-c", script).stdout))
+
+    assert 2 == refused.returncode
+    assert "SIGUSR1 is to come before the time limit, and there is none: give one (--time)" in refused.stderr
+    assert (JobState.FAILED, "exit 9") == (record.job.state, str(record.last_run.ending))  # type: ignore[union-attr]
+    assert "USR1@56.5" == json.loads(site.cli("show", str(record.job.id), "--json").stdout)["signal"]
+    assert "at most 1:00, USR1@56.5 before that, level normal" in site.cli("show", str(record.job.id)).stdout

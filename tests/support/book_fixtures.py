@@ -1,0 +1,112 @@
+"""Books for the tests, on SQLite and on a real PostgreSQL. conftest.py names it in ``pytest_plugins``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from outbox import Outbox
+from private_postgres import NoPostgres, Server, any_server
+
+from gpuqueue.history import migrate, sqlite_reader
+from gpuqueue.history.database import Book
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from gpuqueue.model.run import Record
+
+#: Kept from before the tests wipe the environment.
+IN_CI = bool(os.environ.get("CI"))
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """Run a private PostgreSQL for the whole session; without one skip, but never in CI."""
+    opening = any_server()
+    try:
+        server = opening.__enter__()
+    except NoPostgres as error:
+        if IN_CI:
+            raise
+        pytest.skip(f"no PostgreSQL: {error}")
+    yield server
+    opening.__exit__(None, None, None)
+
+
+@pytest.fixture(scope="session")
+def _migrated_postgres(postgres_server: Server) -> Iterator[str]:
+    """Return the name of a database with our tables, to copy from."""
+    with postgres_server.database() as url:
+        migrate.upgrade(url)
+        yield url.partition("?")[0].rpartition("/")[2]
+
+
+@pytest.fixture(scope="session")
+def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file with our tables, to copy."""
+    path = tmp_path_factory.mktemp("book") / "template.db"
+    migrate.upgrade(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Return the kind of database: a test that asks for a database runs once for each."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def empty_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Iterator[str]:
+    """Return the URL of a new database without tables."""
+    if backend == "sqlite":
+        yield f"sqlite:///{tmp_path / 'empty.db'}"
+        return
+    server: Server = request.getfixturevalue("postgres_server")
+    with server.database() as url:
+        yield url
+
+
+@pytest.fixture
+def book_url(request: pytest.FixtureRequest, backend: str, tmp_path: Path) -> Iterator[str]:
+    """Return the URL of a new database with our tables."""
+    if backend == "sqlite":
+        shutil.copy(request.getfixturevalue("migrated_sqlite"), tmp_path / "book.db")
+        yield f"sqlite:///{tmp_path / 'book.db'}"
+        return
+    server: Server = request.getfixturevalue("postgres_server")
+    with server.database(request.getfixturevalue("_migrated_postgres")) as url:
+        yield url
+
+
+class BothDoors(Book):
+    """A book of which each job is read by both doors, whatever a test is about: they must tell the same."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+
+    def get(self, job_id: int) -> Record | None:
+        """Return the job as both doors tell it."""
+        found = super().get(job_id)
+        if self.url.startswith("sqlite:"):
+            assert found == sqlite_reader.record(self.url, job_id)
+        return found
+
+
+@pytest.fixture
+def book(book_url: str) -> Iterator[Book]:
+    """Return an empty book."""
+    opened = BothDoors(book_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def outbox(book: Book) -> Outbox:
+    """Return an empty outbox for the empty book."""
+    return Outbox(book)

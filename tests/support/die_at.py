@@ -1,0 +1,62 @@
+"""A real worker that meets its fate at one given step.
+
+python die_at.py kill workers.claimer:Claimer._take run --device 0 --plain     SIGKILL there
+python die_at.py kill@3 workers.run.directory:_unlink run --device 0 --plain      SIGKILL there, the third time
+python die_at.py fail workers.runner:Runner._settle run --device 0 --plain     an OSError, the first time only
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from itertools import count
+from typing import Any
+
+
+def kill(_step: Callable[..., Any]) -> Callable[..., Any]:
+    """End this process as the kernel would, in the middle of what it does."""
+
+    def fate(*_args: Any, **_kwargs: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return fate
+
+
+def fail(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Fail the first time, as on a disk that is full for a moment, and say so: not every caller does."""
+    failed = []
+
+    def fate(*args: Any, **kwargs: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            sys.stderr.write("the moment of trouble\n")
+            raise OSError(28, "No space left on device")
+        return step(*args, **kwargs)
+
+    return fate
+
+
+def later(step: Callable[..., Any], time: int, fate: Callable[..., Any]) -> Callable[..., Any]:
+    """Do *step* as ever until the call number *time*."""
+    calls = count(1)
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        return (step if next(calls) < time else fate)(*args, **kwargs)
+
+    return counted
+
+
+if __name__ == "__main__":
+    how, place, *sys.argv[1:] = sys.argv[1:]
+    how, _, time = how.partition("@")
+    module, _, path = place.partition(":")
+    owner_name, _, name = path.rpartition(".")
+    owner = getattr(import_module(module), owner_name) if owner_name else import_module(module)
+    step = getattr(owner, name)
+    setattr(owner, name, later(step, int(time or 1), {"kill": kill, "fail": fail}[how](step)))
+    from workers.cli import main
+
+    main()

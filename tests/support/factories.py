@@ -1,0 +1,73 @@
+"""Values with a default for every field: a test names only what it is about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuqueue.model.device import Device, DeviceKind
+from gpuqueue.model.job import Account, JobSpec
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import Claim, Offer
+from gpuqueue.queue.requests import new_nonce
+from gpuqueue.text.units import GIB
+
+ADA = Account(name="ada", uid=1000, host="laptop")
+BOB = Account(name="bob", uid=1001, host="laptop")
+
+
+def make_spec(**changes: Any) -> JobSpec:
+    """Return a spec that asks for 1 GiB."""
+    defaults: dict[str, Any] = {
+        "argv": ("true",),
+        "cwd": "/",
+        "account": ADA,
+        "mem_bytes": GIB,
+        "name": "job",
+        "env": {"PATH": "/usr/bin:/bin"},
+    }
+    return JobSpec(**{**defaults, **changes})
+
+
+def make_device(uuid: str = "GPU-0", **changes: Any) -> Device:
+    """Return a 24 GiB GPU."""
+    defaults: dict[str, Any] = {
+        "uuid": uuid,
+        "index": 0,
+        "name": "Test 24G",
+        "kind": DeviceKind.GPU,
+        "total_bytes": 24 * GIB,
+    }
+    return Device(**{**defaults, **changes})
+
+
+def make_offer(uuid: str = "GPU-0", **changes: Any) -> Offer:
+    """Return an offer of a whole, empty 24 GiB GPU."""
+    defaults: dict[str, Any] = {
+        "device": make_device(uuid),
+        "host": "nodeA",
+        "headroom_bytes": 0,
+        "foreign_bytes": 0,
+        "slots": 8,
+    }
+    return Offer(**{**defaults, **changes})
+
+
+def serve(queue: JobQueue, *offers: Offer, lease_s: float = 300) -> None:
+    """Announce devices as their workers would."""
+    for offer in offers or (make_offer(),):
+        queue.announce(offer, worker=f"worker-{offer.device.uuid}", pid=1, boot_id="boot")
+        queue.beat(offer, [], lease_s=lease_s)
+
+
+def claim(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> Claim | None:
+    """Claim for a device as its worker would."""
+    offer = {name: changes.pop(name) for name in ("host", "foreign_bytes", "observed") if name in changes}
+    defaults: dict[str, Any] = {"worker": f"worker-{uuid}", "lease_s": 300, "nonce": new_nonce()}
+    return queue.claim(make_offer(uuid, **offer), **{**defaults, **changes})
+
+
+def must_claim(queue: JobQueue, uuid: str = "GPU-0", **changes: Any) -> Claim:
+    """Claim for a device, where there must be a job for it."""
+    claimed = claim(queue, uuid, **changes)
+    assert claimed is not None, "nothing to claim"
+    return claimed

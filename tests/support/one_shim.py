@@ -1,0 +1,148 @@
+"""A real shim over a real run directory, without any worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuqueue.model.run import RunDevice
+from gpuqueue.system.process import ProcessIdentity
+from workers.run import process_tree
+from workers.run.directory import RunDir
+from workers.run.environment import TOKEN
+from workers.run.values import Exit, Held, ShimSpec
+from workers.shim import supervisor
+from workers.shim.client import Shim as Started
+from workers.shim.client import Shims
+
+#: The token of the runs here. Leftovers are found by it on the whole host: of tests that run at the same time each
+#: process needs one of its own, or they end each other's jobs.
+RUN_TOKEN = f"1.{os.getpid():x}"
+
+
+class Process:
+    """The process of a shim that was forked for us, as :class:`subprocess.Popen` shows a child."""
+
+    def __init__(self, started: Started) -> None:
+        self.pid = started.pid
+        self._started = started
+        self._identity = ProcessIdentity.of(started.pid)
+        self._code: int | None = None
+        self._over = False
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Return the exit code when it has ended, None if it was killed."""
+        poll = select.poll()
+        poll.register(self._started.handle, select.POLLIN)
+        if not self._over and not poll.poll(None if timeout is None else timeout * 1000):
+            raise subprocess.TimeoutExpired("the shim", timeout or 0.0)
+        if not self._over:
+            self._over, self._code = True, self._started.code()
+        return self._code
+
+    def poll(self) -> int | None:
+        """Return the exit code if it has ended, None while it lives."""
+        try:
+            return self.wait(timeout=0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End it as the kernel would."""
+        if self._identity is not None:
+            self._identity.send(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Let go of it."""
+        os.close(self._started.handle)
+        self._started.close()
+
+
+class OldProcess(subprocess.Popen[bytes]):
+    """A shim that a worker of an older version starts: by itself, with the number of the lock in its spec."""
+
+    def __init__(self, run_dir: Path, lock: int) -> None:
+        command = [sys.executable, "-I", "-S", "-X", "utf8", supervisor.__file__, str(run_dir)]
+        super().__init__(command, pass_fds=(lock,), start_new_session=True)
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Shim:
+    """A real shim over a real run directory, started as a worker starts it."""
+
+    def __init__(
+        self,
+        runs: Path,
+        argv: list[str],
+        *,
+        vouch_s: float = 60.0,
+        before: Callable[[], object] = lambda: None,
+        by: Shims | None = None,
+        **changes: Any,
+    ) -> None:
+        held = Held(job_id=1, token=RUN_TOKEN, devices=(RunDevice(uuid="GPU-0", lease_bytes=1),))
+        self.directory = RunDir.create(runs, held)
+        lock = self.directory.try_lock()
+        assert lock is not None
+        spec: dict[str, Any] = {
+            "argv": tuple(argv),
+            "cwd": "/",
+            "env": {"PATH": os.environ["PATH"], TOKEN: held.token, "PYTHONUNBUFFERED": "1"},
+            "time_limit_s": None,
+            "kill_grace_s": 1.0,
+            "start_before": time.monotonic() + 60,
+            "umask": 0o022,
+        }
+        self.directory.write_spec(ShimSpec(**{**spec, **changes}))
+        if by is None:
+            plain = json.loads((self.directory.path / "spec").read_text())
+            (self.directory.path / "spec").write_text(json.dumps({**plain, "lock_fd": lock}))
+        self.directory.vouch(time.monotonic() + vouch_s)
+        before()
+        path = self.directory.path
+        self.process = OldProcess(path, lock) if by is None else Process(by.start(path, lock))
+        os.close(lock)
+
+    def ended(self) -> Exit:
+        """Wait for the end and return what the shim wrote."""
+        assert 0 == self.process.wait(timeout=30)
+        end = self.directory.exit()
+        assert end is not None
+        return end
+
+    def log(self) -> str:
+        """Return the job's output so far."""
+        return self.directory.log.read_text(errors="surrogateescape") if self.directory.log.exists() else ""
+
+
+@pytest.fixture
+def shims(tmp_path: Path) -> Iterator[Any]:
+    """Return a way to start shims; whatever they leave is swept away."""
+    started: list[Shim] = []
+    forkserver = Shims()
+
+    def start(*argv: str, runs: Path | None = None, old: bool = False, **changes: Any) -> Shim:
+        by = None if old else forkserver
+        started.append(Shim(runs or tmp_path / f"runs{len(started)}", list(argv), by=by, **changes))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.process.kill()
+        each.process.wait()
+        each.process.close()
+        each.directory.close()
+    forkserver.close()
+    process_tree.sweep(TOKEN, RUN_TOKEN)

@@ -1,0 +1,94 @@
+"""An outbox to fill a book with: it tells events as the queue would, with growing ids and times."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from factories import make_spec
+
+from gpuqueue.codec import encode_ended, encode_spec, encode_started
+from gpuqueue.model.device import DeviceKind, Peak, PeakSource
+from gpuqueue.model.event import Act, Cursor, Event
+from gpuqueue.model.history_query import HistoryQuery
+from gpuqueue.model.job import JobSpec, JobState
+from gpuqueue.model.run import Ending, Record, RunDevice
+from gpuqueue.text.units import GIB
+
+if TYPE_CHECKING:
+    from gpuqueue.history.database import Book
+
+T0 = datetime(2026, 11, 1, 12, 0, 0, 123000, tzinfo=timezone.utc)
+#: The token of a job's first run.
+RUN = "1.a"
+PEAK = Peak(bytes=3 * GIB, source=PeakSource.NVML_SAMPLED, samples=9, na_samples=1, interval_s=0.5, shared=False)
+
+
+class Outbox:
+    """Tells events with growing ids and times, and keeps them until the book has them."""
+
+    def __init__(self, book: Book) -> None:
+        self.book = book
+        self.told: list[Event] = []
+        self.number = 0
+        self.cursor: Cursor | None = None
+
+    def tell(self, job_id: int, act: Act, state: JobState, **given: Any) -> None:
+        """Add one event; what is no column of an event is a field of it."""
+        self.number += 1
+        columns: dict[str, Any] = {name: given.pop(name) for name in ("attempt", "losses", "reason") if name in given}
+        event: dict[str, Any] = {"attempt": 1, **columns, "job_id": job_id, "act": act, "state": state, "fields": given}
+        self.told.append(Event(id=f"1700-{self.number}", at=T0 + timedelta(seconds=self.number), **event))
+
+    def submit(self, job_id: int, spec: JobSpec | None = None) -> None:
+        """Tell that a job was submitted."""
+        payload = encode_spec(spec or make_spec())
+        self.tell(job_id, Act.SUBMIT, JobState.QUEUED, attempt=0, spec=payload)
+
+    def claim(self, job_id: int, token: str = RUN, devices: str = "GPU-0", **given: Any) -> None:
+        """Tell that a job was claimed."""
+        fields = {"token": token, "host": "nodeA", "worker": "w0", "devices": devices, "lease": str(GIB)}
+        self.tell(job_id, Act.CLAIM, JobState.STARTING, **fields, **given)
+
+    def started(self, job_id: int, token: str = RUN, devices: str = "GPU-0", **given: Any) -> None:
+        """Tell that its process started."""
+        payload = encode_started(log_path="/log", devices=facts(devices, Peak.unknown()))
+        self.tell(job_id, Act.STARTED, JobState.RUNNING, token=token, started=payload, **given)
+
+    def finish(self, job_id: int, ending: Ending, state: JobState, devices: str = "GPU-0", **given: Any) -> None:
+        """Tell that its run ended."""
+        payload = encode_ended(ending=ending, duration_s=1.5, devices=facts(devices, PEAK))
+        self.tell(job_id, Act.FINISH, state, token=given.pop("token", RUN), ended=payload, **given)
+
+    def record(self, batch: int | None = None) -> None:
+        """Have the book write everything down, *batch* events at a time."""
+        size = batch or len(self.told)
+        while self.told:
+            events, self.told = self.told[:size], self.told[size:]
+            assert self.book.apply(events, expected=self.cursor, epoch="e1")
+            self.cursor = Cursor(epoch="e1", last_id=events[-1].id)
+
+
+def facts(uuids: str, peak: Peak) -> tuple[RunDevice, ...]:
+    """Return what a worker tells of its devices."""
+    return tuple(
+        RunDevice(uuid=uuid, lease_bytes=GIB, index=7, name="A10", kind=DeviceKind.GPU, total_bytes=24 * GIB, peak=peak)
+        for uuid in uuids.split(",")
+    )
+
+
+def known(book: Book, job_id: int) -> Record:
+    """Return the record of a job that must be in the book."""
+    record = book.get(job_id)
+    assert record is not None
+    return record
+
+
+def ids(book: Book, **query: Any) -> list[int]:
+    """Return the ids of the jobs that match."""
+    return [record.job.id for record in book.history(HistoryQuery(**query))]
+
+
+def second(number: int) -> datetime:
+    """Return the time of the event of that number."""
+    return T0 + timedelta(seconds=number)

@@ -1,0 +1,86 @@
+"""A store of one's own, that may be killed and robbed of its data. conftest.py names it in ``pytest_plugins``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from site_of_one import Site
+
+from gpuqueue.embedded.store import EmbeddedStore
+from gpuqueue.queue.connect import connect
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import ProcessIdentity
+
+
+class OwnStore:
+    """The server that users get, with its data in a directory that nobody else uses."""
+
+    def __init__(self, home: Path) -> None:
+        self.settings = Settings.load({"GPUQUEUE_STATE_DIR": str(home), "GPUQUEUE_CONFIG": os.devnull})
+        self.url = self.settings.redis_url
+        self._server = EmbeddedStore(self.settings)
+
+    def start(self) -> None:
+        """Start the server on whatever data is there."""
+        self._server.start()
+
+    def kill(self) -> None:
+        """End it as the kernel would."""
+        identity = ProcessIdentity.parse((self.settings.state_dir / "store" / "pid").read_text())
+        assert identity is not None
+        assert identity.send(signal.SIGKILL)
+        assert identity.wait(30)
+
+    def remove_data(self) -> None:
+        """Delete all that it ever wrote."""
+        shutil.rmtree(self.settings.state_dir / "store")
+
+    def listen(self) -> str:
+        """Let it be reached over the network too, and return that address."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        client = connect(self.url)
+        client.config_set("port", port)
+        client.close()
+        return f"redis://127.0.0.1:{port}/0"
+
+    def empty(self) -> None:
+        """Take the data from under the running server."""
+        client = connect(self.url)
+        client.flushall()
+        client.close()
+
+    def stop(self) -> None:
+        """Stop it, if it runs."""
+        self._server.stop()
+
+
+@pytest.fixture
+def own_store() -> Iterator[OwnStore]:
+    """Return a running store of one's own."""
+    home = Path(tempfile.mkdtemp(prefix="gpuqueue-own-"))
+    store = OwnStore(home)
+    store.start()
+    yield store
+    store.stop()
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture
+def own_site(own_store: OwnStore, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Site]:
+    """Return a site whose store may lose its data.
+
+    Its leases are long: no run is lost because this machine is busy. Where a test waits for one to be over, it gives
+    a shorter one as the fixture's parameter.
+    """
+    made = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE=getattr(request, "param", "90s"))
+    yield made
+    made.stop()

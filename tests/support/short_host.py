@@ -1,0 +1,160 @@
+"""A host that runs short of something: of room on a disk, of descriptors, of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import resource
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from workers.run import process_tree
+from workers.shim.forkserver import NAME
+
+MNT_DETACH = 2
+#: Where version 1 of the control groups counts processes.
+PIDS = Path("/sys/fs/cgroup/pids")
+
+
+@contextlib.contextmanager
+def own_disk(where: Path, kind: str = "tmpfs", *, options: str = "size=1m") -> Iterator[Path]:
+    """Give a file system of its own at *where*, gone afterwards; skip where none can be mounted."""
+    where.mkdir(parents=True, exist_ok=True)
+    said = ["-o", options] if kind == "tmpfs" else []
+    done = subprocess.run(
+        [shutil.which("mount") or "/bin/mount", "-t", kind, *said, "none", str(where)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        pytest.skip(f"a disk of its own needs root, or the tests below unshare -rm: {done.stderr.strip()}")
+    try:
+        yield where
+    finally:
+        subprocess.run([shutil.which("umount") or "/bin/umount", "-l", str(where)], check=True)
+
+
+@contextlib.contextmanager
+def dead_server(where: Path) -> Iterator[Path]:
+    """Mount a file server at *where* that answers nobody, as one that has died; skip where none can be mounted.
+
+    Whoever goes there waits until it is killed, or until the end of this.
+    """
+    where.mkdir(parents=True, exist_ok=True)
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        pytest.skip(f"a dead file server needs /dev/fuse: {error}")
+    said = f"fd={server},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}".encode()
+    if libc.mount(b"dead", os.fsencode(where), b"fuse", 0, said) != 0:
+        os.close(server)
+        pytest.skip(f"a dead file server needs root: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield where
+    finally:
+        os.close(server)  # now it is gone, and nobody waits for it any more
+        libc.umount2(os.fsencode(where), MNT_DETACH)
+
+
+def fill(disk: Path) -> Path:
+    """Leave no room on *disk*; return the file to delete when there shall be room again."""
+    filler = disk / ".filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)), (disk / ".probe").open("wb", buffering=0) as file:
+        file.write(b"x" * 4096)
+    (disk / ".probe").unlink()
+    return filler
+
+
+@contextlib.contextmanager
+def no_descriptors(pid: int, *, but: int = 0) -> Iterator[None]:
+    """Let the process *pid* open nothing more, *but* so many, for a while. What it has open it keeps."""
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    at_most = min(_first_free(pid, but) for _ in range(20))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (at_most, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+def _first_free(pid: int, skip: int) -> int:
+    """Return the descriptor that the process would be given next, *skip* of them left out; never 0, for poll(2)."""
+    used = {int(entry.name) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    if pid == os.getpid():
+        used = {number for number in used if _is_open(number)}  # not the one that the listing itself took
+    return [number for number in range(len(used) + skip + 1) if number not in used][skip]
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def no_processes(pid: int, *, but: int = 0) -> Iterator[None]:
+    """Let the worker *pid* start no process and no thread, *but* so many, for a while; skip where that cannot be.
+
+    Nor can the fork server beside it.
+    """
+    pids = [pid, *(each for each in process_tree._children(pid) if _name(each) == NAME)]
+    if os.getuid() != 0:
+        before = resource.prlimit(pid, resource.RLIMIT_NPROC)
+        for each in pids:
+            resource.prlimit(each, resource.RLIMIT_NPROC, (_tasks_of_user() + but if but else 0, before[1]))
+        try:
+            yield
+        finally:
+            for each in pids:
+                resource.prlimit(each, resource.RLIMIT_NPROC, before)
+        return
+    # The kernel holds root to no RLIMIT_NPROC, but to the limit of a control group.
+    group = PIDS / f"gpuqueue-test-{uuid.uuid4().hex}"
+    try:
+        group.mkdir()
+        for each in pids:
+            (group / "cgroup.procs").write_text(str(each))
+        (group / "pids.max").write_text(str(int((group / "pids.current").read_text()) + but))
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"root is held to no process limit, and there is no control group for it: {error}")
+    try:
+        yield
+    finally:
+        (group / "pids.max").write_text("max")
+        for each in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):
+                (PIDS / "cgroup.procs").write_text(each)
+        with contextlib.suppress(OSError):
+            group.rmdir()
+
+
+def _name(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
+
+
+def _tasks_of_user() -> int:
+    """Return how many threads the user of these tests has: that is what the limit counts."""
+    found = 0
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if process.stat().st_uid == os.getuid():
+                found += len(list((process / "task").iterdir()))
+    return found

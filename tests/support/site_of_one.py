@@ -1,0 +1,148 @@
+"""A whole site on this machine: real workers, a real recorder, the real command line."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from bounded import until
+
+from gpuqueue.client import Client
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.run import Record
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.settings.settings import Settings
+
+BIN = Path(sys.executable).parent
+
+
+class Site:
+    """Starts and stops the real processes, with beats and leases short enough for a test."""
+
+    def __init__(self, state_dir: Path, store_url: str, **settings: str) -> None:
+        self.environ = {
+            **os.environ,
+            "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}",
+            "GPUQUEUE_STATE_DIR": str(state_dir),
+            "GPUQUEUE_REDIS_URL": store_url,
+            # Simulated devices are told apart by host and number: those of two tests must not be the same.
+            "GPUQUEUE_HOST": f"test-{secrets.token_hex(4)}",
+            "GPUQUEUE_DEVICES": "sim:1x8G",
+            "GPUQUEUE_HEADROOM": "0",
+            "GPUQUEUE_BEAT": "0.2s",
+            "GPUQUEUE_LEASE": "20s",
+            "GPUQUEUE_POLL": "0.5s",
+            "GPUQUEUE_KILL_GRACE": "2s",
+            **settings,
+        }
+        self.settings = Settings.load(self.environ)
+        self.client = Client(self.settings)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._log = state_dir / "processes.log"
+        state_dir.mkdir(parents=True, exist_ok=True)
+        self.queue.open(0)
+
+    @property
+    def queue(self) -> JobQueue:
+        """Return the queue's side."""
+        return self.client.queue
+
+    def cli(self, *words: str, check: bool = True, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """Run ``gpuqueue`` as a user would."""
+        done = subprocess.run(
+            [str(BIN / "gpuqueue"), *words],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            input=stdin,
+            timeout=100,
+            check=False,
+        )
+        assert not check or done.returncode == 0, f"gpuqueue {words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    def spawn(self, *words: str) -> subprocess.Popen[bytes]:
+        """Start ``gpuqueue-worker`` with these words."""
+        return self.spawn_command([str(BIN / "gpuqueue-worker"), *words])
+
+    def spawn_command(self, command: list[str]) -> subprocess.Popen[bytes]:
+        """Start any program in this site's environment."""
+        with self._log.open("ab") as log:
+            process = subprocess.Popen(command, env=self.environ, stdout=log, stderr=log, start_new_session=True)
+        self._processes.append(process)
+        return process
+
+    def start_worker(self, device: str = "0", *, plain: bool = True) -> subprocess.Popen[bytes]:
+        """Start the worker of a device and wait until it claims."""
+        before = {each.worker for each in self.queue.devices()}
+        process = self.spawn("run", "--device", device, *(["--plain"] if plain else []))
+        until(
+            lambda: process.poll() is not None or {each.worker for each in self.queue.devices()} - before,
+            what="a worker",
+        )
+        assert process.poll() is None, self.log()
+        return process
+
+    def start_recorder(self) -> subprocess.Popen[bytes]:
+        """Bring the book's tables up and start a recorder."""
+        self.cli("db", "upgrade")
+        return self.spawn("record")
+
+    def end(self, process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and wait for the end of the process."""
+        process.send_signal(number)
+        return process.wait(timeout=30)
+
+    def until_state(self, job_id: int, *states: JobState, timeout_s: float = 30.0) -> Job:
+        """Wait until the queue or the book says that a job is in one of *states*."""
+
+        def there() -> Job | None:
+            job = self.client.get(job_id)
+            return job if job.state in states else None
+
+        job = until(there, timeout_s=timeout_s, what=f"job {job_id} in {[str(each) for each in states]}")
+        assert job is not None
+        return job
+
+    def until_state_in_queue(self, job_id: int, state: JobState) -> None:
+        """Wait until the queue, which the book need not answer for, has a job in *state*."""
+
+        def there() -> bool:
+            job = self.queue.get(job_id)
+            return job is not None and job.state is state
+
+        until(there, what=f"job {job_id} {state} in the queue")
+
+    def until_recorded(self, job_id: int, timeout_s: float = 60.0) -> Record:
+        """Wait until the book knows the end of a job."""
+
+        def there() -> Record | None:
+            record = self.client.book.get(job_id)
+            return record if record is not None and record.job.state.is_end else None
+
+        record = until(there, timeout_s=timeout_s, what=f"job {job_id} in the book\n{self.log()[-3000:]}")
+        assert record is not None
+        return record
+
+    def log(self) -> str:
+        """Return what our processes have said."""
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def stop(self) -> None:
+        """End every process, the shims and their jobs included."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait(timeout=30)
+        for pid_file in self.settings.runs_dir.glob("[0-9]*/*/pid"):
+            for line in pid_file.read_text().splitlines():
+                try:
+                    os.kill(int(line.split()[0]), signal.SIGKILL)
+                except (OSError, IndexError, ValueError):
+                    continue
+        self.client.close()

@@ -1,0 +1,145 @@
+"""Was the card ever over-promised? Judged from the outbox and the driver's record, by sums of its own. Pure.
+
+The product derives what is left from its look and its leases. Here each claim is judged from outside: the leases that
+were live by the order of the events, what the fake driver recorded, and the moment of the look, which the soak's
+workers note. What moves in between is taken at its least, so a word said here is one that cannot be talked away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpuqueue.model.event import Act
+from gpuqueue.model.job import JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from soak.truth import Run, Truth
+
+    from gpuqueue.model.event import Event
+
+#: The store's clock tells milliseconds.
+_MS = 1_000_000
+#: How old the beat of a neighbour may be (claim.lua), in nanoseconds.
+_SEEN_NS = 15_000_000_000
+_OVER = {Act.GIVEBACK, Act.FINISH, Act.LOSE}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A device of the soak, with what no job can have of it."""
+
+    uuid: str
+    index: int
+    total_bytes: int
+    reserved_bytes: int
+    headroom_bytes: int
+
+
+@dataclass(slots=True)
+class Promises:
+    """What the events showed."""
+
+    claims: int = 0
+    starts: int = 0
+    givebacks: int = 0
+    losses: int = 0
+    #: How each job ended that has ended.
+    ended: dict[int, JobState] = field(default_factory=dict)
+    #: Of each claim on each card: the share of what could be promised that then was.
+    shares: list[float] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+
+class Judge:
+    """Takes the events in their order."""
+
+    def __init__(self, cards: Iterable[Card], truth: Truth, looks: Mapping[str, int]) -> None:
+        self._cards = {card.uuid: card for card in cards}
+        self._truth = truth
+        self._looks = looks
+        self._leases: dict[str, dict[Run, int]] = {uuid: {} for uuid in self._cards}
+        self.promises = Promises()
+
+    def take(self, event: Event) -> None:
+        """Judge the next event."""
+        at_ns = round(event.at.timestamp() * 1000) * _MS + _MS
+        run = (event.job_id, event.fields.get("token", ""))
+        if event.act is Act.CLAIM:
+            self.promises.claims += 1
+            looked_ns = self._looks.get(run[1].partition(".")[2], at_ns)
+            for position, uuid in enumerate(event.fields["devices"].split(",")):
+                # The claim knows the other devices of a job from their own workers' last beats.
+                self._claim(event, run, uuid, looked_ns - (_SEEN_NS if position else 0), at_ns)
+        elif event.act is Act.STARTED:
+            self.promises.starts += 1
+            for uuid in (uuid for uuid, leases in self._leases.items() if run in leases):
+                self._start(event, uuid, self._looks.get(run[1], at_ns), at_ns)
+        elif event.act in _OVER:
+            for uuid, leases in self._leases.items():
+                if leases.pop(run, None) is not None:
+                    self._is_gone(event, run, self._cards[uuid].index, at_ns)
+            self.promises.givebacks += event.act is Act.GIVEBACK
+            self.promises.losses += event.act is Act.LOSE
+        if event.state.is_end:
+            self.promises.ended[event.job_id] = event.state
+
+    def _claim(self, event: Event, run: Run, uuid: str, from_ns: int, at_ns: int) -> None:
+        if event.job_id in {job_id for job_id, _ in self._leases[uuid]}:
+            self.promises.violations.append(f"job {event.job_id} was claimed while it held a lease on {uuid}")
+        self._leases[uuid][run] = int(event.fields["lease"])
+        room = self._room(uuid, from_ns, at_ns) - self._cards[uuid].headroom_bytes
+        promised = self._judge(event, uuid, self._leases[uuid], room, from_ns, at_ns)
+        self.promises.shares.append(promised / room if room > 0 else float("inf"))
+
+    def _start(self, event: Event, uuid: str, from_ns: int, at_ns: int) -> None:
+        """Judge a start: it may use the headroom, should a stranger have come meanwhile.
+
+        Of two that were claimed at the same time the one that looks later must see the other: so each is judged
+        beside those that looked before it, and all that run have looked. A run that is over needs nothing any more,
+        though its lease is there until its worker has told its end.
+        """
+        card = self._cards[uuid].index
+        beside = {
+            run: lease
+            for run, lease in self._leases[uuid].items()
+            if self._looks.get(run[1], 0) <= from_ns and not self._is_over(run, card, at_ns)
+        }
+        self._judge(event, uuid, beside, self._room(uuid, from_ns, at_ns), from_ns, at_ns)
+
+    def _is_over(self, run: Run, card: int, at_ns: int) -> bool:
+        """Return whether the run had taken its last step: the one that gives everything back, if it was not killed."""
+        level = self._truth.runs.get((run, card))
+        return level is not None and level.at_ns[-1] <= at_ns
+
+    def _is_gone(self, event: Event, run: Run, card: int, at_ns: int) -> None:
+        """See that nothing of a run takes or gives memory after its lease was given back."""
+        level = self._truth.runs.get((run, card))
+        if level is not None and level.at_ns[-1] > at_ns:
+            late_ms = (level.at_ns[-1] - at_ns) / 1e6
+            self.promises.violations.append(
+                f"job {event.job_id} was on card {card} {late_ms:.0f} ms after its {event.act}"
+            )
+
+    def _room(self, uuid: str, from_ns: int, at_ns: int) -> int:
+        """Return what is left for jobs, beside the least that all strangers together held."""
+        card = self._cards[uuid]
+        return card.total_bytes - card.reserved_bytes - self._truth.strangers[card.index].least(from_ns, at_ns)
+
+    def _judge(self, event: Event, uuid: str, leases: Mapping[Run, int], room: int, from_ns: int, at_ns: int) -> int:
+        """Add up what is promised and what is held, and return it."""
+        card = self._cards[uuid].index
+        promised = sum(max(lease, self._held(run, card, from_ns, at_ns)) for run, lease in leases.items())
+        if promised > room:
+            self.promises.violations.append(
+                f"{event.act} of job {event.job_id} on card {card} at {at_ns}: {promised / 2**20:.0f} MiB are promised "
+                f"to {len(leases)} jobs and {room / 2**20:.0f} MiB were there, {(at_ns - from_ns) / 1e6:.0f} ms ago"
+            )
+        return promised
+
+    def _held(self, run: Run, card: int, from_ns: int, to_ns: int) -> int:
+        level = self._truth.runs.get((run, card))
+        # After its last step a process may be dead without a word: then its lease is all that is sure.
+        return level.least(from_ns, to_ns) if level is not None and to_ns <= level.at_ns[-1] else 0

@@ -1,0 +1,53 @@
+"""The command line in this very process: what it says, and with which code it ends."""
+
+from __future__ import annotations
+
+import io
+import sys
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from unittest.mock import patch
+
+from gpuqueue.cli.main import main
+from gpuqueue.console import INTERRUPTED, LEFT, READER_GONE
+from gpuqueue.errors import GpuQueueError
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """How a command ended."""
+
+    code: int
+    stdout: bytes
+    stderr: str
+
+
+def documented() -> set[int]:
+    """Return the exit codes of docs/reference/commands.md."""
+
+    def codes(error: type[GpuQueueError]) -> set[int]:
+        return {error.exit_code}.union(*(codes(below) for below in error.__subclasses__()))
+
+    return {0, LEFT, INTERRUPTED, READER_GONE} | codes(GpuQueueError)
+
+
+def speak(words: Sequence[str], encoding: str = "utf-8") -> Spoken:
+    """Run ``gpuqueue`` with these words, on a terminal with this encoding."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
+    code: object = None
+    with patch.object(sys, "argv", ["gpuqueue", *words]), patch.multiple(sys, stdout=out, stderr=err):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code
+        out.flush()
+        err.flush()
+    assert isinstance(code, int)
+    said = err.buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    return Spoken(code, out.buffer.getvalue(), said)  # type: ignore[attr-defined]
+
+
+def harmless(text: str) -> bool:
+    """Return whether every character of *text* is shown, or is a space or the end of a line."""
+    return all(char.isprintable() or char == "\n" or unicodedata.category(char) == "Zs" for char in text)

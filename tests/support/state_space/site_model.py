@@ -1,0 +1,528 @@
+"""A tiny site as a state machine: what docs/explanation/model.md describes in words.
+
+Each step is one atomic act: a script, a worker's act, a shim's, a fault, or a tick of the clock. Any of them may come
+whenever it is possible, so a message that is late is one whose step comes late. What time does is counted down: a lease
+of LEASE ticks, a shim that ends its run after GRACE ticks without a word, a pause of LEASE ticks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+UNKNOWN, QUEUED, HELD, ACTIVE, CANCELLING, ENDED = "unknown", "queued", "held", "active", "cancelling", "ended"
+RUNS = (ACTIVE, CANCELLING)
+OPEN, DOWN, LOST = "open", "down", "lost"
+
+#: Each rule that can be taken out, and where the code has it.
+RULES = {
+    "token": "owns() in lua/state.lua: a write about a run counts only with the token of the job's current run",
+    "fence": "workers/shim/supervisor.py: nobody vouched for the run for its grace, so its processes are ended",
+    "promises are counted": "promise() in lua/state.lua: what is available is derived from the live leases",
+    "grace after an absence": "reap.lua: whoever was away grants one more lease before anything is taken back",
+    "pause after a loss": "claim.lua: nothing is claimed for one lease after a rebuild",
+    "pause while the store is there": "reap.lua: the pause is longer by the time that the store was away",
+    "no start in the pause": "started.lua: an older claim that the book still had does not start in the pause",
+    "nothing newer": "adopt.lua: a run is taken back only if its attempt is above the job's",
+    "what the book knows comes back": "rebuild_job.lua, before the store opens",
+    "ends are kept": "finish.lua, lose.lua: an end is an end",
+    "attempts count on": "lose() and queue_again() leave the attempt as it is: the next claim's is above it",
+    "who is cancelled is not queued again": "finish.lua, lose(), release_claim.lua: cancelling comes to cancelled",
+    "who waits no more leaves the line": "leave() in cancel.lua, hold.lua; leave_line() in claim.lua, promote.lua",
+    "what waits no more is kept nothing": "unreserve() in lua/state.lua, by the claim and whoever leaves the line",
+    "what is kept is nobody else's": "fits() in claim.lua: a reservation lets others in only beside it",
+    "one device is kept for one": "holder in reserve.lua and preempt.lua: what another has is passed over, or given up",
+    "what asked for less is not taken back": "is_spec_of() in adopt.lua: the book missed an edit, it is another job",
+    "only what waits is edited": "edit.lua: a run keeps what it was promised",
+}
+
+
+class Job(NamedTuple):
+    """A job as the store, or the book, has it. ``token`` 0 is none; ``lease`` is in ticks, 0 has run out."""
+
+    state: str = UNKNOWN
+    attempt: int = 0
+    token: int = 0
+    device: int = -1
+    lease: int = 0
+    size: int = 0  # what it asks for; of a run, what it was promised
+    kept: int = -1  # the device that is kept for it
+    level: int = 0
+    asked: bool = False  # its run must make place
+
+
+class Run(NamedTuple):
+    """A run as its worker has it. ``left`` is for how many ticks its processes may live, or start, without a word."""
+
+    job: int
+    device: int
+    token: int
+    attempt: int
+    left: int = 0
+    size: int = 0
+    again: bool = False  # it is over, its job is not
+
+
+class Site(NamedTuple):
+    """All that there is at one moment. What is not of the site itself is remembered to judge by it."""
+
+    store: str
+    jobs: tuple[Job, ...]
+    book: tuple[Job, ...]
+    workers: tuple[bool, ...]
+    line: frozenset[tuple[int, int]] = frozenset()  # who may be claimed: job and level, as the index has it
+    kept: tuple[int, ...] = ()  # of each device the job that it is kept for, as the index has it
+    cancelled: frozenset[int] = frozenset()  # this store, or the book, has heard that somebody wanted that
+    claimed: frozenset[Run] = frozenset()  # in a worker's hand; it has not asked for the start
+    allowed: frozenset[Run] = frozenset()  # the store said yes, no process yet
+    alive: frozenset[Run] = frozenset()  # processes under a shim
+    over: frozenset[Run] = frozenset()  # they ended by themselves, and the run directory has the end
+    pause: int = 0
+    grace: int = 0
+    was_away: bool = False
+    last: int = -1  # the last id that the book knew when the store was opened
+    brought: tuple[bool, ...] = ()  # brought back by a worker, though the store never heard of it
+    given: int = 0  # ids; a rebuilt store goes on above all that may have been given out
+    tokens: int = 0
+    taken_back: frozenset[int] = frozenset()  # tokens of runs that this store has taken back
+    told: tuple[bool, ...] = ()  # the id was printed, and is not of the tail that a lost store takes along
+    ended: tuple[bool, ...] = ()  # this store, or the book, has heard of its end
+    wrong: str = ""  # a step did what no step may do
+    faults: tuple[int, int, int] = (0, 0, 0)  # crashes, stops of the store, losses that may still come
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What the site is made of, and each rule that can be taken out."""
+
+    sizes: tuple[int, ...] = (2, 1)
+    capacity: int = 2
+    devices: int = 2
+    lease: int = 2
+    grace: int = 1
+    claims: int = 2
+    faults: tuple[int, int, int] = (1, 1, 1)
+    one_host: bool = False  # the store is a socket on the workers' host: they vouch for their runs while it is away
+    acts: frozenset[str] = frozenset()  # what people and ticks do here
+    taken_out: frozenset[str] = field(default_factory=frozenset)
+
+    def has(self, rule: str) -> bool:
+        """Return whether a rule is in force."""
+        return rule not in self.taken_out
+
+    def first(self) -> Site:
+        """Return a site at which nothing has happened yet."""
+        count = len(self.sizes)
+        nothing = (Job(),) * count
+        no = (False,) * count
+        return Site(
+            OPEN,
+            nothing,
+            nothing,
+            (True,) * self.devices,
+            brought=no,
+            told=no,
+            ended=no,
+            faults=self.faults,
+            kept=(-1,) * self.devices,
+        )
+
+
+def put(row: tuple, place: int, value: object) -> tuple:  # type: ignore[type-arg]
+    """Return *row* with another value in one place."""
+    return (*row[:place], value, *row[place + 1 :])
+
+
+class Model:
+    """The steps of a site under some rules, and the promises that must hold in every state."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+
+    def steps(self, site: Site) -> Iterator[tuple[str, Site]]:
+        """Yield every step that is possible now."""
+        if site.store == OPEN:
+            yield from self._submitted(site)
+            yield from self._claims(site)
+            yield from self._starts(site)
+            yield from self._told(site)
+            yield from self._recorded(site)
+            yield from self._reaped(site)
+            if self.rules.acts:
+                yield from self._changed(site)
+                yield from self._kept(site)
+        if not self.rules.one_host:
+            yield from self._beats(site)
+        yield from self._processes(site)
+        yield from self._faults(site)
+        yield "a tick", self._tick(site)
+
+    # ---- scripts ---------------------------------------------------------------------------------------------------
+
+    def _submitted(self, site: Site) -> Iterator[tuple[str, Site]]:
+        number = site.given
+        if number < len(site.jobs):
+            after = self._stands(site, number, Job(QUEUED, size=self.rules.sizes[number]))
+            yield f"job {number} is submitted", after._replace(given=number + 1, told=put(site.told, number, True))
+
+    def _stands(self, site: Site, number: int, job: Job) -> Site:
+        """Let a job be as that, and the indexes follow: whoever waits stands in its line, and nobody else."""
+        before, line, kept = site.jobs[number], site.line, site.kept
+        if before.state == QUEUED and self.rules.has("who waits no more leaves the line"):
+            line -= {(number, before.level)}
+        if job.state == QUEUED:
+            line |= {(number, job.level)}
+        elif before.kept >= 0:
+            job = job._replace(kept=-1)
+            if self.rules.has("what waits no more is kept nothing") and kept[before.kept] == number:
+                kept = put(kept, before.kept, -1)
+        return site._replace(jobs=put(site.jobs, number, job), line=line, kept=kept)
+
+    def _again(self, site: Site, number: int) -> Site:
+        """Let a job whose run is gone wait for another; one that is being cancelled is over."""
+        job = site.jobs[number]
+        if job.state == CANCELLING and self.rules.has("who is cancelled is not queued again"):
+            after = self._stands(site, number, Job(ENDED, job.attempt, job.token, size=job.size))
+            return after._replace(ended=put(site.ended, number, True))
+        attempt = job.attempt if self.rules.has("attempts count on") else 0
+        return self._stands(site, number, Job(QUEUED, attempt, size=job.size, level=job.level))
+
+    def _claims(self, site: Site) -> Iterator[tuple[str, Site]]:
+        rules = self.rules
+        if site.tokens == rules.claims or site.pause:
+            return
+        for number, job in enumerate(site.jobs):
+            if job.state != QUEUED:
+                continue
+            for device in range(rules.devices):
+                promised = self._promised(site, device) if rules.has("promises are counted") else 0
+                is_others = site.kept[device] not in {-1, number}
+                if is_others and rules.has("what is kept is nobody else's"):
+                    continue
+                if site.workers[device] and promised + job.size <= rules.capacity:
+                    token = site.tokens + 1
+                    mine = Job(ACTIVE, job.attempt + 1, token, device, rules.lease, job.size, level=job.level)
+                    run = Run(number, device, token, mine.attempt, size=job.size)
+                    wrong = f"job {number} has what is kept for job {site.kept[device]}" if is_others else ""
+                    yield (
+                        f"device {device} claims job {number} (token {token})",
+                        self._stands(site, number, mine)._replace(
+                            claimed=site.claimed | {run}, tokens=token, wrong=wrong
+                        ),
+                    )
+
+    def _promised(self, site: Site, device: int) -> int:
+        return sum(job.size for job in site.jobs if job.state in RUNS and job.device == device)
+
+    def _owns(self, site: Site, run: Run) -> bool:
+        job = site.jobs[run.job]
+        return job.state in RUNS and (job.token == run.token or not self.rules.has("token"))
+
+    def _starts(self, site: Site) -> Iterator[tuple[str, Site]]:
+        for run in site.claimed:
+            if not site.workers[run.device]:
+                continue
+            rest = site.claimed - {run}
+            if site.pause and self.rules.has("no start in the pause"):
+                yield f"run {run.token} is told to wait", site._replace(claimed=rest)
+            elif self._owns(site, run):
+                job = site.jobs[run.job]
+                if job.state == ACTIVE:
+                    jobs = self._renewed(site, run)
+                    allowed = site.allowed | {run._replace(left=self.rules.grace)}
+                    yield f"run {run.token} may start", site._replace(jobs=jobs, claimed=rest, allowed=allowed)
+                    back = Job(QUEUED, run.attempt - 1, size=job.size, level=job.level)
+                    after = self._stands(site, run.job, back)
+                else:
+                    after = self._again(site, run.job)
+                yield f"run {run.token} is given back", after._replace(claimed=rest)
+            else:
+                yield f"run {run.token} is told that it is stale", site._replace(claimed=rest)
+
+    def _renewed(self, site: Site, run: Run, more: int = 0) -> tuple[Job, ...]:
+        return put(site.jobs, run.job, site.jobs[run.job]._replace(lease=self.rules.lease + more))
+
+    def _offered(self, site: Site, run: Run) -> Site:
+        """Adopt: the store takes a run back if nothing newer is known of its job."""
+        job = site.jobs[run.job]
+        newer = job.state in (QUEUED, HELD) and (run.attempt > job.attempt or not self.rules.has("nothing newer"))
+        newer = newer and (run.size == job.size or not self.rules.has("what asked for less is not taken back"))
+        unheard = job.state == UNKNOWN and run.job > site.last and not site.brought[run.job]
+        if not (newer or unheard):
+            return site
+        size = run.size if unheard else job.size
+        back = Job(ACTIVE, run.attempt, run.token, run.device, self.rules.lease, size, level=job.level)
+        brought = put(site.brought, run.job, True) if unheard else site.brought
+        told = put(site.told, run.job, True)
+        wrong = f"job {run.job} was promised less than it holds" if run.size > size else ""
+        return self._stands(site, run.job, back)._replace(brought=brought, told=told, wrong=wrong)
+
+    def _beaten(self, site: Site, device: int, more: int = 0) -> Site:
+        """Beat for one device: it offers what it runs, renews its leases, vouches; what is stale is ended."""
+        for run in sorted(run for run in site.alive if run.device == device):
+            site = self._offered(site, run)
+            rest = site.alive - {run}
+            if self._owns(site, run):
+                job = site.jobs[run.job]
+                alive, over = rest | {run._replace(left=self.rules.grace + more)}, site.over
+                if job.state == CANCELLING or job.asked:  # its worker ends it
+                    alive, over = rest, site.over | {run._replace(left=0, again=True)}
+                site = site._replace(jobs=self._renewed(site, run, more), alive=alive, over=over)
+            else:
+                site = site._replace(alive=rest)
+        return site
+
+    def _beats(self, site: Site) -> Iterator[tuple[str, Site]]:
+        for device in range(self.rules.devices):
+            if site.workers[device] and any(run.device == device for run in site.alive):
+                if site.store == OPEN:
+                    yield f"device {device} beats", self._beaten(site, device)
+                elif site.store == LOST:  # it answers, and says that it knows nothing
+                    yield f"device {device} vouches for what it runs", self._vouched(site, device)
+
+    def _told(self, site: Site) -> Iterator[tuple[str, Site]]:
+        """An end is told, late or again: the run directory keeps it until the book has it."""
+        for run in site.over:
+            if not site.workers[run.device]:
+                continue
+            offered = self._offered(site, run)
+            job = offered.jobs[run.job]
+            if self._owns(offered, run):
+                was_taken_back = run.token in site.taken_back
+                wrong = f"job {run.job} ends by a run that was taken back" if was_taken_back else ""
+                if run.again:
+                    after = self._again(offered, run.job)
+                else:
+                    state = ENDED if self.rules.has("ends are kept") else QUEUED
+                    after = self._stands(offered, run.job, Job(state, job.attempt, job.token, size=job.size))
+                    after = after._replace(ended=put(site.ended, run.job, True))
+                yield f"the end of run {run.token} is told", after._replace(wrong=wrong)
+            else:
+                yield f"the end of run {run.token} is told too late", site._replace(over=site.over - {run})
+
+    def _recorded(self, site: Site) -> Iterator[tuple[str, Site]]:
+        """The recorder reads the outbox in its order: what the book knows is what the store knew at some moment."""
+        book = tuple(job._replace(lease=0, kept=-1, asked=False) for job in site.jobs)
+        if book != site.book:
+            yield "the book hears of all", site._replace(book=book)
+
+    def _reaped(self, site: Site) -> Iterator[tuple[str, Site]]:
+        if site.was_away:
+            if self.rules.has("grace after an absence"):
+                yield "the reaper was away", site._replace(was_away=False, grace=self.rules.lease)
+                return
+            site = site._replace(was_away=False)
+        for number, job in enumerate(site.jobs):
+            if job.state in RUNS and job.lease == 0 and site.grace == 0:
+                after = self._again(site, number)
+                yield (
+                    f"the lease of run {job.token} is taken back",
+                    after._replace(taken_back=site.taken_back | {job.token}),
+                )
+
+    # ---- people, and ticks that lift and keep room -------------------------------------------------------------------
+
+    def _changed(self, site: Site) -> Iterator[tuple[str, Site]]:
+        acts = self.rules.acts
+        for number, job in enumerate(site.jobs):
+            waits = job.state in (QUEUED, HELD)
+            if "cancel" in acts and (waits or job.state == ACTIVE):
+                state = ENDED if waits else CANCELLING
+                after = self._stands(site, number, job._replace(state=state))
+                ended = put(site.ended, number, waits)
+                yield f"job {number} is cancelled", after._replace(cancelled=site.cancelled | {number}, ended=ended)
+            if "hold" in acts and waits:
+                state, word = (HELD, "held") if job.state == QUEUED else (QUEUED, "released")
+                yield f"job {number} is {word}", self._stands(site, number, job._replace(state=state))
+            if "age" in acts and job.state == QUEUED and job.level == 0:
+                yield f"job {number} is lifted", self._stands(site, number, job._replace(level=1))
+            may_be_edited = waits or (job.state == ACTIVE and not self.rules.has("only what waits is edited"))
+            if "edit" in acts and may_be_edited:
+                size = 3 - job.size
+                yield f"job {number} is edited to {size}", self._stands(site, number, job._replace(size=size))
+
+    def _kept(self, site: Site) -> Iterator[tuple[str, Site]]:
+        """Keep devices for who fits on none of them now, and let them go again; a run may have to make place there."""
+        acts = self.rules.acts & {"reserve", "preempt"}
+        for number, job in enumerate(site.jobs):
+            if not acts or job.state != QUEUED:
+                continue
+            if job.kept >= 0:
+                after = site._replace(jobs=put(site.jobs, number, job._replace(kept=-1)))
+                yield f"nothing is kept for job {number} any more", after._replace(kept=put(site.kept, job.kept, -1))
+                continue
+            for device in range(self.rules.devices):
+                is_free = site.kept[device] == -1 or not self.rules.has("one device is kept for one")
+                if not is_free or self._promised(site, device) + job.size <= self.rules.capacity:
+                    continue
+                jobs = put(site.jobs, number, job._replace(kept=device))
+                after = site._replace(jobs=jobs, kept=put(site.kept, device, number))
+                yield f"device {device} is kept for job {number}", after
+                if "preempt" in acts:
+                    asked = tuple(
+                        each._replace(asked=True) if each.state == ACTIVE and each.device == device else each
+                        for each in after.jobs
+                    )
+                    yield f"who runs on device {device} makes place for job {number}", after._replace(jobs=asked)
+
+    # ---- processes and time ----------------------------------------------------------------------------------------
+
+    def _processes(self, site: Site) -> Iterator[tuple[str, Site]]:
+        for run in site.allowed:
+            if site.workers[run.device]:
+                rest = site.allowed - {run}
+                yield f"run {run.token} starts", site._replace(allowed=rest, alive=site.alive | {run})
+        for run in site.alive:
+            rest = site.alive - {run}
+            if "requeue" in self.rules.acts:
+                over = site.over | {run._replace(left=0, again=True)}
+                yield f"run {run.token} asks to be queued again", site._replace(alive=rest, over=over)
+            yield f"run {run.token} ends", site._replace(alive=rest, over=site.over | {run._replace(left=0)})
+
+    def _tick(self, site: Site) -> Site:
+        rules = self.rules
+        if rules.one_host:  # many beats go into a tick: nothing keeps a worker that lives from its store
+            for device, is_up in enumerate(site.workers):
+                if is_up:
+                    site = self._beaten(site, device, 1) if site.store == OPEN else self._vouched(site, device, 1)
+        fenced = rules.has("fence")
+        return site._replace(
+            jobs=tuple(job._replace(lease=max(0, job.lease - 1)) for job in site.jobs),
+            allowed=_aged(site.allowed, fenced=fenced),
+            alive=_aged(site.alive, fenced=fenced),
+            pause=site.pause if self._is_slept_through(site) else max(0, site.pause - 1),
+            grace=max(0, site.grace - 1),
+        )
+
+    def _is_slept_through(self, site: Site) -> bool:
+        return site.store == DOWN and self.rules.has("pause while the store is there")
+
+    def _vouched(self, site: Site, device: int, more: int = 0) -> Site:
+        left = self.rules.grace + more
+        alive = frozenset(run._replace(left=left) if run.device == device else run for run in site.alive)
+        return site._replace(alive=alive)
+
+    # ---- faults ----------------------------------------------------------------------------------------------------
+
+    def _faults(self, site: Site) -> Iterator[tuple[str, Site]]:
+        crashes, stops, losses = site.faults
+        for device, is_up in enumerate(site.workers):
+            if not is_up:
+                yield f"worker {device} is back", site._replace(workers=put(site.workers, device, True))
+            elif crashes:
+                yield (
+                    f"worker {device} dies",
+                    site._replace(
+                        workers=put(site.workers, device, False),
+                        claimed=frozenset(run for run in site.claimed if run.device != device),
+                        allowed=frozenset(run for run in site.allowed if run.device != device),
+                        faults=(crashes - 1, stops, losses),
+                    ),
+                )
+        if site.store == OPEN and stops:
+            yield "the store stops", site._replace(store=DOWN, faults=(crashes, stops - 1, losses))
+        if site.store == DOWN:
+            yield "the store is back", site._replace(store=OPEN, was_away=True)
+        if site.store == OPEN and losses:
+            yield "the store loses its data", self._lost(site)._replace(faults=(crashes, stops, losses - 1))
+        if site.store == LOST:
+            yield "the store is rebuilt", self._rebuilt(site)
+
+    def _lost(self, site: Site) -> Site:
+        """Take everything, and do not hold it to what it cannot keep: what the book had not heard of."""
+        known = tuple(job.state != UNKNOWN for job in site.book)
+        return site._replace(
+            store=LOST,
+            jobs=(Job(),) * len(site.jobs),
+            taken_back=frozenset(),
+            told=tuple(told and here for told, here in zip(site.told, known, strict=True)),
+            ended=tuple(job.state == ENDED for job in site.book),
+            pause=0,
+            grace=0,
+            was_away=False,
+            brought=(False,) * len(site.jobs),
+            line=frozenset(),
+            kept=(-1,) * len(site.kept),
+            cancelled=frozenset(n for n in site.cancelled if site.book[n].state in (CANCELLING, ENDED)),
+        )
+
+    def _rebuilt(self, site: Site) -> Site:
+        book = site.book if self.rules.has("what the book knows comes back") else (Job(),) * len(site.jobs)
+        jobs = tuple(job._replace(lease=self.rules.lease) if job.state in RUNS else job for job in book)
+        line = frozenset((n, job.level) for n, job in enumerate(book) if job.state == QUEUED)
+        pause = self.rules.lease if self.rules.has("pause after a loss") else 0
+        last = max((n for n, job in enumerate(site.book) if job.state != UNKNOWN), default=-1)
+        return site._replace(store=OPEN, jobs=jobs, line=line, pause=pause, last=last)
+
+    # ---- promises --------------------------------------------------------------------------------------------------
+
+    def broken(self, site: Site) -> str | None:
+        """Return which promise is broken, or None."""
+        if site.wrong:
+            return site.wrong
+        if site.store != OPEN:
+            return self._twice(site) or self._too_full(site)
+        found = self._twice(site) or self._too_full(site) or self._forgotten(site)
+        return found or self._tokens_shrank(site) or self._left_behind(site)
+
+    def _twice(self, site: Site) -> str | None:
+        running = [run.job for run in site.alive]
+        twice = next((job for job in running if running.count(job) > 1), None)
+        return None if twice is None else f"job {twice} runs twice"
+
+    def _too_full(self, site: Site) -> str | None:
+        for device in range(self.rules.devices):
+            held = sum(run.size for run in site.alive if run.device == device)
+            is_whole = self._is_whole(site)
+            # A store that was rebuilt from a book which was behind also counts runs that are over: see model.md.
+            most = max(held, self._promised(site, device)) if is_whole else held
+            if most > self.rules.capacity:
+                return f"device {device} holds {most} of {self.rules.capacity}"
+        return None
+
+    def _forgotten(self, site: Site) -> str | None:
+        for number, job in enumerate(site.jobs):
+            if site.told[number] and job.state == UNKNOWN:
+                return f"job {number} is gone"
+            if site.ended[number] and job.state != ENDED:
+                return f"job {number} had ended"
+            if number in site.cancelled and job.state in (QUEUED, HELD, ACTIVE):
+                return f"job {number} was cancelled"
+        return None
+
+    def _is_whole(self, site: Site) -> bool:
+        """Return whether no store has lost its data yet."""
+        return site.faults[2] == self.rules.faults[2]
+
+    def _tokens_shrank(self, site: Site) -> str | None:
+        """Of all runs of a job that anybody still knows each has an attempt of its own, and its job's is not below it.
+
+        A book that was behind may make a rebuilt store give out an attempt once more; then only the rest of the token
+        tells them apart.
+        """
+        if not self._is_whole(site):
+            return None
+        seen = set()
+        for run in (*site.claimed, *site.allowed, *site.alive, *site.over):
+            if (run.job, run.attempt) in seen or site.jobs[run.job].attempt < run.attempt:
+                return f"attempts of job {run.job} do not grow"
+            seen.add((run.job, run.attempt))
+        return None
+
+    def _left_behind(self, site: Site) -> str | None:
+        for number, job in enumerate(site.jobs):
+            lines = [level for each, level in site.line if each == number]
+            if lines != ([job.level] if job.state == QUEUED else []):
+                return f"job {number} is {job.state} and stands in {len(lines)} lines"
+            if (job.kept >= 0 and site.kept[job.kept] != number) or (
+                number in site.kept and (job.kept < 0 or site.kept[job.kept] != number)
+            ):
+                return f"what is kept for job {number} is told in two ways"
+        return None
+
+
+def _aged(runs: frozenset[Run], *, fenced: bool) -> frozenset[Run]:
+    if not fenced:
+        return runs
+    return frozenset(run._replace(left=run.left - 1) for run in runs if run.left > 1)

@@ -1,0 +1,143 @@
+"""One script, started as ever and by a spare: what it prints and how it ends must be the same."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+
+from bounded import until
+from factories import make_spec
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.model.job import JobSpec
+from gpuqueue.model.run import RunDevice
+from gpuqueue.settings.settings import Settings
+from workers.run import process_tree
+from workers.run.directory import RunDir
+from workers.run.environment import TOKEN, environment
+from workers.run.values import Held, ShimSpec
+from workers.shim.client import Shim, Shims
+from workers.warm.pool import Spares, image_of
+
+CARD = RunDevice(uuid="sim-here-0", lease_bytes=1)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run came to: its log, its ending, and what its shim says of its start."""
+
+    log: str
+    ending: str
+    start: str | None
+
+
+class WarmRuns:
+    """Runs jobs without store or worker: with the fork server and the spares that a worker would have."""
+
+    def __init__(self, place: Path, modules: str = "json", **settings: str) -> None:
+        place.mkdir(exist_ok=True)
+        self.place = place
+        self.runs = place / "runs"
+        environ = {"GPUQUEUE_STATE_DIR": str(place), "GPUQUEUE_WARM_MODULES": modules, **settings}
+        self.settings = Settings.load(environ)
+        self.shims = Shims()
+        self.spares = Spares(self.settings, self.shims, SystemClock())
+        self._numbers = count(1)
+        self._tokens: list[str] = []
+
+    def spec(self, script: str, *args: str, name: str = "train.py", **changes: object) -> JobSpec:
+        """Return the request to run a script with this text."""
+        (self.place / name).write_text(script)
+        env = {"PATH": os.environ["PATH"], "HOME": str(self.place), "LANG": "C.UTF-8"}
+        spec = make_spec(argv=(sys.executable, name, *args), cwd=str(self.place), env=env)
+        return replace(spec, **changes)  # type: ignore[arg-type]
+
+    def cold(self, spec: JobSpec) -> Outcome:
+        """Run it as ever."""
+        directory, lock, _ = self.ready(spec)
+        shim = self.shims.start(directory.path, lock)
+        os.close(lock)
+        return self.ended(directory, shim)
+
+    def warm(self, spec: JobSpec) -> Outcome:
+        """Run it by a spare."""
+        directory, shim = self.begin_warm(spec)
+        return self.ended(directory, shim)
+
+    def begin_warm(self, spec: JobSpec) -> tuple[RunDir, Shim]:
+        """Let a spare become it, and return its run and its shim."""
+        self.spare_for(spec)
+        directory, lock, env = self.ready(spec)
+        shim, why = self.spares.start(spec, env, directory.path, lock)
+        os.close(lock)
+        assert shim is not None, why
+        return directory, shim
+
+    def spare_for(self, spec: JobSpec) -> None:
+        """Wait until there is a spare that could be *spec*."""
+        env = environment(0, "1.none", spec, (CARD,), self.place)
+        with self.spares._lock:
+            why = self.spares._wish(image_of(spec, env), env)  # type: ignore[arg-type]
+        assert why is None, why
+
+        def ready() -> bool:
+            self.spares.tidy()
+            (spare,) = self.spares._spares or [None]
+            assert spare is not None, self.spares._unfit
+            return spare.ready
+
+        until(ready, timeout_s=100, what="a spare")
+
+    def refusal(self, spec: JobSpec) -> str:
+        """Return why no spare becomes *spec*."""
+        env = environment(0, "1.none", spec, (CARD,), self.place)
+        shim, why = self.spares.start(spec, env, self.place / "nowhere", -1)
+        assert shim is None
+        return why
+
+    def ready(self, spec: JobSpec) -> tuple[RunDir, int, dict[str, str]]:
+        """Return a run directory that a shim could take, its lock, and the job's environment."""
+        number = next(self._numbers)
+        token = f"1.{os.getpid():x}{number:x}"
+        self._tokens.append(token)
+        directory = RunDir.create(self.runs, Held(job_id=number, token=token, devices=(CARD,)))
+        env = environment(7, token, spec, (CARD,), self.place)  # of each run alike, but for the token
+        directory.write_spec(
+            ShimSpec(
+                argv=spec.argv,
+                cwd=spec.cwd,
+                env=env,
+                time_limit_s=None,
+                kill_grace_s=1.0,
+                start_before=time.monotonic() + 60,
+                umask=spec.umask,
+            )
+        )
+        directory.vouch(time.monotonic() + 100)
+        directory.close()
+        lock = directory.try_lock()
+        assert lock is not None
+        return directory, lock, env
+
+    def ended(self, directory: RunDir, shim: Shim) -> Outcome:
+        """Wait for the end of a run."""
+        poll = select.poll()
+        poll.register(shim.handle, select.POLLIN)
+        assert poll.poll(100_000), "the job does not end"
+        os.close(shim.handle)
+        shim.close()
+        end = directory.exit()
+        assert end is not None
+        return Outcome(directory.log.read_text(errors="replace"), str(end.ending), directory.start())
+
+    def close(self) -> None:
+        """Let go of all that is left."""
+        self.spares.close()
+        self.shims.close()
+        for token in self._tokens:
+            process_tree.sweep(TOKEN, token)

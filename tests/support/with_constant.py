@@ -1,0 +1,18 @@
+"""A real worker with constants of its own: what it does once an hour a test can see at once.
+
+python with_constant.py workers.services.prune:ROUND_S=0.2 run --device 0 --plain
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+if __name__ == "__main__":
+    while "=" in sys.argv[1]:
+        place, _, value = sys.argv.pop(1).partition("=")
+        module, _, name = place.partition(":")
+        setattr(import_module(module), name, int(value) if value.isdigit() else float(value))
+    from workers.cli import main
+
+    main()

@@ -1,0 +1,186 @@
+"""The soak's judges see what is wrong: each is shown a small story with one fault in it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from fake_driver.fake_driver import Change
+from soak.jobs import Kind
+from soak.peaks import Peaks
+from soak.promises import Card, Judge, Promises
+from soak.truth import Level, Truth, truth_of
+
+from gpuqueue.model.device import Peak, PeakSource
+from gpuqueue.model.event import Act, Event
+from gpuqueue.model.job import JobState
+from gpuqueue.text.units import GIB
+
+T0 = datetime(2026, 11, 1, tzinfo=timezone.utc)
+T0_NS = int(T0.timestamp()) * 10**9
+CARD = Card("GPU-0", 0, 24 * GIB, GIB // 2, GIB // 2)
+#: A run of job 7, and the pid and start of its process; a stranger has no start.
+RUN, PROCESS, STRANGER = (7, "1.aa"), (70, 5), (99, 0)
+
+
+def ns(second: float) -> int:
+    """Return that second of the story on the wall clock."""
+    return T0_NS + round(second * 1e9)
+
+
+def step(second: float, process: tuple[int, int], gib: float, *, refused: int = 0) -> Change:
+    """Return a step in the driver's record."""
+    return Change(ns(second), 0, *process, int(gib * GIB), refused)
+
+
+def tell(second: float, act: Act, job_id: int, state: JobState = JobState.STARTING, **fields: str) -> Event:
+    """Return an event of the outbox."""
+    at = T0 + timedelta(seconds=second)
+    token = f"1.{job_id:02x}"
+    return Event(
+        id=f"{second}", act=act, job_id=job_id, state=state, at=at, attempt=1, fields={"token": token, **fields}
+    )
+
+
+def claim(second: float, job_id: int, gib: int) -> Event:
+    """Return a claim of the card."""
+    return tell(second, Act.CLAIM, job_id, devices="GPU-0", lease=str(gib * GIB))
+
+
+def judged(truth: Truth, *events: Event, looks: dict[str, float] | None = None) -> Promises:
+    """Return what the judge makes of *events*; *looks* are the seconds of the looks by nonce or token."""
+    judge = Judge([CARD], truth, {key: ns(second) for key, second in (looks or {}).items()})
+    for event in events:
+        judge.take(event)
+    return judge.promises
+
+
+def test_promises_are_summed_over_live_leases_and_strangers() -> None:
+    """To the last byte that is there it is well; one GiB more is not, and what was given back counts no more."""
+    truth = truth_of([step(1, STRANGER, 3)], {})
+    full = judged(truth, claim(2, 1, 12), claim(3, 2, 8))
+    assert [] == full.violations
+    assert [12 / 20, 1.0] == full.shares
+
+    over = judged(truth, claim(2, 1, 12), claim(3, 2, 9))
+    assert 1 == len(over.violations)
+    assert "job 2 on card 0" in over.violations[0]
+
+    given_back = tell(2.5, Act.GIVEBACK, 1, JobState.QUEUED)
+    assert [] == judged(truth, claim(2, 1, 12), given_back, claim(3, 2, 9)).violations
+
+
+def test_a_run_that_holds_more_than_its_lease_counts_with_what_it_holds() -> None:
+    """As the driver recorded it, for as long as it is known to live."""
+    owners = {PROCESS: (1, "1.01")}
+    held = [step(2.5, PROCESS, 15), step(9, PROCESS, 15)]
+    story = (claim(2, 1, 12), claim(3, 2, 9))
+    assert 1 == len(judged(truth_of(held, owners), *story).violations)
+    assert [] == judged(truth_of([step(2.5, PROCESS, 11), held[1]], owners), *story).violations
+    assert [] == judged(truth_of(held[:1], owners), *story).violations, "it may be dead"
+
+
+def test_what_moved_between_the_look_and_the_claim_is_taken_at_its_least() -> None:
+    """A stranger who came after the look is nobody's fault; by the start it was to be seen."""
+    truth = truth_of([step(1.95, STRANGER, 3)], {})
+    story = (claim(2, 1, 23), tell(2.1, Act.STARTED, 1, JobState.RUNNING))
+    looks = {"01": 1.9, "1.01": 1.94}
+    assert [] == judged(truth, *story, looks=looks).violations
+    late = judged(truth, *story, looks={**looks, "1.01": 2.05}).violations
+    assert ["started"] == [each.split()[0] for each in late]
+    assert ["claim", "started"] == [each.split()[0] for each in judged(truth, *story).violations]
+
+
+def test_of_two_starts_the_one_that_looked_later_must_see_the_other() -> None:
+    """Both were claimed before a stranger came: one of them goes back, or both started is one too many."""
+    truth = truth_of([step(1.95, STRANGER, 3)], {})
+    claims = (claim(2, 1, 12), claim(2, 2, 11))
+    looks = {"01": 1.9, "02": 1.9, "1.01": 2.1, "1.02": 2.2}
+    first, second = (tell(2.3, Act.STARTED, job_id, JobState.RUNNING) for job_id in (1, 2))
+    assert [] == judged(truth, *claims, first, looks=looks).violations
+    both = judged(truth, *claims, first, second, looks=looks).violations
+    assert 1 == len(both)
+    assert "started of job 2" in both[0]
+
+    owners = {PROCESS: (1, "1.01")}
+    record = [step(1.95, STRANGER, 3), step(2.22, PROCESS, 12), step(2.25, PROCESS, 0)]
+    assert [] == judged(truth_of(record, owners), *claims, first, second, looks=looks).violations, "the first is over"
+
+
+def test_memory_that_a_run_takes_after_its_end_is_seen() -> None:
+    """And a claim of what is claimed already, and what was lost."""
+    truth = truth_of([step(2, PROCESS, 1), step(4, PROCESS, 2)], {PROCESS: (1, "1.01")})
+    end = tell(3, Act.FINISH, 1, JobState.SUCCEEDED)
+    assert 1 == len(judged(truth, claim(1, 1, 9), end).violations)
+    assert 1 == len(judged(truth, claim(1, 1, 9), claim(1.5, 1, 9)).violations)
+    lost = judged(truth, claim(1, 1, 9), tell(5, Act.LOSE, 1, JobState.LOST))
+    assert (1, {1: JobState.LOST}) == (lost.losses, lost.ended)
+
+
+def test_processes_of_a_run_add_up_and_a_refusal_is_kept() -> None:
+    """What each process held is summed at every step, and strangers are apart."""
+    second = (71, 6)
+    record = [
+        step(1, PROCESS, 2),
+        step(2, second, 3),
+        step(3, PROCESS, 1),
+        step(4, STRANGER, 9),
+        step(5, second, 3, refused=GIB),
+    ]
+    truth = truth_of(record, {PROCESS: RUN, second: RUN})
+    assert [2 * GIB, 5 * GIB, 4 * GIB, 4 * GIB] == truth.runs[RUN, 0].bytes
+    assert 9 * GIB == truth.strangers[0].peak_bytes
+    assert [(second, GIB)] == [(each.process, each.wanted_bytes) for each in truth.refusals]
+
+
+def level(*steps: tuple[float, float]) -> Level:
+    """Return what a run held from each second on, in GiB."""
+    made = Level()
+    for second, gib in steps:
+        made.note(ns(second), int(gib * GIB))
+    return made
+
+
+def test_the_longest_stretch_above_a_level() -> None:
+    """A look in each such stretch must have seen more; a level without an end says nothing."""
+    line = level((1, 2), (2, 5), (2.5, 6), (3, 4), (5, 5), (5.25, 0))
+    assert 1.0 == line.longest_above_s(4 * GIB)
+    assert 0.5 == line.at_peak_s()
+    assert 0.0 == level((1, 2)).longest_above_s(0)
+    assert (0, 2 * GIB) == (line.least(ns(0), ns(1.5)), line.least(ns(1.5), ns(2.2)))
+
+
+def compared(kind: Kind, recorded: float | None, *, accounting: bool = False, **more: Any) -> Peaks:
+    """Return what becomes of one recorded peak of a run that held 5 GiB for half a second."""
+    peaks = Peaks()
+    source = PeakSource.NONE if recorded is None else PeakSource.NVML_SAMPLED
+    peak = Peak(bytes=None if recorded is None else int(recorded * GIB), source=source, samples=5)
+    line = more.get("line", level((1, 2), (2, 5), (2.5, 0)))
+    peaks.compare("job 1", kind, line, peak, accounting=accounting)
+    return peaks
+
+
+def test_a_peak_above_the_truth_is_never_right() -> None:
+    """A peak of any job: the driver's record has nothing as large."""
+    assert 1 == len(compared(Kind.ONE, 5.1).above)
+    assert 1 == len(compared(Kind.LIAR, 5.1).above)
+    assert [] == compared(Kind.ONE, 5).above
+
+
+def test_a_peak_that_was_held_must_be_in_the_book() -> None:
+    """One that was held for longer than the sampler's step is missed only by a sampler that was late."""
+    right, late, never = compared(Kind.ONE, 5), compared(Kind.ONE, 2), compared(Kind.ONE, None)
+    assert [(1, 1), (1, 0), (1, 0)] == [(each.held, each.equal) for each in (right, late, never)]
+    assert [0, 1, 1] == [each.late for each in (right, late, never)]
+    assert (0.5, 3 * GIB) == (late.longest_unseen_s, late.largest_gap_bytes)
+    assert [0, 0, 1] == [each.unseen for each in (right, late, never)]
+    spike = compared(Kind.SPIKE, 2, line=level((1, 2), (2, 5), (2.05, 0)))
+    assert (0, 0) == (spike.held, spike.late)
+
+
+def test_what_the_driver_kept_account_of_is_exact_for_one_process() -> None:
+    """However short it was; of two processes their peaks need not have met."""
+    spike = level((1, 2), (2, 5), (2.05, 0))
+    assert (1, 0) == ((found := compared(Kind.SPIKE, 2, accounting=True, line=spike)).accounted, found.accounted_equal)
+    assert 0 == compared(Kind.TWO, 2, accounting=True, line=spike).accounted
+    assert 0 == compared(Kind.SPIKE, 2, line=spike).accounted

@@ -1,0 +1,72 @@
+"""The table of ``gpuqueue gpus``, ``status`` and ``up``: what stands in it, and what a narrow terminal leaves out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from factories import make_device
+
+from gpuqueue.cli.output.device_table import device_table
+from gpuqueue.queue.drains import Drain, DrainOrigin
+from gpuqueue.queue.lease import DeviceStatus, Kept
+from gpuqueue.text.units import GIB
+
+CARD = DeviceStatus(
+    device=replace(make_device(), name="NVIDIA H100 80GB HBM3"),
+    host="trainer-17",
+    worker="w",
+    worker_pid=1,
+    headroom_bytes=0,
+    foreign_bytes=GIB,
+    promised_bytes=12 * GIB,
+    jobs=(12, 13),
+    slots=8,
+    pool="",
+    seen_s_ago=0.0,
+)
+#: The first screen of all: `up` on a machine with cards.
+SITE = (CARD, replace(CARD, jobs=()))
+TROUBLED = replace(CARD, drains=(Drain(origin=DrainOrigin.PERSON, why="the fan is broken", by="ada"),))
+
+
+@pytest.mark.parametrize("width", range(44, 140))
+@pytest.mark.parametrize("found", [SITE, (*SITE, TROUBLED)])
+def test_no_line_is_wider_than_the_terminal(found: tuple[DeviceStatus, ...], width: int) -> None:
+    """Its head was broken at 80 columns: ``JOBS  STA`` and then ``TE``."""
+    assert max(map(len, device_table(found, 10.0, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", range(60, 140))
+def test_how_a_device_stands_is_there_at_any_width(width: int) -> None:
+    """Its name gives way first, then what can be reckoned from the rest."""
+    head, *rows = device_table(SITE, 10.0, width).splitlines()
+
+    assert head.endswith("STATE")
+    assert {"HOST", "DEVICE", "FREE", "JOBS"} < set(head.split())
+    assert all(row.endswith("ready") for row in rows)
+
+
+def test_a_trouble_is_whole_at_80_columns() -> None:
+    """Who cannot use a device wants to know why, and not how large it is."""
+    assert device_table((TROUBLED,), 10.0, 80).splitlines()[1].endswith("drained by ada")
+
+
+def test_a_member_is_called_by_its_name() -> None:
+    """The job on the device, and the one that it is kept for; what is no member by its id."""
+    kept = replace(CARD, kept=Kept(job_id=14, since=None))
+
+    row = device_table((kept,), 10.0, None, {13: "9_3", 14: "9_4"}).splitlines()[1]
+
+    assert "  12 9_3  " in row
+    assert row.endswith("kept for job 9_4")
+
+
+def test_a_pipe_gets_all_of_it() -> None:
+    """For whoever cuts the table up."""
+    head, row, _ = device_table(SITE, 10.0).splitlines()
+
+    every = "HOST DEVICE NAME TOTAL PROMISED STRANGERS FREE SLOTS JOBS STATE"
+    assert head.split() == every.split()
+    assert "trainer-17" in row
+    assert "NVIDIA H100 80GB HBM3" in row

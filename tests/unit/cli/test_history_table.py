@@ -1,0 +1,119 @@
+"""The table of ``gpuqueue history``: what a narrow terminal leaves out, cuts, or says in fewer characters."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from datetime import datetime, timedelta, timezone
+
+import click
+import pytest
+from factories import make_spec
+
+from gpuqueue.cli.output.history_columns import COLUMNS, LEFT_OUT, USUAL, rows
+from gpuqueue.model.device import DeviceKind, Peak, PeakSource
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.text.units import GIB
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc)
+
+
+def record(job_id: int, name: str, ending: Ending) -> Record:
+    """Return a job that ran for two hours on two devices of a host with a long name."""
+    times = {"claimed_at": NOW, "started_at": NOW, "ended_at": NOW + timedelta(hours=2)}
+    peak = Peak(bytes=5 * GIB, source=PeakSource.NVML_SAMPLED, samples=9)
+    devices = tuple(
+        RunDevice(uuid=f"GPU-{index}", index=index, kind=DeviceKind.GPU, lease_bytes=6 * GIB, peak=peak)
+        for index in (0, 1)
+    )
+    run = Run(
+        job_id=job_id, attempt=1, token="1.a", host="node-with-many-cards-07", worker="w", devices=devices,
+        duration_s=7200.0, ending=ending, **times,
+    )  # fmt: skip
+    state = JobState.SUCCEEDED if ending == Ending.from_status(0) else JobState.FAILED
+    spec = make_spec(mem_bytes=6 * GIB, gpus=2, name=name, argv=("python", "train.py", "--lr", "1e-3" * 9))
+    del times["claimed_at"]
+    job = Job(
+        id=job_id, spec=spec, state=state, submitted_at=NOW, attempt=1, host=run.host, note="diverges " * 6, **times
+    )
+    return Record(job=job, runs=(run,))
+
+
+RECORDS = [
+    record(1234, "a-long-name-of-a-training-run", Ending.from_status(0)),
+    record(1235, "short", Ending.stopped(EndingKind.OUT_OF_MEMORY, 1, "as it said")),
+]
+
+
+def lines(width: int | None, names: tuple[str, ...] | None = None) -> list[str]:
+    """Return the table without its colours."""
+    return click.unstyle(rows(RECORDS, names, width)).splitlines()
+
+
+@pytest.mark.parametrize("width", [*range(40, 160), 200])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    """It was 130 characters at 80 columns, and each job took two broken lines."""
+    assert max(map(len, lines(width))) <= width
+
+
+def test_at_80_columns_all_that_one_asks_for_is_there() -> None:
+    """Who ran what, how it went, how long, with how much memory."""
+    head, first, second = lines(80)
+
+    assert ["ID", "NAME", "USER", "STATE", "ENDING", "TOOK", "ASKED", "PEAK"] == head.split()
+    assert ["1234", "a-long-name-of-a-tr…", "ada", "succeeded", "exit", "0", "2:00:00", "2x6G", "10G"] == first.split()
+    assert "out of memory" in second
+
+
+def test_what_does_not_fit_is_left_out_in_a_set_order() -> None:
+    """What a job is called and how it stands stays to the last."""
+    seen = [tuple(lines(width)[0].split()) for width in range(160, 39, -1)]
+    order = []
+    for before, after in itertools.pairwise(seen):
+        order += [word for word in before if word not in after and word in {column.head for column in COLUMNS.values()}]
+
+    assert order == [COLUMNS[name].head for name in LEFT_OUT][: len(order)]
+    assert len(order) > 4
+
+
+def test_a_time_loses_its_year_and_a_host_its_end_first() -> None:
+    """The day and the device's index are what one looks for."""
+    _, first, _ = lines(108)
+
+    assert re.search(r"node-with-[\w-]*…:0,1 +11-2[12] \d\d:\d\d +2:00:00", first)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_column_that_is_named_is_there(width: int) -> None:
+    """Whoever names columns has chosen: they are cut, and none is left out."""
+    named = ("id", "name", "user", "command", "note")
+    head, *found = lines(width, named)
+
+    assert ["ID", "NAME", "USER", "COMMAND", "NOTE"] == head.split()
+    assert max(map(len, found)) <= width
+
+
+def test_a_pipe_gets_all_of_it() -> None:
+    """Programs cut it up by columns."""
+    head, first, _ = lines(None)
+
+    assert [COLUMNS[name].head for name in USUAL] == head.split()
+    assert "node-with-many-cards-07:0,1" in first
+    assert re.search(r"2026-11-2[12] \d\d:\d\d:\d\d", first)
+
+
+def test_a_pipe_gets_long_words_whole() -> None:
+    """A name was cut after 24 characters, and a command after 60: what looked for one further on missed it."""
+    job = RECORDS[0].job
+    name, command = "x" * 90, ("python", "train.py", "y" * 90)
+    spec = make_spec(mem_bytes=6 * GIB, name=name, argv=command)
+    wordy = Record(job=dataclasses.replace(job, spec=spec, tags=("a" * 30, "b" * 30)), runs=RECORDS[0].runs)
+    named = ("name", "command", "tags", "note")
+
+    for text in (rows([wordy], named, None), rows([wordy], None, None)):
+        assert name in text
+    for whole in (" ".join(command), " ".join(wordy.job.tags), job.note):
+        assert (whole or "").strip() in rows([wordy], named, None)
+    assert name not in rows([wordy], named, 400)

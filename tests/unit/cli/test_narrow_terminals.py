@@ -1,0 +1,112 @@
+"""What ``limits``, ``notify`` and ``show`` print on a terminal of 60 columns; they took what they liked."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import click
+from factories import make_spec
+
+from gpuqueue.cli.commands.limits import _tables
+from gpuqueue.cli.commands.notify import COLUMNS, target_to_plain
+from gpuqueue.cli.output import render
+from gpuqueue.cli.output.fitted_table import table_of
+from gpuqueue.model.device import Timeline
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.limits import EVERYBODY, Bound, Limit, LimitsInUse, Measure, PoolLimits
+from gpuqueue.model.run import Ending, Record, Run, RunDevice
+from gpuqueue.text.sanitize import cells
+from gpuqueue.text.units import GIB, TIB
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+NARROW = 60
+LONG = "somebody-with-a-name-of-as-many-characters-as-may-be-in-one-name"
+
+
+def widest(text: str) -> int:
+    """Return the columns of the widest line."""
+    return max(map(cells, text.splitlines()))
+
+
+def limits_in_use() -> LimitsInUse:
+    """Return limits of somebody with a long name, and of a pool whose figures are all wide."""
+    limit = Limit(most=1000 * GIB, refuses=True)
+    pool = PoolLimits(
+        default_mem_bytes=900 * GIB,
+        max_mem_bytes=2 * TIB,
+        default_time_s=10 * 86400.0,
+        max_time_s=99 * 86400.0,
+        max_gpus=64,
+    )
+    return LimitsInUse(
+        bounds=(
+            Bound(whose=LONG, measure=Measure.RUNNING_MEM, limit=limit, used=999 * GIB),
+            Bound(whose=EVERYBODY, measure=Measure.RUNNING_MEM, limit=limit, used=None),
+        ),
+        pools={LONG: pool},
+    )
+
+
+def test_limits_fit_and_a_pipe_gets_them_whole() -> None:
+    """Names give way; then what a job gets that says nothing, and what is said of being beyond."""
+    whole, narrow, narrower = (_tables(limits_in_use(), width) for width in (None, NARROW, 50))
+
+    assert LONG in whole
+    assert ["POOL", "MEM", "MOST", "MEM", "TIME", "MOST", "TIME", "MOST", "GPUS"] == whole.splitlines()[4].split()
+    assert widest(narrow) <= NARROW
+    assert ["somebody-with-a-n…", "running_mem", "999G", "1000G", "is", "refused"] == narrow.splitlines()[1].split()
+    assert "10d 00:00:00" in whole
+    assert widest(narrower) <= 50
+    assert {"2T", "64"} <= set(narrower.split())
+
+
+def test_targets_fit() -> None:
+    """Of a long name and a long host both are told from others by their beginnings."""
+    rows = [target_to_plain("t" * 64, "h" * 60, sends=True)]
+
+    narrow = table_of(COLUMNS, rows, NARROW)
+
+    assert widest(narrow) <= NARROW
+    assert narrow.splitlines()[1].endswith("yes")
+    assert "h" * 60 in table_of(COLUMNS, rows)
+
+
+def a_record(command: str) -> Record:
+    """Return a job that failed in many words after five hours with memory."""
+    device = RunDevice(uuid="GPU-1", lease_bytes=8 * GIB, timeline=Timeline(step_s=60.0, bytes=(GIB,) * 300))
+    run = Run(
+        job_id=1,
+        attempt=1,
+        token="1.a",
+        host="node",
+        worker="w",
+        devices=(device,),
+        claimed_at=NOW,
+        ending=Ending.from_status(0),
+        duration_s=18000.0,
+        log_path="/scratch/" + "deep/" * 20 + "log",
+    )
+    spec = make_spec(argv=("sh", "-c", command), cwd="/home/" + "d" * 80)
+    because = "what it waited for never came, and nobody had said what was to be done then"
+    job = Job(id=1, spec=spec, state=JobState.FAILED, submitted_at=NOW, attempt=1, because=because, note="word " * 30)
+    return Record(job=job, runs=(run,))
+
+
+def test_the_story_of_a_job_fits_and_what_is_copied_stays_whole() -> None:
+    """Its words go on in their own column, and the line of memory has as many blocks as there is room for."""
+    command = "echo " * 40
+    record = a_record(command)
+
+    narrow = click.unstyle(render.story(record, width=NARROW)).splitlines()
+
+    wide = [line.split()[0] for line in narrow if cells(line) > NARROW]
+    assert wide == ["command", "directory", "log"]
+    state = next(at for at, line in enumerate(narrow) if line.startswith("  state "))
+    assert narrow[state : state + 3] == [
+        "  state      failed (what it waited for never came,",
+        "             and nobody had said what was to be done then)",
+        "  user       ada on laptop",
+    ]
+    (memory,) = [line for line in narrow if line.strip().startswith("memory ")]
+    assert memory.endswith(" over 5:00:00")
+    assert render.story(record).count("\n") < len(narrow) - 1, "a pipe gets every line whole"

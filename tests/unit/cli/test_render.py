@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.cli.output.render import _notice_lines, _pause, memory_line, table
+from gpuqueue.model.device import Timeline
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.notification import Notice, When
+from gpuqueue.model.run import Record, Run, RunDevice
+from gpuqueue.text.sanitize import plain, short
+
+
+def test_nothing_that_a_job_is_called_reaches_the_terminal_as_a_command() -> None:
+    """Escapes, newlines, right-to-left marks and undecodable bytes are shown as one sign each."""
+    nasty = "a\x1b[31mb\nc\u202ed\udc80e\x9b"
+
+    assert "a\ufffd[31mb\ufffdc\ufffdd\ufffde\ufffd" == plain(nasty)
+
+
+def test_columns_are_aligned_and_long_names_cut() -> None:
+    """A table is read by its columns."""
+    assert "A    B\nxx   1\ny   22" == table(("A", "B"), [("xx", "1"), ("y", "22")], right=(1,))
+    assert "abcdefg…" == short("abcdefghij", 8)
+
+
+def test_a_line_of_memory_is_as_long_as_the_run() -> None:
+    """Where nobody looked it is blank: one that ended before the run did looked like a run that ended there."""
+    device = RunDevice(uuid="GPU-1", lease_bytes=8, timeline=Timeline(step_s=1.0, bytes=(4, 8, None, 4)))
+
+    assert "memory ▄█ ▄ over 4.0s" == memory_line(device)
+    assert "memory ▄█ ▄   over 6.0s" == memory_line(device, 6.2)
+    assert "" == memory_line(RunDevice(uuid="GPU-1", lease_bytes=8), 6.2)
+
+
+def test_a_line_of_memory_has_no_gap_between_two_looks() -> None:
+    """Ten looks a second and then one: every other block of a short run was blank, as if nobody had looked."""
+    steps = (None, 4, 8, None, None, 4, *[None] * 5, 8)
+    device = RunDevice(uuid="GPU-1", lease_bytes=8, timeline=Timeline(step_s=0.4, bytes=steps))
+
+    assert "memory  ▄███▄     █ over 4.8s" == memory_line(device)
+
+
+def test_samples_in_quick_succession_have_a_time_between_them() -> None:
+    """It said "every 0.0s" of 21 samples in a second."""
+    assert ["48ms", "0.2s", "5.0s"] == [_pause(each) for each in (0.048, 0.2, 5.0)]
+
+
+NOW = datetime(2026, 11, 24, tzinfo=timezone.utc)
+RUN = Run(job_id=1, attempt=1, token="1.a", host="h", worker="w", devices=(), claimed_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("state", "runs", "words"),
+    [
+        (JobState.RUNNING, (RUN,), ["", ""]),
+        (
+            JobState.SUCCEEDED,
+            (RUN,),
+            [": not known to have run: it still does, or no worker was there to tell", ": not needed"],
+        ),
+        (JobState.CANCELLED, (), 2 * [": not run, as the job never did"]),
+    ],
+)
+def test_a_command_of_which_nobody_told_is_told_so(state: JobState, runs: tuple[Run, ...], words: list[str]) -> None:
+    """Its worker was killed while it ran: `show` named the command as that of a job that had not ended."""
+    notices = (Notice("command:./a.sh"), Notice("command:./b.sh", When.FAIL), Notice("team"))
+    job = Job(id=1, spec=make_spec(notices=notices), state=state, submitted_at=NOW)
+
+    said = _notice_lines(Record(job=job, runs=runs))
+
+    shown = [f"  on end     command:./a.sh{words[0]}", f"  on fail    command:./b.sh{words[1]}", "  on end     team"]
+    assert shown == said

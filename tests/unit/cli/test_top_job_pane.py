@@ -1,0 +1,20 @@
+"""What the pane of ``top`` tells of a job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from gpuqueue.cli.top.job_pane import About, told
+
+
+def test_a_job_that_has_written_nothing_has_a_line_that_says_so(tmp_path: Path) -> None:
+    """An empty pane looked like a key that does nothing."""
+    log = tmp_path / "log"
+    client: Any = SimpleNamespace(log_path=lambda _: log)
+
+    log.write_text("")
+    assert "nothing was written yet" == told(client, 1, About.LOG)
+    log.write_text("epoch 1\nepoch 2\n")
+    assert "epoch 1\nepoch 2" == told(client, 1, About.LOG)

@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta, timezone
+
+import click
+import pytest
+from factories import BOB, make_device, make_spec
+
+from gpuqueue.cli.output.device_table import few
+from gpuqueue.cli.output.log_end import log_lines
+from gpuqueue.cli.output.queue_table import COLUMNS
+from gpuqueue.cli.top.lines import (
+    FREE,
+    HELD,
+    LEGEND,
+    PROMISED,
+    STRANGERS,
+    Order,
+    as_text,
+    bar,
+    device_rows,
+    head_line,
+    job_lines,
+    level_beside,
+    memory_parts,
+    ordered,
+)
+from gpuqueue.cli.top.snapshot import Snapshot
+from gpuqueue.model.array import Array, Indexes, Member, Tally
+from gpuqueue.model.job import Job, JobState, Level
+from gpuqueue.model.progress import Progress
+from gpuqueue.queue.lease import DeviceStatus, Holding
+from gpuqueue.text.units import GIB
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+
+
+def status(**changes: object) -> DeviceStatus:
+    """Return a 24 GiB device that nobody uses."""
+    plain: dict[str, object] = {
+        "device": make_device(),
+        "host": "nodeA",
+        "worker": "w",
+        "worker_pid": 1,
+        "headroom_bytes": 0,
+        "foreign_bytes": 0,
+        "promised_bytes": 0,
+        "jobs": (),
+        "slots": 8,
+        "pool": "",
+        "seen_s_ago": 0.0,
+    }
+    return DeviceStatus(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+def job(job_id: int, state: JobState = JobState.QUEUED, **changes: object) -> Job:
+    """Return a job of some minutes ago; if it runs, it started at once."""
+    ago = NOW - timedelta(minutes=job_id)
+    return Job(
+        id=job_id,
+        spec=make_spec(**changes),
+        state=state,
+        submitted_at=ago,
+        started_at=ago if state.is_active else None,
+    )
+
+
+@pytest.mark.parametrize("width", [1, 3, 7, 20])
+@pytest.mark.parametrize("parts", [(0, 1, 23), (1, 1, 1), (24, 0, 0), (1, 10**6, 1), (0, 0, 5)])
+def test_a_bar_is_as_wide_as_it_shall_be(parts: tuple[int, ...], width: int) -> None:
+    """However its parts divide."""
+    marked = list(zip("abc", parts, strict=True))
+    assert width == len(bar(marked, width))
+    assert set(bar(marked, width)) <= {mark for mark, size in marked if size}
+
+
+def test_what_is_there_at_all_is_seen() -> None:
+    """A megabyte of 24 GiB has a cell: an idle card and a used one must not look alike."""
+    assert bar([(HELD, 1), (FREE, 10**6)], 20) == HELD + FREE * 19
+
+
+def test_memory_adds_up_to_the_card() -> None:
+    """Also where a run holds more than it was promised, or strangers sit in what was promised."""
+    over = status(holdings=(Holding(job_id=1, lease_bytes=GIB, observed_bytes=30 * GIB),), promised_bytes=30 * GIB)
+    crowded = status(
+        foreign_bytes=20 * GIB,
+        holdings=(Holding(job_id=1, lease_bytes=12 * GIB, observed_bytes=2 * GIB),),
+        promised_bytes=12 * GIB,
+    )
+    blind = status(foreign_bytes=None)
+
+    for each in (over, crowded, blind):
+        assert 24 * GIB == sum(size_bytes for _, size_bytes in memory_parts(each))
+    assert {HELD: 24 * GIB} == {mark: size for mark, size in memory_parts(over) if size}
+    assert {HELD: 2 * GIB, PROMISED: 10 * GIB, STRANGERS: 12 * GIB} == {m: s for m, s in memory_parts(crowded) if s}
+    assert {STRANGERS: 24 * GIB} == {mark: size for mark, size in memory_parts(blind) if size}
+
+
+def test_jobs_are_sorted_as_asked_and_those_that_run_come_first() -> None:
+    """Every order of the keys, once around."""
+    jobs = (
+        job(1, account=BOB),
+        job(2, JobState.RUNNING, mem_bytes=8 * GIB),
+        job(3, JobState.RUNNING, mem_bytes=4 * GIB),
+        job(4),
+    )
+    site = Snapshot(at=NOW, devices=(), jobs=jobs, held_bytes={2: GIB, 3: 4 * GIB})
+
+    assert [2, 3, 1, 4] == [each.id for each in ordered(site, Order.ID)]
+    assert [3, 2, 1, 4] == [each.id for each in ordered(site, Order.MEMORY)]
+    assert [3, 2, 4, 1] == [each.id for each in ordered(site, Order.TIME)]
+    assert [2, 3, 4, 1] == [each.id for each in ordered(site, Order.USER)]
+    assert list(Order) == [Order.ID, Order.ID.next, Order.ID.next.next, Order.ID.next.next.next]
+
+
+def test_a_jobs_row_tells_what_it_holds_and_how_far_it_is() -> None:
+    """In place of the progress stands why it waits."""
+    running = job(2, JobState.RUNNING, mem_bytes=8 * GIB, time_limit_s=3600, name="a\x1b[31mb")
+    site = Snapshot(
+        at=NOW,
+        devices=(),
+        jobs=(running,),
+        held_bytes={2: GIB},
+        progress={2: Progress(share=0.5, words="5/10\x1b[2J")},
+    )
+
+    (line,) = job_lines(site, Order.ID)
+    row = {column.head: column.cell(line, 100) for column in COLUMNS}
+
+    assert ("1G/8G", "2:00/1:00:00") == (row["MEMORY"], row["TIME"])
+    assert row["PROGRESS / REASON"].startswith("████····  50 % 5/10")
+    assert "\x1b" not in "".join(row.values())
+
+
+def test_an_array_has_a_line_for_what_waits_and_one_for_what_is_held() -> None:
+    """What was held was not to be seen while another part waited. One that is all taken has none, as in queue."""
+    spec = {"array": Array.parse("0-99")}
+    parted = replace(job(1, **spec), tally=Tally(left=Indexes.parse("4-99"), held=Indexes.parse("0-1"), ended={}))
+    taken = replace(job(2, **spec), tally=Tally(left=Indexes(()), held=Indexes(()), ended={}))
+    site = Snapshot(at=NOW, devices=(), jobs=(parted, taken, job(3)))
+
+    shown = [(line.label, line.stands) for line in job_lines(site, Order.ID)]
+
+    assert [("1_[4-99]", JobState.QUEUED), ("1_[0-1]", JobState.HELD), ("3", JobState.QUEUED)] == shown
+    assert head_line(site, Order.ID, None).startswith("0 running, 99 waiting ")
+
+
+def test_a_device_calls_a_job_as_its_own_line_does() -> None:
+    """A member of an array stood there under a number that was nowhere else on the screen."""
+    member = replace(job(8, JobState.RUNNING), member=Member(7, 2))
+    site = Snapshot(at=NOW, devices=(status(jobs=(8, 9)),), jobs=(member,))
+
+    (row,) = device_rows(site, 10.0)
+    (line,) = job_lines(site, Order.ID)
+
+    assert (["7_2", "9"], "7_2") == (row.jobs, line.label)
+
+
+@pytest.mark.parametrize("width", [*range(60, 141), None])
+def test_a_device_with_many_jobs_still_says_how_it_stands(width: int | None) -> None:
+    """Seven members of an array pushed STATE off the screen; `top --once` wrapped its lines at any width."""
+    members = tuple(replace(job(80 + i, JobState.RUNNING), member=Member(72, i)) for i in range(7))
+    busy = status(jobs=tuple(each.id for each in members), promised_bytes=20 * GIB)
+    site = Snapshot(at=NOW, devices=(busy,), jobs=members)
+
+    _, head, device, *_rest = click.unstyle(as_text(site, 10.0, None, width)).splitlines()
+
+    assert head.endswith("STATE")
+    assert device.endswith("ready")
+    if width is None:
+        assert ",".join(each.label for each in members) in device
+    else:
+        assert max(map(len, (head, device))) <= width
+
+
+@pytest.mark.parametrize("width", range(60, 141))
+def test_one_picture_is_no_wider_than_the_terminal(width: int) -> None:
+    """Also its first line, its legend and its jobs."""
+    running = replace(job(8, JobState.RUNNING), host="nodeA")
+    site = Snapshot(at=NOW, devices=(status(jobs=(8,)),), jobs=(running, job(9)))
+
+    assert max(map(len, click.unstyle(as_text(site, 10.0, None, width)).splitlines()[1:])) <= max(width, len(LEGEND))
+
+
+@pytest.mark.parametrize(
+    ("names", "width", "shown"),
+    [
+        (("72_0", "72_1", "72_2"), 16, "72_0 72_1 72_2"),
+        (("72_0", "72_1", "72_2"), 8, "72_0-2"),
+        (("7", "72_0", "72_1", "80", "91"), 12, "7 72_0 +3"),
+        (("7", "8", "9"), 4, "7 +2"),
+        (("1234567", "1234568"), 4, "2"),
+        ((), 4, "-"),
+    ],
+)
+def test_many_jobs_take_little_room(names: tuple[str, ...], width: int, shown: str) -> None:
+    """Members of an array as a range; else the first of them, and how many more there are."""
+    assert few(names, width) == shown
+
+
+def test_a_level_has_neighbours_up_to_the_ends() -> None:
+    """Which of them a user may ask for is the store's to say."""
+    assert (Level.HIGH, Level.LOW) == (level_beside(job(1), 1), level_beside(job(1), -1))
+    assert level_beside(job(1, level=Level.URGENT), 1) is level_beside(job(1, level=Level.LOW), -1) is None
+
+
+def test_a_log_is_shown_as_a_terminal_would_have_left_it() -> None:
+    """A bar that was written anew a hundred times is one line; nothing in it reaches the terminal as an order."""
+    assert ["start", " 20%", "end"] == log_lines(b"start\r\n 10%\r 20%\nend\n")
+    assert ["x"] == log_lines(b"\x1b[2Jx\r\n")
+    assert [] == log_lines(b"\n")

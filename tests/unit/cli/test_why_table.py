@@ -1,0 +1,303 @@
+"""What ``why`` says, as wide as a terminal is: no line is broken in the middle, and each column stays one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+from factories import BOB, make_device, make_spec
+
+from gpuqueue.cli.why.story import in_brief, story
+from gpuqueue.cli.why.table import clock, table
+from gpuqueue.client.why import Why
+from gpuqueue.model.job import Job, JobState, Level, WaitReason
+from gpuqueue.model.limits import Measure
+from gpuqueue.queue.explanation import Explanation, LimitReached, Obstacle, Occupant, RoomUnderLimits, Start, Verdict
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.text.sanitize import cells
+from gpuqueue.text.units import GIB
+
+AT = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+FAR = "trainer-with-a-long-name.vision.example.org"
+WAITS = Job(
+    id=12,
+    spec=make_spec(mem_bytes=20 * GIB, name="big"),
+    state=JobState.QUEUED,
+    submitted_at=AT,
+    reason=WaitReason.MEMORY,
+)
+OTHERS = {each: Job(id=each, spec=make_spec(account=BOB), state=JobState.RUNNING, submitted_at=AT) for each in (3, 4)}
+
+
+def device(host: str, index: int) -> DeviceStatus:
+    """Return a device with a headroom."""
+    return DeviceStatus(
+        device=replace(make_device(f"{host}-{index}"), index=index),
+        host=host,
+        worker="w",
+        worker_pid=1,
+        headroom_bytes=GIB,
+        foreign_bytes=0,
+        promised_bytes=0,
+        jobs=(),
+        slots=8,
+        pool="",
+        seen_s_ago=0.0,
+    )
+
+
+def verdict(host: str, index: int, obstacle: Obstacle, *runs: int) -> Verdict:
+    """Return why the job is not there."""
+    return Verdict(
+        device=f"{host}-{index}",
+        host=host,
+        obstacle=obstacle,
+        available_bytes=2 * GIB,
+        capacity_bytes=23 * GIB,
+        total_bytes=24 * GIB,
+        kept_for=None,
+        runs=tuple(Occupant(job_id=each, held_bytes=10 * GIB, ends_ms=1_800_000_000_000) for each in runs),
+    )
+
+
+EXPLANATION = Explanation(
+    job_id=12,
+    state=JobState.QUEUED,
+    level=Level.NORMAL,
+    higher=3,
+    users_before=2,
+    theirs=4,
+    own_before=5,
+    start=Start(at_ms=1_800_000_000_000, devices=(f"{FAR}-1",), blockers=(3, 4)),
+    devices=(
+        verdict("a", 0, Obstacle.MEMORY, 3),
+        verdict(FAR, 1, Obstacle.MEMORY, 3, 4),
+        verdict(FAR, 10, Obstacle.KIND),
+    ),
+)
+FOUND = Why(
+    job=WAITS,
+    explanation=EXPLANATION,
+    devices={each.device.uuid: each for each in (device("a", 0), device(FAR, 1), device(FAR, 10))},
+    others=OTHERS,
+)
+
+
+@pytest.mark.parametrize("width", range(50, 140))
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    """Which then breaks it where it likes, in the middle of a word."""
+    assert max(map(cells, story(FOUND, width).splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_reason_goes_on_below_itself(width: int) -> None:
+    """It went on below the device's name, as if that were another device."""
+    head, *rows = table(FOUND, EXPLANATION, width).splitlines()
+    place = head.index("WHY NOT THERE")
+
+    assert all(not row[:place].strip() or row[place - 1] == " " for row in rows)
+    names = [row.split()[0] for row in rows if row[:place].strip()]
+    assert [name.rpartition(":")[2] for name in names] == ["0", "1", "10"]
+    said = " ".join(row[place:].strip() for row in rows)
+    assert "18G too little: job 3 (bob) 10G until " in said
+    assert said.endswith("headroom 1G not a gpu")
+
+
+def test_a_sentence_goes_on_behind_its_first_word() -> None:
+    """``order`` and ``start`` stand alone at the edge, where one looks for them."""
+    edge = [line for line in story(FOUND, 60).splitlines() if line and not line.startswith(" ")]
+
+    assert ["job 12", "order", "DEVICE", "a:0", "start"] == [
+        word for word in ("job 12", "order", "DEVICE", "a:0", "start") if any(line.startswith(word) for line in edge)
+    ]
+    assert 4 + 3 == len(edge), edge  # the table's head and three devices among them
+
+
+def test_a_pipe_gets_every_line_whole() -> None:
+    """For grep, and for whoever sends it on."""
+    said = story(FOUND)
+
+    assert said == story(FOUND, 1000)
+    assert f"{FAR}:10" in said
+    assert "before it: 3 jobs of higher levels, 4 of 2 users with less usage, 5 of ada's own" in said
+
+
+def test_why_calls_a_worker_silent_from_when_on_gpus_does() -> None:
+    """It said that the job starts there, of a host that had been dead for 12 seconds."""
+    start = Start(at_ms=1_800_000_000_000, devices=("a-0",), blockers=())
+    explanation = replace(EXPLANATION, start=start, devices=(verdict("a", 0, Obstacle.FITS),))
+    heard = replace(device("a", 0), seen_s_ago=12.0)
+    found = Why(job=WAITS, explanation=explanation, devices={"a-0": heard}, silent_after_s=6.0)
+
+    said = story(found)
+
+    assert "it fits, but its worker is silent for 12s: see gpuqueue status there" in said
+    assert "start  there is room on a:0: it starts once the worker of a:0 is heard again, and it is its turn" in said
+    assert "it fits: it starts there when it is its turn" in story(replace(found, silent_after_s=15.0))
+    gone = replace(explanation, start=None, devices=(verdict("a", 0, Obstacle.SILENT),))
+    assert "its worker is silent for 12s" in story(replace(found, explanation=gone))
+    assert "start  not before the worker of a:0 is heard again" in story(replace(found, explanation=gone))
+
+
+def test_who_finds_the_room_under_a_limit_kept_reads_for_whom() -> None:
+    """Else the figures say that there is room, and nothing says why it does not start."""
+    limit = LimitReached(
+        whose="@lab", measure=Measure.RUNNING_MEM, used=6 * GIB, most=8 * GIB, asked=2 * GIB, runs=(4,), kept_for=3
+    )
+    found = Why(job=WAITS, explanation=replace(EXPLANATION, limit=limit), others=OTHERS)
+
+    assert (
+        "limit  the room under it is kept for job 3 (bob), which has waited too long: @lab has 6G of 8G in use "
+        "(running_mem), and this job asks for 2G: job 4 (bob)"
+    ) in story(found)
+
+
+LIMIT = LimitReached(whose="ada", measure=Measure.RUNNING_JOBS, used=2, most=2, asked=1, runs=(3, 4))
+LATER_MS = 1_800_003_600_000
+
+
+def starts(start: Start, room: RoomUnderLimits, *more_limits: LimitReached, **limit: int) -> list[str]:
+    """Return what is told of the start of a job at a limit."""
+    reached = replace(LIMIT, **limit)
+    explanation = replace(EXPLANATION, limit=reached, more_limits=more_limits, start=start, room=room)
+    said = story(replace(FOUND, explanation=explanation))
+    return [line.removeprefix("start  ") for line in said.splitlines() if line.startswith("start")]
+
+
+def limited(blockers: tuple[int, ...], **changes: object) -> Start:
+    """Return a start that waits for room under a limit as well."""
+    known = {"at_ms": None, "devices": ("a-0",), "limited": True, "free_ms": 1_800_000_000_000}
+    return Start(blockers=blockers, **{**known, **changes})  # type: ignore[arg-type]
+
+
+def test_who_is_at_a_limit_reads_one_start_with_its_condition() -> None:
+    """It read two: one on the device as if there were no limit, and one under the limit as if nobody else were."""
+    at = {"at_ms": LATER_MS, "room_ms": LATER_MS}
+    room = RoomUnderLimits(at_ms=LATER_MS, runs=(4,))
+    by = f"by {clock(LATER_MS)} on a:0, when"
+
+    assert [f"{by} job 4 must have ended and there is room under the limit, unless others go before it"] == starts(
+        limited((), **at), room
+    )
+    assert [
+        f"{by} job 3, job 4 must have ended and there is room under its limits, unless others go before it"
+    ] == starts(limited((3,), **at), room, replace(LIMIT, whose="@lab"))
+    assert [
+        (
+            "cannot say: 2 jobs that may take the room go before it; there is room for the first of them "
+            f"{by} job 4 must have ended and there is room under the limit"
+        )
+    ] == starts(limited((), room_ms=LATER_MS, rivals=2), room)
+    assert ["never under this limit: it alone asks for more. Edit the job, or have the limit raised"] == starts(
+        limited((), **at), room, asked=3
+    )
+
+
+def test_who_finds_the_room_under_a_limit_kept_is_promised_no_start() -> None:
+    """It read a time, by the runs on the device, and that nobody was before it."""
+    room = RoomUnderLimits(at_ms=None, runs=(), kept_for=3)
+
+    assert [
+        "cannot say: first job 3 (bob), for which the room under the limit is kept, must have started or gone"
+    ] == starts(limited((4,)), room, kept_for=3)
+
+
+def test_a_run_without_a_time_limit_under_the_limit_is_named() -> None:
+    """The device's runs have time limits; nobody can say a start all the same."""
+    room = RoomUnderLimits(at_ms=None, runs=(4,))
+
+    assert ["cannot say: there is room under the limit once job 4 has ended, and it has no time limit"] == starts(
+        limited((3,)), room
+    )
+    assert [
+        "cannot say: there is room under the limit once job 3, job 4 have ended, and not all of these have a time limit"
+    ] == starts(limited(()), replace(room, runs=(3, 4)))
+    assert [
+        (
+            "cannot say: a:0 has room once job 3 has ended and there is room under the limit once job 4 has ended, and "
+            "not all of these have a time limit; 1 job that may take the room goes before it"
+        )
+    ] == starts(limited((3,), free_ms=None, rivals=1), room)
+
+
+def test_a_limit_that_another_device_is_not_under_promises_and_forbids_nothing() -> None:
+    """A job that may run on a CPU is at its user's limit of GPUs: that keeps it from no CPU."""
+    start = Start(at_ms=LATER_MS, devices=("a-0",), blockers=(3,))
+
+    assert [f"by {clock(LATER_MS)} on a:0, when job 3 must have ended, unless others go before it"] == starts(
+        start, RoomUnderLimits(at_ms=None, runs=(4,)), asked=3
+    )
+
+
+def test_who_comes_behind_the_job_that_a_device_is_kept_for_reads_whose_time_it_is() -> None:
+    """The moment was that job's, and the run that was named for it was gone long before."""
+    kept = Start(at_ms=None, devices=("a-0",), blockers=(4,), behind=3, rivals=1, free_ms=LATER_MS, room_ms=LATER_MS)
+
+    def said(start: Start) -> str:
+        return story(replace(FOUND, explanation=replace(EXPLANATION, start=start))).partition("start  ")[2]
+
+    first = "1 job that may take the room goes before it"
+    assert f"cannot say: {first}; job 3, for which a:0 is kept, has room by {clock(LATER_MS)}" == said(kept)
+    assert said(replace(kept, free_ms=None, room_ms=None)) == (
+        f"cannot say: a:0 is kept for job 3, and nobody can say when that one has room; {first}"
+    )
+    assert said(replace(kept, at_ms=LATER_MS, rivals=0)) == (
+        f"by {clock(LATER_MS)} on a:0, when job 4 must have ended and job 3, for which that is kept, has started, "
+        "unless others go before it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("start", "room", "brief"),
+    [
+        (limited((), at_ms=LATER_MS, room_ms=LATER_MS), RoomUnderLimits(at_ms=LATER_MS), "by [-0-9 ]*[:0-9]+ on a:0"),
+        (limited((3,)), RoomUnderLimits(at_ms=None, kept_for=4), "the room under the limit is kept for job 4"),
+        (
+            limited((3,)),
+            RoomUnderLimits(at_ms=None, runs=(4,)),
+            "as soon as job 3, job 4 have ended on a:0 and under the limit",
+        ),
+        (
+            Start(at_ms=None, devices=("a-0",), blockers=(3,)),
+            RoomUnderLimits(at_ms=None),
+            "as soon as job 3 has ended on a:0",
+        ),
+        (
+            Start(at_ms=None, devices=("a-0",), blockers=(3,), behind=4, rivals=1),
+            RoomUnderLimits(at_ms=None),
+            "a:0 is kept for job 4",
+        ),
+    ],
+)
+def test_who_waits_at_a_terminal_reads_the_same_in_brief(start: Start, room: RoomUnderLimits, brief: str) -> None:
+    """`run` said that there was room, of a job that a limit kept from it."""
+    said = in_brief(replace(FOUND, explanation=replace(EXPLANATION, limit=LIMIT, start=start, room=room)))
+
+    assert re.fullmatch(f"{brief}; 12 jobs before it", said), said
+
+
+def test_what_is_kept_is_blamed_only_where_the_room_is_there_but_for_that() -> None:
+    """A job that lacked memory besides was told to wait for another, which had started and ended long before it."""
+    kept = [replace(verdict("a", index, Obstacle.KEPT), kept_for=3) for index in range(2)]
+    lacks = [replace(each, obstacle=Obstacle.MEMORY) for each in kept]
+    both = replace(WAITS, spec=make_spec(gpus=2))
+
+    def said(job: Job, *devices: Verdict) -> str:
+        return story(Why(job=job, explanation=replace(EXPLANATION, start=None, devices=devices), others=OTHERS))
+
+    once = "there is room once job 3 (bob), for which devices are kept, has started or gone"
+    assert once in said(WAITS, kept[0], lacks[1])
+    assert once in said(both, *kept)
+    assert once not in said(WAITS, *lacks)
+    assert once not in said(both, kept[0], lacks[1])
+
+
+def test_who_is_kept_no_room_any_more_reads_behind_which_run() -> None:
+    """It was told when there is room, and not that others go first."""
+    start = Start(at_ms=None, devices=("GPU-0",), blockers=(3, 4), in_vain=(3,))
+
+    said = story(Why(job=WAITS, explanation=replace(EXPLANATION, start=start), others=OTHERS))
+
+    assert "nothing is kept for it there before: the end of job 3 was waited for in vain; others start there" in said

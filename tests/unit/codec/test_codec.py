@@ -1,0 +1,263 @@
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import make_spec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuqueue.codec import (
+    MAX_SPEC_BYTES,
+    decode_ended,
+    decode_request,
+    decode_spec,
+    decode_started,
+    encode_ended,
+    encode_spec,
+    encode_started,
+    member_note,
+    of_member,
+    whole_payload,
+)
+from gpuqueue.errors import BadRequest, Unreadable
+from gpuqueue.model.array import Array, Member
+from gpuqueue.model.dependencies import NO_WAITS, Condition, Dependency, Waits
+from gpuqueue.model.device import Activity, DeviceKind, DeviceWish, Peak, PeakSource, Timeline
+from gpuqueue.model.git import Checkout
+from gpuqueue.model.job import Level
+from gpuqueue.model.placement import ANYWHERE, Placement, Preference
+from gpuqueue.model.retries import NO_RETRIES, Retries, RetryOn
+from gpuqueue.model.run import Ended, Ending, EndingKind, RunDevice
+from gpuqueue.model.terminal_size import Window
+from gpuqueue.text.units import GIB
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+#: Any text that a process can be given: no NUL, but undecodable bytes as lone surrogates.
+argument = st.text(
+    alphabet=st.one_of(
+        st.characters(exclude_characters="\0", exclude_categories=["Cs"]), st.sampled_from("\udc80\udcff")
+    )
+)
+
+
+#: What can be the name of a variable.
+variable = argument.filter(lambda name: name and "=" not in name)
+
+
+@given(argv=st.lists(argument, max_size=5), env=st.dictionaries(variable, argument, max_size=5))
+def test_a_spec_comes_out_as_it_went_in(argv: list[str], env: dict[str, str]) -> None:
+    """Arguments that are no valid UTF-8 included; the text between is pure ASCII."""
+    spec = make_spec(argv=("prog", *argv), env=env, time_limit_s=3.5, level=Level.HIGH, script="a.py")
+
+    text = encode_spec(spec)
+
+    assert text.isascii()
+    assert spec == decode_spec(text)
+
+
+def test_what_a_run_brings_comes_out_as_it_went_in() -> None:
+    """Start and end of a run survive the way to the book."""
+    device = RunDevice(
+        uuid="GPU-1",
+        lease_bytes=GIB,
+        index=1,
+        name="Test",
+        kind=DeviceKind.GPU,
+        total_bytes=24 * GIB,
+        peak=Peak(bytes=5, source=PeakSource.NVML_SAMPLED, samples=3, interval_s=1.0, shared=True),
+        activity=Activity(first_memory_s=2.5, utilisation_mean=0.5, utilisation_max=1.0, temperature_max_c=71.0),
+        timeline=Timeline(step_s=0.2, bytes=(0, None, 5)),
+    )
+    ending = Ending.stopped(EndingKind.TIMED_OUT, -15, "over")
+
+    assert ("/log", (device,)) == decode_started(encode_started(log_path="/log", devices=(device,)))
+    ended = Ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5)
+    text = encode_ended(ending=ending, duration_s=1.5, devices=(device,), peak_at_once_bytes=5)
+    assert ended == decode_ended(text)
+
+
+def test_the_report_of_an_older_worker_loads_for_ever() -> None:
+    """A worker that was not upgraded yet tells less: what it does not tell is unknown."""
+    ended = decode_ended((GOLDEN / "ended-v1.json").read_text(encoding="utf-8"))
+
+    (device,) = ended.devices
+    assert (5, PeakSource.NVML_SAMPLED, 3) == (device.peak.bytes, device.peak.source, device.peak.samples)
+    assert (Activity(), None, None) == (device.activity, device.timeline, ended.peak_at_once_bytes)
+
+
+def test_a_spec_that_is_too_large_is_refused() -> None:
+    """The store's memory is not for data sets."""
+    with pytest.raises(BadRequest, match="put large inputs into a file"):
+        encode_spec(make_spec(argv=("echo", *["x" * 1000] * (MAX_SPEC_BYTES // 1000))))
+    with pytest.raises(BadRequest, match=r"smaller environment \(env -i\)"):
+        encode_spec(make_spec(env={f"V{n}": "x" for n in range(100_000)}))
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("spec-*.json")), ids=lambda path: path.name)
+def test_payloads_of_older_versions_load_for_ever(path: Path) -> None:
+    """A job that was queued by any released version can be claimed by this one."""
+    spec = decode_spec(path.read_text())
+
+    assert ("train.py", "ada", 6 * GIB) == (spec.script, spec.account.name, spec.mem_bytes)
+    assert ("/venv/bin/python", "train.py", "--lr", "1e-3") == spec.argv
+
+
+def test_a_job_of_before_there_were_caps_is_capped() -> None:
+    """As one that says nothing of it is today."""
+    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).cap
+    assert not decode_spec((GOLDEN / "spec-v1-cap.json").read_text()).cap
+    assert not decode_spec(encode_spec(make_spec(cap=False))).cap
+
+
+def test_a_job_of_before_there_were_kinds_does_not_say() -> None:
+    """As one that says nothing of it is today; the word on the wire stays for ever."""
+    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).device is None
+    assert DeviceWish.CPU is decode_spec((GOLDEN / "spec-v1-device.json").read_text()).device
+    assert [None, *DeviceWish] == [
+        decode_spec(encode_spec(make_spec(device=wish))).device for wish in (None, *DeviceWish)
+    ]
+
+
+def test_a_job_of_before_there_was_a_placement_says_nothing_of_it() -> None:
+    """As one that says nothing of it is today; what one says comes out as it went in."""
+    wanted = Placement(exclusive=True, models=("A100", "H100"), devices=("GPU-1", "GPU-2"), preference=Preference.PACK)
+    assert ANYWHERE == decode_spec((GOLDEN / "spec-v1.json").read_text()).placement
+    assert wanted == decode_spec((GOLDEN / "spec-v1-placement.json").read_text()).placement
+    for placement in (wanted, ANYWHERE, Placement(exclusive=True, whole=True)):
+        assert placement == decode_spec(encode_spec(make_spec(placement=placement))).placement
+
+
+def test_a_job_of_before_there_were_terminals_wants_none() -> None:
+    """And one that wants one keeps its size."""
+    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).pty is None
+    assert Window(columns=132, rows=50) == decode_spec((GOLDEN / "spec-v1-pty.json").read_text()).pty
+    for window in (Window(columns=7, rows=3), Window(columns=7, rows=3, typed=True)):
+        assert window == decode_spec(encode_spec(make_spec(pty=window))).pty
+
+
+def test_a_job_of_before_there_were_checkouts_has_none() -> None:
+    """And one that has one keeps it, also where git did not say whether something was changed."""
+    commit = "3442fefc16a178d9247594f0e8aff2656bbd2ad1"
+    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).git is None
+    noted = decode_spec((GOLDEN / "spec-v1-git.json").read_text()).git
+    assert Checkout(commit=commit, branch="main", dirty=True) == noted
+    for git in (Checkout(commit=commit), Checkout(commit=commit, branch="a/b", dirty=False)):
+        assert git == decode_spec(encode_spec(make_spec(git=git))).git
+
+
+@pytest.mark.parametrize("size", [0, -1, 65536, True, 80.0, "80", None])
+def test_a_terminal_of_no_size_is_refused(size: Any) -> None:
+    """Whatever a program hands in."""
+    with pytest.raises(BadRequest, match="a terminal's size must be whole numbers"):
+        Window(columns=size)
+    with pytest.raises(BadRequest, match="somebody types on a terminal is true or false"):
+        Window(typed=1)  # type: ignore[arg-type]
+    with pytest.raises(BadRequest, match="pty must be the size of a terminal"):
+        make_spec(pty=(80, 24))
+
+
+def test_a_job_of_before_its_umask_travelled_has_the_usual_one() -> None:
+    """That is what every job was given then."""
+    assert 0o022 == decode_spec((GOLDEN / "spec-v1.json").read_text()).umask
+    assert 0o007 == decode_spec((GOLDEN / "spec-v1-umask.json").read_text()).umask
+    assert 0o077 == decode_spec(encode_spec(make_spec(umask=0o077))).umask
+
+
+def test_a_job_of_before_there_were_spares_starts_cold() -> None:
+    """As one that says nothing of it does today."""
+    assert not decode_spec((GOLDEN / "spec-v1.json").read_text()).warm
+    assert decode_spec((GOLDEN / "spec-v1-warm.json").read_text()).warm
+    assert [True, False] == [decode_spec(encode_spec(make_spec(warm=warm))).warm for warm in (True, False)]
+
+
+def test_an_array_and_its_member_load_for_ever() -> None:
+    """The one is what was asked for, the other what one of its members is to run."""
+    array, member = (decode_spec((GOLDEN / name).read_text()) for name in ("array-v1.json", "member-v1.json"))
+
+    assert array.array == Array.asked(None, ["lr=1e-3,1e-4", "seed=0..2"], 2)
+    assert ("--lr", "{lr}") == array.argv[2:]
+    assert (None, ("--lr", "1e-4")) == (member.array, member.argv[2:])
+    assert ("17", "4", "1") == tuple(
+        member.env[f"GPUQUEUE_{name}"] for name in ("ARRAY_JOB_ID", "ARRAY_INDEX", "SWEEP_SEED")
+    )
+    assert (member, Member(17, 4)) == decode_request((GOLDEN / "member-v1.json").read_text())
+    assert (array, None) == decode_request((GOLDEN / "array-v1.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        ',"of":17,"index":4}',
+        ',"of":0,"index":0}',
+        ',"of":9007199254740993,"index":1}',
+        ',"of":17,"index":1234567}',
+        ',"of":17,"index":4,"index":5}',
+        ',"of":16,"index":3,"of":17,"index":4}',
+        ',"of":17,"index":04}',
+        ',"of":017,"index":4}',
+        ',"of":17,"index":-4}',
+        ',"of":17,"index":4.0}',
+        ',"of":null,"index":4}',
+        ',"of":17}',
+        ',"of":1e400,"index":4}',
+        ',,"of":17,"index":4}',
+        ',"of":99999999999999999999,"index":4}',
+        ',"name":"x,"of":17,"index":4}',
+        ',"x":{"of":17,"index":4}',
+        ',"x":{"y":1,"of":17,"index":4}}',
+        ',"argv":7,"of":17,"index":4}',
+    ],
+)
+@pytest.mark.parametrize("array", [None, "2-4"])
+def test_a_member_is_read_as_its_text_says_however_that_ends(owner: str, array: str | None) -> None:
+    """Its array is read once for many members, from the text before its owner: no text may mean another thing so."""
+    asked = make_spec(argv=("run", "{index}"), array=Array.parse(array) if array else None)
+    text = encode_spec(asked)[:-1] + owner
+
+    def read(text: str) -> object:
+        try:
+            return decode_request(text)
+        except Unreadable:
+            return None
+
+    assert read(text + " ") == read(text)  # a space is no end that is known, and nothing to JSON
+    assert read(text) == read(text)
+
+
+@pytest.mark.parametrize("array", ["1,5,7-9", "0-20:5%3"])
+def test_an_array_survives_the_round_trip(array: str) -> None:
+    """And a member's request, made from the text of its array's, is the same as from the value."""
+    spec, member = make_spec(argv=("run", "{index}"), array=Array.parse(array)), Member(3, 5)
+    text = encode_spec(spec)
+
+    assert spec == decode_spec(text)
+    assert spec.of_member(member) == decode_spec(of_member(text, member))
+    assert of_member(text, member) == of_member(of_member(text, member), member)
+    assert of_member(text, member) == whole_payload(member_note(member), text)
+    assert text == whole_payload(text, None)
+
+
+def test_a_job_of_before_there_were_early_signals_has_none() -> None:
+    """As one that asks for none today; the words on the wire stay for ever."""
+    assert decode_spec((GOLDEN / "spec-v1.json").read_text()).signal is None
+    assert "USR1@120" == str(decode_spec((GOLDEN / "spec-v1-signal.json").read_text()).signal)
+
+
+def test_there_are_golden_payloads() -> None:
+    """The test above has something to load."""
+    assert list(GOLDEN.glob("spec-*.json"))
+
+
+def test_a_spec_of_an_older_version_waits_for_nothing() -> None:
+    """Nor is it tried again; what newer ones say of both comes back."""
+    old = decode_spec((GOLDEN / "spec-v1.json").read_text())
+    assert (NO_WAITS, NO_RETRIES) == (old.waits, old.retries)
+    new = decode_spec((GOLDEN / "spec-v1-waits.json").read_text())
+    after = (Dependency(12), Dependency(13, Condition.ANY))
+    begin_at = datetime(2026, 11, 1, 9, tzinfo=timezone.utc)
+    assert Waits(after=after, begin_at=begin_at, dedupe="nightly") == new.waits
+    assert Retries(times=3, on=(RetryOn.FAILED, RetryOn.OUT_OF_MEMORY)) == new.retries

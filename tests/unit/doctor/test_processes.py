@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+import pytest
+from factories import make_device
+
+from gpuqueue.doctor.processes import CHECKS, ProcessFacts, is_meant
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.queue.diagnostics import DeviceFacts
+from gpuqueue.queue.lease import DeviceStatus
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.version import VERSION
+
+ENVIRON = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_HOST": "nodeA"}
+
+
+def make_served(uuid: str, *, version: str | None = VERSION, seen_s_ago: float = 1.0) -> DeviceFacts:
+    """Return a device of this machine."""
+    status = DeviceStatus(
+        device=make_device(uuid),
+        host="nodeA",
+        worker="w",
+        worker_pid=1,
+        headroom_bytes=0,
+        foreign_bytes=0,
+        promised_bytes=0,
+        jobs=(),
+        slots=8,
+        pool="",
+        seen_s_ago=seen_s_ago,
+    )
+    return DeviceFacts(status=status, version=version, clock_ahead_s=0.0)
+
+
+def make_facts(**changes: object) -> ProcessFacts:
+    """Return what is seen of a machine that is well: a host process, a worker for its device, a recorder."""
+    facts = ProcessFacts(
+        settings=Settings.load(ENVIRON),
+        expected=True,
+        host=ProcessIdentity(7, 7, "boot"),
+        workers=frozenset({"GPU-0"}),
+        recorder=True,
+        told="auto",
+        environ=ENVIRON,
+        file_changed=False,
+        devices=(make_served("GPU-0"),),
+    )
+    return replace(facts, **changes)  # type: ignore[arg-type]
+
+
+def found(facts: ProcessFacts, check: str) -> Finding:
+    """Return what one check finds."""
+    return next(each for each in examined("processes", facts, CHECKS) if each.check == check)
+
+
+def test_a_machine_that_is_well_needs_nothing() -> None:
+    """Every check has looked."""
+    findings = list(examined("processes", make_facts(), CHECKS))
+
+    assert {Grade.OK} == {each.grade for each in findings}
+    assert len(CHECKS) == len(findings)
+
+
+def test_a_device_whose_worker_ends_again_and_again_is_named_with_its_log() -> None:
+    """The host process is there and starts it, and it never stays."""
+    finding = found(make_facts(devices=(make_served("GPU-0"), make_served("GPU-1"))), "workers")
+
+    assert Grade.PROBLEM is finding.grade
+    assert "GPU-1" in finding.seen
+    assert finding.remedy.endswith("/s/log/GPU-1.log")
+
+
+@pytest.mark.parametrize(
+    ("told", "kind", "index", "meant"),
+    [
+        ("auto", DeviceKind.SIMULATED, 0, False),
+        ("sim:2x1G", DeviceKind.SIMULATED, 1, True),
+        ("sim:2x1G", DeviceKind.SIMULATED, 2, False),
+        ("sim:1x8G+2x16G,cpu", DeviceKind.SIMULATED, 2, True),
+        ("sim:8G + 16G", DeviceKind.SIMULATED, 1, True),
+        ("sim:24G", DeviceKind.SIMULATED, 1, False),
+        ("sim:2x1G", DeviceKind.CPU, 0, False),
+        ("gpu,cpu", DeviceKind.CPU, 0, True),
+        ("gpu", DeviceKind.CPU, 0, False),
+        ("auto", DeviceKind.CPU, 0, True),
+        ("auto", DeviceKind.GPU, 9, True),
+        ("cpu", DeviceKind.GPU, 0, False),
+        (None, DeviceKind.SIMULATED, 0, True),
+    ],
+)
+def test_what_the_workers_were_started_for(told: str | None, kind: DeviceKind, index: int, *, meant: bool) -> None:
+    """Another device than those gets no worker, however often one says `gpuqueue up`."""
+    assert meant is is_meant(told, replace(make_device("X"), kind=kind, index=index))
+
+
+def test_a_device_that_no_worker_is_started_for_is_told_with_what_helps() -> None:
+    """After a killed host and an `up` without its --devices: it was said to end again and again, and read its log."""
+    gone = make_served("sim-nodeA-0")
+    gone = replace(gone, status=replace(gone.status, device=replace(gone.status.device, kind=DeviceKind.SIMULATED)))
+
+    finding = found(make_facts(devices=(make_served("GPU-0"), gone)), "workers")
+
+    assert Grade.WARNING is finding.grade
+    assert "(sim-nodeA-0) is none of those that the workers were started for (--devices auto)" in finding.seen
+    assert finding.remedy.startswith("gpuqueue down, then gpuqueue up with the --devices of before")
+
+
+def test_how_many_workers_there_should_be_only_the_store_knows() -> None:
+    """While it is away, nothing is claimed of them."""
+    assert Grade.UNKNOWN is found(make_facts(devices=None), "workers").grade
+
+
+@pytest.mark.parametrize("version", ["0.0.9", None])
+def test_an_upgrade_that_the_workers_have_not_got_is_told(version: str | None) -> None:
+    """With how to bring it to them without ending a job; a worker that is gone does not count."""
+    old = make_served("GPU-0", version=version)
+
+    finding = found(make_facts(devices=(old,)), "version")
+
+    assert Grade.WARNING is finding.grade
+    assert "--leave-jobs" in finding.remedy
+    gone = make_served("GPU-0", version=version, seen_s_ago=1000)
+    assert Grade.OK is found(make_facts(devices=(gone,)), "version").grade
+
+
+def test_workers_that_somebody_else_keeps_alive_are_no_fault() -> None:
+    """As in containers, where no `gpuqueue up` has ever run."""
+    alone = {"host": None, "expected": False, "workers": frozenset[str](), "recorder": False, "environ": None}
+
+    assert Grade.OK is found(make_facts(**alone), "host").grade
+    assert Grade.NOTE is found(make_facts(**alone, devices=()), "host").grade
+    assert Grade.PROBLEM is found(make_facts(**{**alone, "expected": True}), "host").grade
+    assert {Grade.OK} == {each.grade for each in examined("processes", make_facts(**alone), CHECKS)}
+
+
+def test_a_recorder_elsewhere_is_worth_a_note() -> None:
+    """It may be wished; whether the book follows is told in another room."""
+    assert Grade.NOTE is found(make_facts(recorder=False), "recorder").grade
+
+
+def test_a_host_process_of_another_account_is_unknown() -> None:
+    """Its environment is its own."""
+    assert Grade.UNKNOWN is found(make_facts(environ=None), "settings").grade
+
+
+def test_settings_that_only_clients_read_are_not_compared() -> None:
+    """A default of whoever asks is nothing to the workers."""
+    facts = make_facts(environ={**ENVIRON, "GPUQUEUE_DEFAULT_MEM": "4G"})
+
+    assert Grade.OK is found(facts, "settings").grade
+    assert Grade.NOTE is found(make_facts(environ={**ENVIRON, "GPUQUEUE_BEAT": "3s"}), "settings").grade

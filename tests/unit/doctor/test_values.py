@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.doctor.values import CHECKS, IN_A_JOB, OF_COMPOSE, facts_of
+from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.settings.parsers import READERS
+from gpuqueue.settings.settings import PREFIX, key_of
+from workers.run.environment import environment
+
+ROOT = Path(__file__).resolve().parents[3]
+HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}
+
+
+def found(environ: dict[str, str]) -> list[Finding]:
+    return list(examined("settings", facts_of(environ), CHECKS))
+
+
+def test_every_value_is_told_with_its_origin() -> None:
+    """As one would type it."""
+    told = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LEASE": "90m"}) if each.about}
+
+    assert {key_of(name) for name in READERS} == set(told)
+    assert "1:30:00 (environment GPUQUEUE_LEASE)" == told["lease"]
+    assert "512M (default)" == told["headroom"]
+    assert "none (default)" == told["default_mem"]
+    assert "true (default)" == told["cap"]
+    assert "empty (default)" == told["pool"]
+
+
+def test_a_list_on_several_lines_is_told_on_one() -> None:
+    """A line end would be shown as what no terminal obeys."""
+    limits = "\n*: running_jobs=4\n  ann: running_gpus=2\n"
+    told = {each.about: each.seen for each in found({**HERE, "GPUQUEUE_LIMITS": limits})}
+
+    assert "*: running_jobs=4; ann: running_gpus=2 (environment GPUQUEUE_LIMITS)" == told["limits"]
+
+
+@pytest.mark.parametrize("apprise", [True, False])
+def test_targets_are_told_by_their_names_alone(monkeypatch: pytest.MonkeyPatch, *, apprise: bool) -> None:
+    """Their addresses are secret; and without Apprise here nothing is sent to them from here."""
+    monkeypatch.setattr("gpuqueue.notify.sending.is_there", lambda: apprise)
+
+    told = found({**HERE, "GPUQUEUE_NOTIFY": "team=slack://secret mail=mailto://q:secret@h"})
+
+    assert "team (slack://…), mail (mailto://…) (environment GPUQUEUE_NOTIFY)" in [each.seen for each in told]
+    (finding,) = [each for each in told if each.check == "targets"]
+    assert (Grade.OK if apprise else Grade.WARNING) is finding.grade
+    assert "mail, team" in finding.seen
+    assert not any("secret" in each.seen for each in told)
+
+
+def test_a_misspelt_variable_is_told() -> None:
+    """It is ignored in silence by everything else."""
+    (finding,) = [each for each in found({**HERE, "GPUQUEUE_LEESE": "1m"}) if each.check == "variables"]
+
+    assert Grade.WARNING is finding.grade
+    assert "GPUQUEUE_LEESE" in finding.seen
+
+
+def test_what_is_no_setting_but_ours_is_not_taken_for_a_misspelling() -> None:
+    """The lists are those of the code that sets these variables, and of the file that reads them."""
+    in_a_job = {name for name in environment(1, "1.a", make_spec(env={}), (), Path("/r")) if name.startswith(PREFIX)}
+    of_compose = set(re.findall(r"\$\{(GPUQUEUE_\w+)", (ROOT / "docker-compose.yml").read_text()))
+    settings = {PREFIX + key_of(name).upper() for name in READERS}
+
+    assert in_a_job | {"GPUQUEUE_CHANGED"} == IN_A_JOB
+    assert of_compose - settings == OF_COMPOSE
+    environ = {**HERE, **dict.fromkeys((IN_A_JOB | OF_COMPOSE) - settings, "x")}
+    assert {Grade.OK, Grade.NOTE} == {each.grade for each in found(environ)}
+
+
+def test_a_file_that_may_not_be_read_is_told(tmp_path: Path) -> None:
+    """Everything else falls back to the defaults without a word, if it is the usual file."""
+    (tmp_path / "gpuqueue" / "config.toml").mkdir(parents=True)
+
+    (finding,) = [each for each in found({"XDG_CONFIG_HOME": str(tmp_path)}) if each.check == "file"]
+
+    assert Grade.WARNING is finding.grade
+    assert "Is a directory" in finding.seen

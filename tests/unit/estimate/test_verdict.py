@@ -1,0 +1,85 @@
+"""The sentence on what a job asked for and what it used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.estimate.verdict import asked_and_used
+from gpuqueue.model.device import Peak, PeakSource
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.placement import Placement
+from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.text.units import GIB, MIB
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=timezone.utc)
+WELL = Ending.from_status(0)
+
+
+def record(
+    peak_bytes: int | None,
+    *,
+    asked_bytes: int = 24 * GIB,
+    ending: Ending | None = WELL,
+    samples: int = 100,
+    placement: Placement | None = None,
+    devices: int = 1,
+) -> Record:
+    """Return a job with one run that took so much on each of its devices."""
+    spec = make_spec(mem_bytes=asked_bytes, gpus=devices)
+    spec = spec if placement is None else replace(spec, placement=placement)
+    peak = (
+        Peak.unknown()
+        if peak_bytes is None
+        else Peak(bytes=peak_bytes, source=PeakSource.NVML_SAMPLED, samples=samples, interval_s=1.0)
+    )
+    run = Run(
+        job_id=1,
+        attempt=1,
+        token="1.a",
+        host="h",
+        worker="w",
+        devices=tuple(RunDevice(uuid=f"GPU-{n}", lease_bytes=asked_bytes, peak=peak) for n in range(devices)),
+        claimed_at=NOW,
+        ending=ending,
+    )
+    return Record(job=Job(id=1, spec=spec, state=JobState.SUCCEEDED, submitted_at=NOW), runs=(run,))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        (record(5222 * MIB), "asked 24G, used 5.1G at most: --mem 6G would do"),
+        (record(5222 * MIB, asked_bytes=6 * GIB), "asked 6G, used 5.1G at most: as it should be"),
+        (
+            record(7 * GIB, asked_bytes=6 * GIB),
+            "asked 6G, used 7G at most: more than it asked for, --mem 8G would have been right",
+        ),
+        (
+            record(None, asked_bytes=6 * GIB, ending=Ending(kind=EndingKind.OUT_OF_MEMORY, exit_code=1)),
+            "asked 6G and it was not enough: try --mem 7.5G",
+        ),
+        (record(None), "asked 24G, used is not known: nobody could measure it"),
+        (record(GIB, ending=Ending.from_status(1)), "asked 24G, used 1G at most: it may have ended before its peak"),
+        (record(GIB, samples=3), "asked 24G, used 1G at most: seen too seldom to advise"),
+        (record(GIB, devices=2), "asked 24G on each device, used 1G at most: --mem 1.3125G would do"),
+        (
+            record(5222 * MIB, placement=Placement(exclusive=True, whole=True), asked_bytes=MIB),
+            "asked all of the device, used 5.1G at most: --mem 6G would do, if others may be there",
+        ),
+        (record(GIB, ending=None), None),
+    ],
+)
+def test_what_is_said(found: Record, words: str | None) -> None:
+    """Asked, used, and what to ask for next time, where that can be told."""
+    said = asked_and_used(found)
+
+    assert (words and words.replace("1.3125G", "1344M")) == said
+
+
+def test_a_job_that_never_ran_used_nothing() -> None:
+    """And there is nothing to say."""
+    assert asked_and_used(replace(record(GIB), runs=())) is None

@@ -1,0 +1,74 @@
+"""When a device should take no new job."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuqueue.codec import device_from_plain, device_to_plain
+from gpuqueue.model.device import (
+    HARDWARE_SLOWDOWN,
+    HARDWARE_THERMAL,
+    POWER_BRAKE,
+    SOFTWARE_THERMAL,
+    Device,
+    DeviceKind,
+    Health,
+    trouble_of,
+)
+
+
+@pytest.mark.parametrize(
+    "health",
+    [
+        Health(),
+        Health(temperature_c=79.0),
+        Health(temperature_c=79.0, limit_c=83.0, throttled=(), compute_mode="default"),
+        Health(limit_c=60.0),
+        Health(throttled=(POWER_BRAKE, HARDWARE_SLOWDOWN)),
+        Health(compute_mode="exclusive_process"),
+        Health(memory_temperature_c=95.0, ecc_uncorrected=3, utilisation=1.0),
+    ],
+)
+def test_a_device_that_is_well_or_unknown_takes_jobs(health: Health) -> None:
+    """What is not known speaks against nothing, and neither does work, power or one card's own job."""
+    assert trouble_of(health) is None
+
+
+@pytest.mark.parametrize(
+    ("health", "words"),
+    [
+        (Health(temperature_c=80.0), "it is hot: 80 °C, and the soft line is 80 °C"),
+        (Health(temperature_c=81.0, limit_c=83.0), "it is hot: 81 °C, and the soft line is 80 °C"),
+        (Health(temperature_c=75.0, limit_c=70.0), "it is hot: 75 °C, and the device's own line is 70 °C"),
+        (Health(throttled=(SOFTWARE_THERMAL,)), "it is too hot to run at full speed: software thermal slowdown"),
+        (
+            Health(temperature_c=60.0, throttled=(HARDWARE_SLOWDOWN, HARDWARE_THERMAL)),
+            "it is too hot to run at full speed: hardware thermal slowdown",
+        ),
+    ],
+)
+def test_a_hot_device_takes_no_job_and_says_why(health: Health, words: str) -> None:
+    """The lower of the two lines counts, and so does heat that the driver already acts on."""
+    assert words == trouble_of(health)
+
+
+def test_a_person_can_move_the_soft_line() -> None:
+    """The soft line is an argument; the device's own line holds all the same."""
+    assert trouble_of(Health(temperature_c=85.0), soft_limit_c=90.0) is None
+    assert "own line is 83 °C" in (trouble_of(Health(temperature_c=85.0, limit_c=83.0), soft_limit_c=90.0) or "")
+
+
+def test_a_prohibited_device_takes_no_job() -> None:
+    """The compute mode comes before everything else, with its remedy."""
+    assert "nvidia-smi -c DEFAULT" in (trouble_of(Health(compute_mode="prohibited", temperature_c=99.0)) or "")
+
+
+def test_a_mig_instance_keeps_its_parent_on_the_wire() -> None:
+    """The card of an instance travels with it, and a device written before there was one has none."""
+    device = Device(
+        uuid="MIG-1", index=100, name="one", kind=DeviceKind.GPU, total_bytes=1, pci_bus="0", mig_parent="GPU-1"
+    )
+    plain = device_to_plain(device)
+    assert device == device_from_plain(plain)
+    del plain["mig_parent"]
+    assert device_from_plain(plain).mig_parent is None

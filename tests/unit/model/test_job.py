@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from importlib.resources import files
+from itertools import chain, pairwise
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.device import DeviceKind, DeviceWish
+from gpuqueue.model.job import ENDS, TRANSITIONS, Account, JobSpec, JobState, Shape
+from gpuqueue.queue.scripts import ACTS, PRELUDE, SHARED, source
+from gpuqueue.text.units import GIB, MIB
+
+
+def test_the_scripts_and_the_lifecycle_tell_the_same_arrows() -> None:
+    """Each arrow of TRANSITIONS is drawn by some script's header, and no script draws another."""
+    declared = {(str(start or "none"), str(end)) for start, ends in TRANSITIONS.items() for end in ends}
+
+    drawn = set()
+    for act in (*ACTS, "array"):
+        for line in source(act).splitlines():
+            if line.startswith("-- arrow: "):
+                start, end = line.removeprefix("-- arrow: ").split(" -> ")
+                drawn.add((start, end))
+
+    assert declared == drawn
+
+
+def test_every_lua_file_is_an_act_or_the_prelude() -> None:
+    """No script lies about that nothing runs."""
+    present = {entry.name.removesuffix(".lua") for entry in Path(str(files("gpuqueue.queue"))).glob("lua/*/*.lua")}
+
+    assert {*ACTS, *PRELUDE, *chain.from_iterable(SHARED.values())} == present
+
+
+def test_ends_are_final() -> None:
+    """No arrow leaves an end."""
+    assert not ENDS & set(TRANSITIONS)
+    assert all(state.is_end == (state in ENDS) for state in JobState)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"argv": ()},
+        {"argv": ("",)},
+        {"mem_bytes": 0},
+        {"mem_bytes": -1},
+        {"mem_bytes": 6e9},
+        {"mem_bytes": True},
+        {"mem_bytes": 10**20},
+        {"gpus": "2"},
+        {"gpus": 1.0},
+        {"name": 5},
+        {"level": 1},
+        {"level": "high"},
+        {"argv": ("echo", 1)},
+        {"env": {"A": 1}},
+        {"time_limit_s": float("nan")},
+        {"time_limit_s": "1h"},
+        {"gpus": 0},
+        {"gpus": 65},
+        {"device": "gpu"},
+        {"device": DeviceKind.GPU},
+        {"gpus": 2, "device": DeviceWish.CPU},
+        {"time_limit_s": 0.0},
+        {"name": ""},
+        {"name": "x" * 129},
+        {"cwd": "relative"},
+        {"pool": "a:b"},
+        {"account": Account(name="a b", uid=1, host="h")},
+        {"argv": ("echo", "a\0b")},
+        {"env": {"A": "\0"}},
+    ],
+)
+def test_what_could_never_run_is_no_spec(changes: dict[str, object]) -> None:
+    """A spec that exists is one that a process could be given."""
+    with pytest.raises(BadRequest):
+        make_spec(**changes)
+
+
+@pytest.mark.parametrize("name", JobSpec.__slots__)
+def test_no_field_is_just_anything(name: str) -> None:
+    """Nor a flag where none is asked for, although it is a number to Python."""
+    usual = getattr(make_spec(), name)
+    with pytest.raises(BadRequest, match=r"must be .*, not <object"):
+        make_spec(**{name: object()})
+    if not isinstance(usual, bool):
+        with pytest.raises(BadRequest):
+            make_spec(**{name: True})
+
+
+def test_what_is_of_a_kind_is_of_that_kind() -> None:
+    """A path's name that is a text of its own class, an environment that is some mapping: taken as they are."""
+
+    class Name(str):
+        __slots__ = ()
+
+    spec = make_spec(name=Name("own"), env=MappingProxyType({Name("A"): Name("1")}), argv=(Name("true"),))
+
+    assert ("own", {"A": "1"}, ("true",)) == (spec.name, dict(spec.env), spec.argv)
+
+
+def test_a_shape_rounds_up_and_the_job_keeps_its_figures() -> None:
+    """Few shapes are matched; memory goes up to whole MiB, time to the next step."""
+    spec = make_spec(mem_bytes=GIB + 1, time_limit_s=61.0, gpus=2, pool="big")
+
+    assert Shape(GIB + MIB, 90, 2, "big") == spec.shape
+    assert f"{GIB + MIB}:90:2:big" == str(spec.shape)
+    assert GIB + 1 == spec.mem_bytes
+
+
+def test_a_shape_ends_before_a_wish_that_nobody_has() -> None:
+    """As it did before there were wishes; a pool's name holds no colon, so that none can be taken for one."""
+    assert f"{GIB}:0:1:big" == str(make_spec(pool="big").shape)
+    assert f"{GIB}:0:1:big:cpu" == str(make_spec(pool="big", device=DeviceWish.CPU).shape)
+    assert f"{GIB}:0:1::any" == str(make_spec(device=DeviceWish.ANY).shape)
+
+
+def test_a_limit_beyond_the_last_step_counts_as_none_in_matching() -> None:
+    """Nothing can be planned around a limit of many weeks."""
+    assert 0 == make_spec(time_limit_s=86400.0 * 31).shape.time_limit_s
+    assert 0 == make_spec().shape.time_limit_s
+
+
+def test_steps_of_time_are_narrow_enough_for_backfill() -> None:
+    """One of 65 minutes once counted as four hours, and was kept out of a gap of ninety minutes."""
+    steps = Shape.TIME_STEPS_S
+
+    assert all(before < after <= 2 * before for before, after in pairwise(steps))
+    assert all(after <= 1.5 * before for before, after in pairwise(steps) if before >= 60)
+    assert 75 * 60 == make_spec(time_limit_s=65 * 60.0).shape.time_limit_s
+
+
+def test_the_environment_stays_out_of_repr() -> None:
+    """People paste logs, and environments hold secrets."""
+    assert "hunter2" not in repr(make_spec(env={"SECRET": "hunter2"}))
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (JobState.RUNNING, "is running"),
+        (JobState.HELD, "is held"),
+        (JobState.CANCELLING, "is cancelling"),
+        (JobState.SUCCEEDED, "has succeeded"),
+        (JobState.FAILED, "has failed"),
+        (JobState.CANCELLED, "was cancelled"),
+        (JobState.LOST, "was lost"),
+    ],
+)
+def test_a_state_is_said_as_people_say_it(state: JobState, words: str) -> None:
+    """No job is succeeded."""
+    assert words == state.said

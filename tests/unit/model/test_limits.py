@@ -1,0 +1,176 @@
+"""What a site's limits mean, as written, as kept, and as counted."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.job import Job, JobState
+from gpuqueue.model.limits import Bound, Limit, Limits, Measure, PoolLimits, Use
+from gpuqueue.queue.limit_matching import GONE_MS, kept_from
+from gpuqueue.queue.scripts import whole
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+
+MEMBERS = {"vision": ("ann", "bob")}
+JOBS, GPUS, MEM, QUEUED = Measure
+
+
+def test_a_users_own_figures_stand_for_those_of_everybody_one_by_one() -> None:
+    """`none` lifts one of them; whoever is not named has everybody's."""
+    limits = Limits.parse(
+        "*: running_gpus=4 queued_jobs=100\nann: running_gpus=8/refuse; eve: queued_jobs=none", "", {}
+    )
+
+    assert {
+        "*": {GPUS: Limit(4), QUEUED: Limit(100, refuses=True)},
+        "ann": {GPUS: Limit(8, refuses=True), QUEUED: Limit(100, refuses=True)},
+        "eve": {GPUS: Limit(4)},
+    } == limits.users
+
+
+def test_a_pool_has_defaults_and_maxima() -> None:
+    """Where only the longest time is said, it is what a job gets that does not say."""
+    limits = Limits.parse("", "big: max_time=2d max_mem=40G max_gpus=2; *: default_time=4h default_mem=1G", {})
+
+    big = PoolLimits(max_mem_bytes=40 * GIB, default_time_s=172800.0, max_time_s=172800.0, max_gpus=2)
+    assert big == limits.of_pool("big")
+    assert PoolLimits(default_mem_bytes=GIB, default_time_s=14400.0) == limits.of_pool("") == limits.of_pool("other")
+    assert PoolLimits() == Limits().of_pool("big")
+
+
+@pytest.mark.parametrize(
+    ("limits", "pools", "words"),
+    [
+        ("ann", "", "'ann' is no limit: write ann: running_gpus=4"),
+        ("ann:", "", "'ann:' is no limit"),
+        ("a b: running_gpus=1", "", "is no limit"),
+        ("ann: running_gpus", "", "'running_gpus' is no limit of ann: write it like running_gpus=4"),
+        ("ann: gpus=4", "", "'gpus' is nothing that is limited: choose from running_jobs"),
+        (
+            "ann: running_gpus=-1",
+            "",
+            "running_gpus: '-1' is no number of them: write one from 0 to",
+        ),
+        ("ann: running_gpus=many", "", "running_gpus: 'many' is no number of them"),
+        ("ann: running_mem=200", "", "'200' is not a size: say the unit"),
+        ("ann: running_gpus=4/ask", "", "what is beyond can wait or refuse, write 4/refuse"),
+        ("ann: queued_jobs=4/wait", "", "queued_jobs cannot wait"),
+        ("ann: running_gpus=4 running_gpus=5", "", "running_gpus is limited twice for ann"),
+        ("ann: running_gpus=4; ann: running_jobs=5", "", "ann is named twice"),
+        ("@nlp: running_gpus=4", "", "the group nlp has a limit and no members: name them in groups"),
+        ("", "big: max_jobs=4", "'max_jobs' is no limit of a pool: choose from default_mem"),
+        ("", "big: max_gpus=0", "max_gpus must be at least 1"),
+        ("", "big: max_time=5", "'5' is not a duration: say the unit"),
+        ("", "big: max_mem=4G default_mem=8G", "pool big: default_mem is above max_mem"),
+        ("", "big: max_time=1h default_time=2h", "pool big: default_time is above max_time"),
+    ],
+)
+def test_what_is_no_limit_is_refused_in_one_line(limits: str, pools: str, words: str) -> None:
+    """It says what is wrong, and what to write."""
+    with pytest.raises(BadRequest) as refused:
+        Limits.parse(limits, pools, MEMBERS)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_setting_that_cannot_be_read_is_named() -> None:
+    """With where it comes from; the groups may stand elsewhere."""
+    environ = {"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_LIMITS": "@nlp: running_gpus=4"}
+
+    with pytest.raises(BadRequest, match=r"setting limits \(environment GPUQUEUE_LIMITS\): the group nlp has a limit"):
+        Settings.load(environ)
+    found = Settings.load({**environ, "GPUQUEUE_GROUPS": "nlp: eve"}).site_limits()
+    assert {"nlp": {GPUS: Limit(4)}} == found.groups
+
+
+def test_the_store_gives_back_what_it_was_told() -> None:
+    """And of what makes no sense there, what does."""
+    limits = Limits.parse(
+        "*: running_mem=20G queued_jobs=9; @vision: running_jobs=3/refuse; eve: running_gpus=none",
+        "big: max_time=90s max_mem=40G max_gpus=2; *: default_mem=1G",
+        {**MEMBERS, "idle": ("zoe",)},
+    )
+
+    assert limits == Limits.from_fields(limits.to_fields())
+    assert Limits() == Limits.from_fields({})
+    assert {"ann": {JOBS: Limit(2)}} == Limits.from_fields({"user:ann": "running_jobs=2 x=4 running_gpus=y"}).users
+
+
+def test_the_first_limit_in_the_way_is_told() -> None:
+    """The user's own before the group's; a group's is used by all its members together."""
+    limits = Limits.parse("*: running_jobs=2; @vision: running_gpus=4", "", MEMBERS)
+    uses = {"ann": Use(running_jobs=1, running_gpus=1), "bob": Use(running_jobs=2, running_gpus=2)}
+    one = Use(running_jobs=1, running_gpus=1)
+
+    assert limits.over("ann", one, uses) is None
+    assert Bound(whose="bob", measure=JOBS, limit=Limit(2), used=2) == limits.over("bob", one, uses)
+    over = limits.over("ann", Use(running_jobs=1, running_gpus=2), uses)
+    assert Bound(whose="@vision", measure=GPUS, limit=Limit(4), used=3) == over
+    assert limits.over("eve", Use(running_jobs=1, running_gpus=64), uses) is None
+    assert limits.over("ann", Use(running_jobs=1), {}) is None
+
+
+def test_what_is_kept_for_others_leaves_no_room_under_that_limit() -> None:
+    """Only under the one that it is kept under, and only where the run would need of the same."""
+    limits = Limits.parse("*: running_jobs=2; @vision: running_gpus=4", "", MEMBERS)
+    one, kept = Use(running_jobs=1, running_gpus=1), Use(running_jobs=1, running_gpus=4)
+
+    assert Bound(whose="@vision", measure=GPUS, limit=Limit(4), used=0) == limits.over(
+        "ann", one, {}, {"@vision": kept}
+    )
+    assert limits.over("ann", one, {}, {"@others": kept, "ann": kept}) is None
+    assert limits.over("ann", Use(running_jobs=1), {}, {"@vision": kept}) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "time_limit_s", "is_kept"),
+    [
+        ("7:2:8:bob:0:1:3,4:1:0:1:", None, True),
+        (f"7:2:8:ada:0:1:3:{2 * GIB}:0:1:", None, True),
+        (f"7:2:8:bob:0:1:3:{GIB}:0:1:", None, True),
+        (f"12:2:8:ada:0:1:3:{GIB}:0:1:", None, False),
+        (f"7:2:8:ada:0:1:3:{GIB}:0:1:", None, False),
+        (f"7:2:8:ada:0:1:3:{GIB}:0:1::gpu", None, False),
+        ("7:2:8:bob:400000:1:3:1:0:1:", 300.0, False),
+        ("7:2:8:bob:300000:1:3:1:0:1:", 300.0, True),
+        ("7:2:8:bob:400000:1:3:1:0:1:", None, True),
+        ("7:x:8:bob:0:1:3:1:0:1:", None, False),
+        ("7:2:8:bob:0:1:3", None, False),
+        ("", None, False),
+    ],
+    ids=[
+        *("for another", "for one of another shape", "for one of another user"),
+        *("for itself", "for one that is like it", "for one that is like it and meant for a GPU"),
+        *("gone before", "not gone", "without end", "damaged", "without a shape", "empty"),
+    ],
+)
+def test_what_is_kept_under_a_limit_is_kept_from_others(
+    text: str, time_limit_s: float | None, *, is_kept: bool
+) -> None:
+    """As the claim judges it, so that queue and why say the same."""
+    spec = make_spec(time_limit_s=time_limit_s)
+    job = Job(id=12, spec=spec, state=JobState.QUEUED, submitted_at=datetime(2026, 11, 22, tzinfo=timezone.utc))
+
+    kept = Use(running_jobs=1, running_gpus=2, running_mem=8) if is_kept else Use()
+    assert kept == kept_from(job, text, now_ms=0)
+
+
+def test_a_run_needs_as_long_to_go_as_the_scripts_say() -> None:
+    """They have a figure of their own, in one place; this one has all the parts that stood for themselves."""
+    assert [str(GONE_MS)] == re.findall(r"\bGONE_MS = (\d+)", whole("why"))
+
+
+def test_everybody_is_shown_with_what_is_used() -> None:
+    """Who is named, who has something running, the groups, and what holds for the others."""
+    limits = Limits.parse(
+        "*: running_jobs=2; eve: running_mem=1G running_jobs=none; @vision: running_gpus=4", "", MEMBERS
+    )
+
+    found = [(each.whose, each.measure, each.used) for each in limits.bounds({"ann": Use(running_jobs=1)})]
+
+    assert [("ann", JOBS, 1), ("eve", MEM, 0), ("@vision", GPUS, 0), ("*", JOBS, None)] == found

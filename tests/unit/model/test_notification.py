@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.notification import Notice, NoticeKind, When, targets
+
+
+@pytest.mark.parametrize(
+    ("to", "kind", "shown"),
+    [
+        ("team", NoticeKind.TARGET, "team"),
+        ("ann@example.org", NoticeKind.ADDRESS, "ann@example.org"),
+        ("slack://T1/B2/secret", NoticeKind.URL, "slack://…"),
+        ("mailto://ann:secret@example.org?to=b@c.org", NoticeKind.URL, "mailto://…"),
+        ("json://host:8080/path?x=a://b", NoticeKind.URL, "json://…"),
+        ("command:curl http://localhost/done", NoticeKind.COMMAND, "command:curl http://localhost/done"),
+    ],
+)
+def test_what_somebody_is_told_by_and_what_is_shown_of_it(to: str, kind: NoticeKind, shown: str) -> None:
+    """Of a URL nothing but its beginning: of some even the host is a token."""
+    notice = Notice(to)
+
+    assert (kind, shown) == (notice.kind, notice.shown)
+    assert "secret" not in repr(notice)
+
+
+@pytest.mark.parametrize(
+    "to", ["", " ", "command:", "command:  ", "a b", "slack://", "1team", "x@", "a\x1b[2J", "é://x", "x" * 2001]
+)
+def test_what_is_no_target_is_refused(to: str) -> None:
+    """With the forms that there are."""
+    with pytest.raises(BadRequest, match="a target of the site by its name, a mail address, a URL"):
+        Notice(to)
+
+
+def test_a_half_url_is_refused_without_its_secret() -> None:
+    """It may stand in a terminal's scrollback, and in a log."""
+    with pytest.raises(BadRequest) as refused:
+        Notice("slack://T1/B2/secret with a space")
+
+    assert "secret" not in str(refused.value)
+
+
+def test_failures_are_all_that_is_no_success() -> None:
+    """As with --after ID:fail."""
+    assert [True, True] == [Notice("team", When.END).follows(succeeded=each) for each in (True, False)]
+    assert [False, True] == [Notice("team", When.FAIL).follows(succeeded=each) for each in (True, False)]
+
+
+def test_targets_are_read_from_one_line() -> None:
+    """As an environment variable holds it."""
+    assert {"team": "slack://T1/B2/x=y", "mail": "mailto://a:b@c.org"} == targets(
+        "team=slack://T1/B2/x=y  mail=mailto://a:b@c.org"
+    )
+    assert {} == targets("")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["team", "=slack://a", "1=slack://secret", "team=secret", "a=slack://secret a=json://secret", "slack://secret"],
+)
+def test_a_setting_that_names_no_targets_is_refused_without_its_secrets(text: str) -> None:
+    """Doctor prints what is wrong with settings."""
+    with pytest.raises(BadRequest) as refused:
+        targets(text)
+
+    assert "secret" not in str(refused.value)

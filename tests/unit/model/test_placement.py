@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from factories import make_device, make_spec
+
+from gpuqueue.cli.output.render import put_of, wants_of
+from gpuqueue.client.placing import placed
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.device import DeviceWish
+from gpuqueue.model.job import JobSpec
+from gpuqueue.model.placement import ANYWHERE, Placement, Preference, fits_model
+from gpuqueue.queue.device_matching import takers
+from gpuqueue.text.units import GIB, MIB
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fits"),
+    [
+        ("A100", True),
+        ("a100", True),
+        ("a100-80gb", True),
+        ("80GB A100", True),
+        ("NVIDIA A100-SXM4-80GB", True),
+        ("A10", False),
+        ("100", False),
+        ("A100-40GB", False),
+        ("H100", False),
+    ],
+)
+def test_a_type_is_words_of_a_models_name(pattern: str, *, fits: bool) -> None:
+    """A10 is another card than A100."""
+    assert fits == fits_model(pattern, "NVIDIA A100-SXM4-80GB")
+
+
+def test_a_mig_profile_is_a_type() -> None:
+    """It stands in the name of the instance."""
+    assert fits_model("1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb")
+    assert not fits_model("1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb.me")
+
+
+@pytest.mark.parametrize(
+    ("placement", "text"),
+    [
+        (Placement(), ""),
+        (Placement(exclusive=True), "x"),
+        (Placement(exclusive=True, whole=True), "xw"),
+        (Placement(preference=Preference.PACK), "p"),
+        (Placement(models=("RTX 4090", "A100")), ":4090-rtx+a100"),
+        (Placement(devices=("GPU-2", "GPU-1", "GPU-2")), "::GPU-1,GPU-2"),
+        (Placement(exclusive=True, models=("A100",), devices=("GPU-1",)), "x:a100:GPU-1"),
+    ],
+)
+def test_a_placement_in_a_shape(placement: Placement, text: str) -> None:
+    """The same wish has the same text, however it was put; a wish for nothing leaves a shape as it always was."""
+    assert text == str(placement)
+    assert bool(text) == bool(placement)
+    shape = str(make_spec(placement=placement).shape)
+    assert shape == (f"{GIB}:0:1:::{text}" if text else f"{GIB}:0:1:")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"models": ("…",)},
+        {"models": ("A" * 65,)},
+        {"models": ("A100",) * 9},
+        {"models": "A100"},
+        {"devices": ("GPU-0:1",)},
+        {"devices": ("GPU-0,GPU-1",)},
+        {"devices": ("",)},
+        {"devices": (1,)},
+        {"exclusive": 1},
+        {"whole": True},
+        {"preference": "spread"},
+    ],
+)
+def test_what_no_device_could_be_matched_with_is_refused(changes: dict[str, Any]) -> None:
+    """Before it becomes a part of a key in the store."""
+    with pytest.raises(BadRequest):
+        Placement(**changes)
+
+
+def test_a_job_on_two_devices_names_two_or_none() -> None:
+    """Of more than two it may choose."""
+    spec: JobSpec = make_spec(gpus=2, placement=Placement(devices=("a", "b", "c")))
+    assert 3 == len(spec.placement.devices)
+    with pytest.raises(BadRequest, match="2 devices asked for, and 1 named"):
+        make_spec(gpus=2, placement=Placement(devices=("a",)))
+
+
+def look_up(names: Any) -> list[str]:
+    """Find the device of each name."""
+    return [f"GPU-{name}" for name in names]
+
+
+def put(device: Any = None, device_type: Any = None, preference: Any = None, **more: Any) -> Any:
+    """Return the wish and the placement of what was said."""
+    defaults = {"exclusive": False, "sized": True, "uuids_of": look_up}
+    return placed(device, device_type, preference, **{**defaults, **more})
+
+
+def test_what_a_person_says_of_devices() -> None:
+    """A word is a kind, everything else a device's name; one who names a device says of what kind it is."""
+    assert (None, ANYWHERE) == put()
+    assert (DeviceWish.CPU, ANYWHERE) == put("cpu")
+    assert (DeviceWish.GPU, ANYWHERE) == put([DeviceWish.GPU])
+    assert (DeviceWish.ANY, Placement(devices=("GPU-0", "GPU-1"))) == put(("0,1",))
+    assert (None, Placement(models=("A100", "H100"))) == put(None, ["A100", "H100"])
+    assert (None, Placement(models=("RTX 4090",))) == put(None, "RTX 4090")
+    assert (None, Placement(preference=Preference.PACK)) == put(preference="pack")
+    assert (None, Placement(exclusive=True)) == put(exclusive=True)
+    assert (None, Placement(exclusive=True, whole=True)) == put(exclusive=True, sized=False)
+
+
+@pytest.mark.parametrize("said", [{"device": ["gpu", "0"]}, {"preference": "best"}, {"device": [1]}])
+def test_what_makes_no_sense_of_devices_is_refused(said: dict[str, Any]) -> None:
+    """In one line."""
+    with pytest.raises(BadRequest):
+        put(**said)
+
+
+def test_who_may_take_a_job_by_name_and_type() -> None:
+    """As the claim script decides it."""
+    devices = [(make_device(f"GPU-{model}", name=f"NVIDIA {model}"), "") for model in ("A100", "H100")]
+
+    def found(**placement: Any) -> list[str]:
+        return takers(make_spec(mem_bytes=MIB, placement=Placement(**placement)), devices)
+
+    assert ["GPU-A100", "GPU-H100"] == found()
+    assert ["GPU-H100"] == found(models=("h100", "L4"))
+    assert ["GPU-A100"] == found(devices=("GPU-A100",))
+    assert [] == found(models=("H100",), devices=("GPU-A100",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "wants", "put"),
+    [
+        ({}, "", ""),
+        ({"device": DeviceWish.CPU}, "cpu", ""),
+        ({"placement": Placement(models=("A100", "H100"))}, "A100|H100", ", of type A100 or H100"),
+        ({"placement": Placement(devices=("a", "b"))}, "named", ", among a, b"),
+        (
+            {"placement": Placement(exclusive=True, preference=Preference.PACK)},
+            "alone",
+            ", alone there, placed by pack",
+        ),
+        (
+            {"placement": Placement(models=("\x1b[31m",), exclusive=True)},
+            "\N{REPLACEMENT CHARACTER}[31m alone",
+            ", alone there, of type \N{REPLACEMENT CHARACTER}[31m",
+        ),
+    ],
+)
+def test_what_is_shown_of_a_placement(changes: dict[str, Any], wants: str, put: str) -> None:
+    """A word in the list, all in the story; nothing that a terminal obeys."""
+    spec = make_spec(**changes)
+
+    assert (wants, put) == (wants_of(spec), put_of(spec.placement))

@@ -1,0 +1,39 @@
+"""Which level may take the place of which."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.job import Level
+from gpuqueue.model.preemption import parse_preempt, words_of
+from gpuqueue.settings.settings import Settings
+
+
+def test_a_site_says_which_levels_may_take_whose_place() -> None:
+    """Nothing may, unless it is said."""
+    assert {} == parse_preempt("")
+    found = parse_preempt("urgent: normal low; high: low")
+    assert {Level.URGENT: (Level.LOW, Level.NORMAL), Level.HIGH: (Level.LOW,)} == found
+    assert ["2", "0", "3", "01"] == words_of(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("urgent", "'urgent' preempts nothing: write urgent: low normal"),
+        ("urgent:", "preempts nothing"),
+        ("urgent: nobody", "'nobody' is no level: choose from low, normal, high, urgent"),
+        ("top: low", "'top' is no level"),
+        ("low: high", "low cannot preempt high: only lower levels"),
+        ("high: high", "high cannot preempt high"),
+        ("high: low; high: normal", "high is named twice"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_line(text: str, words: str) -> None:
+    """And the setting that it stands in is named."""
+    with pytest.raises(BadRequest, match=words):
+        parse_preempt(text)
+    environ = {"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_PREEMPT": text}
+    with pytest.raises(BadRequest, match=rf"setting preempt \(environment GPUQUEUE_PREEMPT\): .*{words}"):
+        Settings.load(environ)

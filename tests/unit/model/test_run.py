@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from gpuqueue.model.device import Peak, PeakSource
+from gpuqueue.model.job import JobState
+from gpuqueue.model.run import Ending, EndingKind, state_after
+
+
+@pytest.mark.parametrize(
+    ("ending", "state", "words", "code"),
+    [
+        (Ending.from_status(0), JobState.SUCCEEDED, "exit 0", 0),
+        (Ending.from_status(3), JobState.FAILED, "exit 3", 3),
+        (Ending.from_status(-11), JobState.FAILED, "killed by SIGSEGV", 139),
+        (Ending.stopped(EndingKind.TIMED_OUT, -15), JobState.FAILED, "timed out", 124),
+        (Ending.stopped(EndingKind.CANCELLED, -15), JobState.CANCELLED, "cancelled", 130),
+        (Ending.refused("no such program"), JobState.FAILED, "refused: no such program", 1),
+        (Ending.lost("its shim vanished"), JobState.LOST, "lost: its shim vanished", 1),
+    ],
+)
+def test_how_a_run_ended_decides_where_the_job_stands(ending: Ending, state: JobState, words: str, code: int) -> None:
+    """Each ending has one state, one phrase and one exit code."""
+    assert (state, words, code) == (state_after(ending), str(ending), ending.shell_code)
+
+
+def test_a_run_that_was_stopped_keeps_what_it_said_on_the_way() -> None:
+    """A cancelled job that left with 0 was cancelled all the same; its exit code is kept."""
+    ending = Ending.stopped(EndingKind.CANCELLED, 0)
+
+    assert (JobState.CANCELLED, 0, None) == (state_after(ending), ending.exit_code, ending.signal)
+
+
+def test_a_peak_without_a_source_cannot_be_written_down() -> None:
+    """Unknown is no figure, and a figure says where it comes from."""
+    with pytest.raises(ValueError, match="cannot come from"):
+        Peak(bytes=0, source=PeakSource.NONE)
+    with pytest.raises(ValueError, match="cannot come from"):
+        Peak(bytes=None, source=PeakSource.HOST_RSS)

@@ -1,0 +1,87 @@
+"""What ``--signal`` means, and what could never warn anybody."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.codec import decode_spec, encode_spec
+from gpuqueue.errors import BadRequest, Unreadable
+from gpuqueue.model.warning_signal import EarlySignal
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "before_s"),
+    [
+        ("USR1@120", signal.SIGUSR1, 120.0),
+        ("SIGUSR1@120", signal.SIGUSR1, 120.0),
+        ("sigusr2@2m", signal.SIGUSR2, 120.0),
+        ("B:TERM", signal.SIGTERM, 60.0),
+        ("10@30", 10, 30.0),
+        ("40@1h30m", 40, 5400.0),
+    ],
+)
+def test_what_is_written_is_what_is_meant(text: str, number: int, before_s: float) -> None:
+    """A name or a number; seconds, or a duration with its unit; a minute where nothing is said."""
+    assert EarlySignal(number=number, before_s=before_s) == EarlySignal.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is no early signal: write it like USR1@120"),
+        ("USR1@", "is no early signal"),
+        ("USR1 120", "is no early signal"),
+        ("USR7", "'USR7' is the name of no signal: kill -l lists them"),
+        ("0", "0 is the number of no signal"),
+        ("99@5", "99 is the number of no signal"),
+        ("1234", "is the number of no signal"),
+        ("KILL@60", "SIGKILL cannot be caught, so it warns nobody"),
+        ("19", "SIGSTOP cannot be caught"),
+        ("USR1@0", "must come before the time limit"),
+        ("USR1@soon", "'soon' is not a duration"),
+        ("USR1@-5", "'-5' is not a duration"),
+    ],
+)
+def test_what_is_no_early_signal_is_refused_in_one_line(text: str, words: str) -> None:
+    """It says what is wrong, and what to write."""
+    with pytest.raises(BadRequest, match=words) as refused:
+        EarlySignal.parse(text)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_signal_that_could_never_be_sent_is_refused() -> None:
+    """Without a time limit there is nothing before which it could come; nor before the start."""
+    early = EarlySignal.parse("USR1@120")
+
+    with pytest.raises(BadRequest, match="SIGUSR1 is to come before the time limit, and there is none"):
+        make_spec(signal=early)
+    with pytest.raises(BadRequest, match="2:00 before a time limit of 2:00: say less after the @"):
+        make_spec(signal=early, time_limit_s=120.0)
+    assert early == make_spec(signal=early, time_limit_s=121.0).signal
+
+
+@pytest.mark.parametrize("early", [None, EarlySignal(number=10, before_s=2.5)])
+def test_it_travels_with_the_request(early: EarlySignal | None) -> None:
+    """To the store, the book and back; and an older request has none."""
+    spec = make_spec(time_limit_s=60.0, signal=early)
+
+    assert spec == decode_spec(encode_spec(spec))
+    assert decode_spec(encode_spec(spec).replace(',"signal":null', "")).signal == early
+
+
+def test_a_damaged_one_is_no_request() -> None:
+    """As whatever else makes no sense in a payload."""
+    text = encode_spec(make_spec(time_limit_s=60.0, signal=EarlySignal(number=10, before_s=2.5)))
+
+    for damaged in ('"number":9', '"number":"USR1"', '"number":true'):
+        with pytest.raises(Unreadable):
+            decode_spec(text.replace('"number":10', damaged))
+
+
+def test_it_is_shown_as_one_writes_it() -> None:
+    """In JSON and in `show`."""
+    assert "USR1@120" == str(EarlySignal.parse("B:SIGUSR1@2m"))
+    assert "40@60" == str(EarlySignal(number=40))

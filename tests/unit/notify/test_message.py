@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.errors import BadRequest, Refused
+from gpuqueue.model.array import Array, Indexes, Tally
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.job import Job, JobState, WaitReason
+from gpuqueue.model.notification import Notice
+from gpuqueue.model.run import Ending, EndingKind, Record, Run, RunDevice
+from gpuqueue.notify.message import message_of, title_of, took
+from gpuqueue.notify.targets import url_of
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+
+NOW = datetime(2026, 11, 1, tzinfo=timezone.utc)
+
+
+def a_record(state: JobState, ending: Ending | None = None, **run: object) -> Record:
+    """Return job 17, called train, which ran if it has an *ending*."""
+    job = Job(id=17, spec=make_spec(name="train"), state=state, submitted_at=NOW)
+    if ending is None:
+        return Record(job=job)
+    made = Run(
+        job_id=17,
+        attempt=1,
+        token="1.a",
+        host="node1",
+        worker="w",
+        devices=(RunDevice(uuid="GPU-0", lease_bytes=GIB, index=0, kind=DeviceKind.GPU),),
+        claimed_at=NOW,
+        duration_s=11520.0,
+        ending=ending,
+    )
+    return Record(job=job, runs=(replace(made, **run),))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("record", "title"),
+    [
+        (
+            a_record(JobState.FAILED, Ending.from_status(1)),
+            "job 17 (train) failed: exit code 1 after 3 h 12 min on node1:0",
+        ),
+        (
+            a_record(JobState.SUCCEEDED, Ending.from_status(0)),
+            "job 17 (train) succeeded after 3 h 12 min on node1:0",
+        ),
+        (
+            a_record(JobState.FAILED, Ending.from_status(-11)),
+            "job 17 (train) failed: killed by SIGSEGV after 3 h 12 min on node1:0",
+        ),
+        (
+            a_record(JobState.FAILED, Ending.stopped(EndingKind.TIMED_OUT, -15), devices=()),
+            "job 17 (train) failed: timed out after 3 h 12 min on a device of node1",
+        ),
+        (
+            a_record(JobState.LOST, Ending.lost("its shim vanished"), duration_s=None),
+            "job 17 (train) lost on node1:0",
+        ),
+        (a_record(JobState.CANCELLED), "job 17 (train) cancelled before it ever ran"),
+    ],
+)
+def test_the_end_stands_in_one_line(record: Record, title: str) -> None:
+    """Which job, how, after how long, where: enough on the lock screen of a telephone."""
+    assert title == title_of(record)
+
+
+def test_why_it_never_ran_is_told() -> None:
+    """Of what a job was to come after, and otherwise ended."""
+    record = a_record(JobState.CANCELLED)
+    record = replace(record, job=replace(record.job, reason=WaitReason.DEPENDENCY, because="job 3 failed"))
+
+    assert "job 17 (train) cancelled before it ever ran: what it was to come after ended otherwise" == title_of(record)
+    assert "\nwhy      job 3 failed\n" in message_of(record, host="node1").body
+
+
+def test_an_array_says_how_many_ended_how() -> None:
+    """And nothing of a device: it was on none."""
+    tally = Tally(left=Indexes(), held=Indexes(), ended={"succeeded": 8, "failed": 2, "lost": 0})
+    spec = make_spec(name="sweep", array=Array.parse("0-9"))
+    job = Job(id=17, spec=spec, state=JobState.FAILED, submitted_at=NOW, tally=tally)
+
+    assert "array 17 (sweep) failed: 8 succeeded, 2 failed" == title_of(Record(job=job))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "0 s"), (0.4, "0 s"), (59.6, "1 min"), (185, "3 min 5 s"), (3600, "1 h"), (3605, "1 h"), (187200, "2 d 4 h")],
+)
+def test_times_are_told_in_two_units(seconds: float, words: str) -> None:
+    """More digits help nobody."""
+    assert words == took(seconds)
+
+
+def test_only_a_log_on_this_machine_goes_along(tmp_path: Path) -> None:
+    """Its last ten lines, and nothing in them that a terminal would obey; never more than a screen of text."""
+    log = tmp_path / "log"
+    log.write_bytes(b"".join(b"line %d\n" % i for i in range(20)) + b"\x1b[31mred \xff\n" + b"x" * 100_000)
+    record = a_record(JobState.FAILED, Ending.from_status(1), log_path=str(log))
+
+    here, there = message_of(record, host="node1").body, message_of(record, host="node2").body
+
+    assert len(here) < 3000
+    assert "x" * 1000 in here
+    assert "log" not in there
+    log.write_bytes(b"".join(b"line %d\n" % i for i in range(20)) + b"\x1b[31mred \xff\n")
+    body = message_of(record, host="node1").body
+    assert "line 10\n" not in body
+    assert "\nline 11\n" in body
+    assert "\n\ufffd[31mred \ufffd\n" in body
+    log.unlink()
+    assert there == message_of(record, host="node1").body
+
+
+def settings(**given: str) -> Settings:
+    """Return settings with these targets."""
+    environ = {f"GPUQUEUE_{name.upper()}": value for name, value in given.items()}
+    return Settings.load({"GPUQUEUE_CONFIG": "/dev/null", "GPUQUEUE_STATE_DIR": "/state", **environ})
+
+
+def test_what_a_job_says_becomes_a_url_where_it_is_sent() -> None:
+    """A name is looked up; an address is put into the mail account, whoever that writes to otherwise."""
+    known = settings(
+        notify="team=slack://a/b/c mail=mailtos://q:p%40ss@smtp.org:465/old@x.org?from=q@s.org&to=old@y.org"
+    )
+
+    assert "slack://a/b/c" == url_of(Notice("team"), known)
+    assert "json://host/x" == url_of(Notice("json://host/x"), known)
+    assert "mailtos://q:p%40ss@smtp.org:465/?from=q%40s.org&to=ann%40e.org" == url_of(Notice("ann@e.org"), known)
+
+
+def test_what_is_not_known_or_not_allowed_says_what_is() -> None:
+    """In the words that `show` repeats."""
+    with pytest.raises(BadRequest, match=r"no target is called 'lab' here .*: there are team"):
+        url_of(Notice("lab"), settings(notify="team=json://h"))
+    with pytest.raises(
+        BadRequest, match=r"no mail can be sent to a@b\.org: the site has no target 'mail' .*; there are none"
+    ):
+        url_of(Notice("a@b.org"), settings())
+    with pytest.raises(BadRequest, match="'mail' is no mailto:// or mailtos:// URL"):
+        url_of(Notice("a@b.org"), settings(notify="mail=json://h"))
+    with pytest.raises(Refused, match="takes no URLs of jobs"):
+        url_of(Notice("json://h"), settings(notify_urls="false"))

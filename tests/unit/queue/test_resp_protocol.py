@@ -1,0 +1,156 @@
+"""The store's language, as the small door reads and writes it; no store is needed for that."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuqueue.queue.resp.client import Door, Pipeline
+from gpuqueue.queue.resp.errors import NoStore, Said
+from gpuqueue.queue.resp.protocol import MAX_LINE_BYTES, MAX_STRING_BYTES, Reader, packed
+
+ROOT = Path(__file__).parents[3]
+
+
+class NoMore(Exception):
+    """The bytes are at their end."""
+
+
+def reader_of(pieces: Iterable[bytes]) -> Reader:
+    """Return a reader that is given *pieces* one by one."""
+    left: Iterator[bytes] = iter([piece for piece in pieces if piece])
+
+    def more() -> bytes:
+        with contextlib.suppress(StopIteration):
+            return next(left)
+        raise NoMore
+
+    return Reader(more)
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"+OK\r\n", "OK"),
+        (b":-7\r\n", -7),
+        (b"$-1\r\n", None),
+        (b"*-1\r\n", None),
+        (b"$0\r\n\r\n", ""),
+        (b"$2\r\n\r\n\r\n", "\r\n"),
+        (b"$3\r\na\xffb\r\n", "a\udcffb"),
+        (b"*0\r\n", []),
+        (b"*3\r\n:1\r\n*2\r\n$1\r\nx\r\n$-1\r\n+s\r\n", [1, ["x", None], "s"]),
+        # What a store says that was greeted as of version 3.
+        (b"_\r\n", None),
+        (b"#t\r\n", True),
+        (b"#f\r\n", False),
+        (b",1.5\r\n", 1.5),
+        (b",-inf\r\n", float("-inf")),
+        (b"(123456789012345678901234567890\r\n", 123456789012345678901234567890),
+        (b"%2\r\n+a\r\n:1\r\n+b\r\n*1\r\n:2\r\n", {"a": 1, "b": [2]}),
+        (b"~2\r\n:1\r\n:2\r\n", [1, 2]),
+        (b"=7\r\ntxt:abc\r\n", "abc"),
+        (b"|1\r\n+ttl\r\n:9\r\n$1\r\nx\r\n", "x"),
+        (b">3\r\n+message\r\n+c\r\n+d\r\n", ["message", "c", "d"]),
+    ],
+)
+def test_each_kind_of_answer(sent: bytes, answer: Any) -> None:
+    """Whole, byte by byte, and once more behind it: nothing is left over."""
+    for pieces in ([sent + b"+next\r\n"], [bytes([each]) for each in sent + b"+next\r\n"]):
+        reader = reader_of(pieces)
+
+        assert answer == reader.answer()
+        assert "next" == reader.answer()
+
+
+@pytest.mark.parametrize("sent", [b"-OOM no room\r\n", b"!11\r\nOOM no room\r\n"])
+def test_an_error_is_returned_where_it_stands(sent: bytes) -> None:
+    """In a list it is one of many answers, and the others count."""
+    _, error, last = reader_of([b"*3\r\n:1\r\n" + sent + b":3\r\n"]).answer()
+
+    assert isinstance(error, Said)
+    assert ("OOM no room", 3) == (str(error), last)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"$abc\r\n",
+        b":\r\n",
+        b",x\r\n",
+        b"#\r\n",
+        b"\r\n",
+        b"$3\r\nabcde\r\n",
+        b"$%d\r\n" % (MAX_STRING_BYTES + 1),
+        b"*1\r\n" * 40,
+        b"%1\r\n*0\r\n+x\r\n",
+        b"x" * (MAX_LINE_BYTES + 2),
+    ],
+)
+def test_what_is_no_answer_is_said_at_once(sent: bytes) -> None:
+    """It waits for nothing more: what answers there may be silent from now on."""
+    with pytest.raises(NoStore):
+        reader_of([sent]).answer()
+
+
+@given(st.binary(max_size=60))
+def test_no_bytes_do_anything_else(sent: bytes) -> None:
+    """An answer, an end, or no store: nothing that a caller would not expect."""
+    reader = reader_of([sent])
+    with contextlib.suppress(NoMore, NoStore):
+        while True:
+            reader.answer()
+
+
+@given(
+    words=st.lists(st.text() | st.integers() | st.floats(allow_nan=False), min_size=1),
+    cuts=st.lists(st.integers(0, 300)),
+)
+def test_what_is_sent_is_what_is_read(words: list[Any], cuts: list[int]) -> None:
+    """A command is a list of texts, however the network cuts it; where it was interrupted it begins again."""
+    words = [each.encode("utf-8", "replace").decode() if isinstance(each, str) else each for each in words]
+    sent = packed(words)
+    edges = sorted({0, len(sent), *(cut for cut in cuts if cut < len(sent))})
+    reader = reader_of([sent[a:b] for a, b in itertools.pairwise(edges)])
+
+    assert [each if isinstance(each, str) else repr(each) for each in words] == reader.answer()
+
+
+def test_an_answer_that_was_interrupted_begins_again() -> None:
+    """Whoever listens looks up from time to time; half a message must not be lost by that."""
+    pieces = [b"*2\r\n$3\r\nab", b"", b"c\r\n:1\r\n"]
+
+    def more() -> bytes:
+        piece = pieces.pop(0)
+        if not piece:
+            raise TimeoutError
+        return piece
+
+    reader = Reader(more)
+    with pytest.raises(TimeoutError):
+        reader.answer()
+
+    assert ["abc", 1] == reader.answer()
+
+
+def test_the_door_has_every_command_that_the_queue_asks_for() -> None:
+    """What only the library's door can do would be a traceback for a person, and pass every test of a worker."""
+    rooms = (ROOT / "gpuqueue" / "queue").glob("*.py")
+    texts = [room.read_text() for room in rooms if room.name not in {"redis_py.py", "diagnostics.py", "server_info.py"}]
+    asked = {(whose, name) for text in texts for whose, name in re.findall(r"\b(_redis|pipe)\.([a-z_]+)\(", text)}
+
+    assert ("_redis", "hgetall") in asked
+    assert ("pipe", "execute") in asked
+    assert [] == sorted(
+        (whose, name) for whose, name in asked if not hasattr(Door if whose == "_redis" else Pipeline, name)
+    )

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.queue.wait_reasons import SEEN_MS
+from gpuqueue.settings.settings import LONGEST_BEAT_S, Settings, embedded_socket
+from gpuqueue.text.units import GIB
+
+HERE = {"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s"}
+
+
+def test_defaults_are_one_private_machine() -> None:
+    """With nothing set, the store is a socket and the book a file below the state directory."""
+    settings = Settings.load(HERE)
+
+    assert "unix:///s/store/store.sock" == settings.redis_url
+    assert "sqlite:////s/book.db" == settings.database_url
+    assert socket.gethostname() == settings.host
+    assert settings.embedded
+
+
+def test_the_environment_comes_before_the_file(tmp_path: Path) -> None:
+    """Each value tells where it comes from."""
+    file = tmp_path / "config.toml"
+    file.write_text('lease = "1m"\nslots = 2\nheadroom = "1G"\n')
+
+    settings = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_LEASE": "90s"})
+
+    assert (90.0, 2, GIB) == (settings.lease_s, settings.slots, settings.headroom_bytes)
+    assert "environment GPUQUEUE_LEASE" == settings.origins["lease_s"]
+    assert f"file {file}" == settings.origins["slots"]
+    assert "default" == settings.origins["beat_s"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("GPUQUEUE_LEASE", "soon"),
+        ("GPUQUEUE_SLOTS", "0"),
+        ("GPUQUEUE_HEADROOM", "-1G"),
+        ("GPUQUEUE_HOST", "a b"),
+        ("GPUQUEUE_CAP", "maybe"),
+        ("GPUQUEUE_DEFAULT_DEVICE", "tpu"),
+        ("GPUQUEUE_LOG_LIMIT", "1000K"),
+        ("GPUQUEUE_LOG_LIMIT", "0"),
+        ("GPUQUEUE_KEEP_LOGS", "0"),
+        ("GPUQUEUE_KEEP_LOGS", "a month"),
+    ],
+)
+def test_a_bad_value_names_its_origin(variable: str, value: str) -> None:
+    """One line says which setting, from where, and what is wrong."""
+    with pytest.raises(BadRequest, match=variable):
+        Settings.load({**HERE, variable: value})
+
+
+def test_caps_are_on_unless_the_site_says_no(tmp_path: Path) -> None:
+    """In the environment as in the file, where TOML has a word of its own for it."""
+    file = tmp_path / "config.toml"
+    file.write_text("cap = false\n")
+
+    assert Settings.load(HERE).cap
+    assert not Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)}).cap
+    assert Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_CAP": "true"}).cap
+
+
+def test_a_log_may_grow_and_stay_for_ever(tmp_path: Path) -> None:
+    """In the environment as in the file: `none`."""
+    file = tmp_path / "config.toml"
+    file.write_text('log_limit = "none"\nkeep_logs = "none"\n')
+
+    found = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+    assert (None, None) == (found.log_limit_bytes, found.keep_logs_s)
+    found = Settings.load({**HERE, "GPUQUEUE_LOG_LIMIT": "1M", "GPUQUEUE_KEEP_LOGS": "7d"})
+    assert (2**20, 7 * 86400.0) == (found.log_limit_bytes, found.keep_logs_s)
+
+
+def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path) -> None:
+    """A misspelt setting must not be ignored in silence."""
+    file = tmp_path / "config.toml"
+    file.write_text('leese = "1m"\n')
+
+    with pytest.raises(BadRequest, match="leese"):
+        Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+
+
+def test_a_long_path_gets_a_short_socket() -> None:
+    """A unix socket's path is limited to about 107 bytes by the kernel."""
+    deep = Path("/" + "x" * 200)
+
+    assert 100 > len(str(embedded_socket(deep)))
+    assert embedded_socket(deep) == embedded_socket(deep) != embedded_socket(deep / "another")
+
+
+def test_the_shim_lets_go_before_the_lease_does() -> None:
+    """A run is over before anybody else can be given its job."""
+    settings = Settings.load(HERE)
+
+    assert settings.shim_grace_s < settings.lease_s
+
+
+def test_addresses_stay_out_of_repr() -> None:
+    """They may hold passwords."""
+    assert "hunter2" not in repr(Settings.load({**HERE, "GPUQUEUE_REDIS_URL": "redis://:hunter2@h"}))
+
+
+@pytest.mark.parametrize("path", ["relative", "/a?b", "/a#b", "/a%20b", "/a;b", "/a\nb", "/a\udcff"])
+def test_a_state_directory_that_no_address_can_hold_is_refused(path: str) -> None:
+    """Part of it would be lost on the way into a URL, and two processes would look in two places."""
+    with pytest.raises(BadRequest, match="GPUQUEUE_STATE_DIR"):
+        Settings.load({**HERE, "GPUQUEUE_STATE_DIR": path})
+
+
+def test_a_lease_must_hold_several_beats() -> None:
+    """With 5 s between beats of 10 s every job was lost three times, and nobody said why."""
+    with pytest.raises(BadRequest, match="too short for a beat"):
+        Settings.load({**HERE, "GPUQUEUE_LEASE": "5s"})
+
+
+def test_a_device_must_be_heard_before_it_counts_as_silent() -> None:
+    """With a beat every 40 s `queue` and `why` called healthy devices silent, and `gpus` called them ready."""
+    with pytest.raises(BadRequest, match=r"beat \(environment GPUQUEUE_BEAT\): 11 s are.*silent.*at most 10 s"):
+        Settings.load({**HERE, "GPUQUEUE_BEAT": "11s", "GPUQUEUE_LEASE": "10m"})
+
+    assert LONGEST_BEAT_S == Settings.load({**HERE, "GPUQUEUE_BEAT": "10s"}).beat_s
+    assert SEEN_MS >= 1.5 * LONGEST_BEAT_S * 1000
+
+
+def test_all_that_is_wrong_is_told_and_the_rest_is_read(tmp_path: Path) -> None:
+    """One look at a broken site names every fault, not one after the other."""
+    file = tmp_path / "config.toml"
+    file.write_text('leese = "1m"\nslots = 0\npool = "a"\n')
+
+    settings, faults = Settings.salvage({**HERE, "GPUQUEUE_CONFIG": str(file), "GPUQUEUE_BEAT": "soon"})
+
+    assert {"slots", "beat", "'leese'"} == {
+        word for fault in faults for word in ("slots", "beat", "'leese'") if word in str(fault)
+    }
+    assert 3 == len(faults)
+    assert ("a", 8, 10.0) == (settings.pool, settings.slots, settings.beat_s)
+    assert "default" == settings.origins["beat_s"]
+
+
+@pytest.mark.parametrize("content", [b"lease = ", b"\xff\xfe"])
+def test_a_file_that_is_no_toml_says_so(tmp_path: Path, content: bytes) -> None:
+    """Bytes that are no text ended in a traceback."""
+    file = tmp_path / "config.toml"
+    file.write_bytes(content)
+
+    with pytest.raises(BadRequest, match="is not TOML"):
+        Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+
+
+def test_targets_are_a_table_in_the_file_and_words_in_the_environment(tmp_path: Path) -> None:
+    """One by one in either; and no secret is in what a log may hold."""
+    file = tmp_path / "config.toml"
+    file.write_text('[notify]\nteam = "slack://a/b/secret"\nmail = "mailto://q:secret@h?from=x@y.org"\n')
+    both = {"team": "slack://a/b/secret", "mail": "mailto://q:secret@h?from=x@y.org"}
+    words = " ".join(f"{name}={url}" for name, url in both.items())
+
+    from_file = Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+
+    assert both == from_file.notify == Settings.load({**HERE, "GPUQUEUE_NOTIFY": words}).notify
+    assert "secret" not in repr(from_file)
+
+
+@pytest.mark.parametrize(
+    "toml", ['notify = ["team=slack://secret"]', 'notify = "secret"', '[notify]\na = "json://h secret"']
+)
+def test_a_target_that_makes_no_sense_is_refused_without_its_secret(tmp_path: Path, toml: str) -> None:
+    """The line says where it stands."""
+    file = tmp_path / "config.toml"
+    file.write_text(toml)
+
+    with pytest.raises(BadRequest, match="setting notify") as refused:
+        Settings.load({**HERE, "GPUQUEUE_CONFIG": str(file)})
+
+    assert "secret" not in str(refused.value)

@@ -1,0 +1,205 @@
+"""A trace: what is read, what is refused and in which words, and that a site's own history is one."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.cli.commands.history import CSV_COLUMNS, _csv
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.job import Job, JobState, Level
+from gpuqueue.model.run import Ending, Record, Run, RunDevice
+from gpuqueue.simulator import trace
+from gpuqueue.simulator.made import EXAMPLE, made
+from gpuqueue.simulator.site import Site
+from gpuqueue.text.units import GIB
+
+HEAD = "arrival_s,user,mem_bytes,duration_s"
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+
+
+def read(*lines: str) -> trace.Trace:
+    """Return the trace in these lines."""
+    return trace.read([f"{line}\n" for line in lines], "t.csv")
+
+
+def test_a_line_says_all_of_a_job() -> None:
+    """Sizes and durations bare or with units, columns in any order, unknown ones ignored."""
+    (job,) = read(
+        "name,group,level,time_limit,gpus,duration,mem,user,arrival_s,colour",
+        "sweep,vision,high,1h30m,2,90s,6G,ann,7,red",
+    ).requests
+
+    assert job == trace.Request(
+        number=0,
+        arrival_s=0.0,  # the first arrival is where time begins
+        user="ann",
+        mem_bytes=6 * GIB,
+        gpus=2,
+        duration_s=90.0,
+        time_limit_s=5400.0,
+        level=Level.HIGH,
+        group="vision",
+        name="sweep",
+    )
+
+
+def test_what_is_left_empty_has_a_default() -> None:
+    """One GPU, no limit, the normal level."""
+    (job,) = read(f"{HEAD},gpus,time_limit_s,level", "0,ann,1073741825,5,,,").requests
+
+    assert (job.gpus, job.time_limit_s, job.level) == (1, None, Level.NORMAL)
+    assert job.mem_bytes == GIB + 2**20, "memory is matched by the MiB, rounded up"
+
+
+def test_jobs_come_in_the_order_of_their_arrival() -> None:
+    """Whatever the order of the lines, which breaks ties."""
+    jobs = read(HEAD, "50,c,1G,1", "10,a,1G,1", "50,d,1G,1", "20,b,1G,1").requests
+
+    assert [("a", 0.0, 0), ("b", 10.0, 1), ("c", 40.0, 2), ("d", 40.0, 3)] == [
+        (job.user, job.arrival_s, job.number) for job in jobs
+    ]
+
+
+@pytest.mark.parametrize("figure", ["100000", "100000.0", "1e5", "1e+05", "1e05"])
+def test_a_figure_is_read_however_a_program_writes_it(figure: str) -> None:
+    """``1e5`` was refused, and ``1e+05`` was not."""
+    (job,) = read(HEAD, f"0,a,1G,{figure}").requests
+
+    assert 100_000.0 == job.duration_s
+
+
+def test_a_limit_ends_a_run() -> None:
+    """What holds the device is the shorter of the two."""
+    jobs = read(f"{HEAD},time_limit_s", "0,a,1G,100,60", "0,a,1G,100,600", "0,a,1G,100,").requests
+
+    assert [60.0, 100.0, 100.0] == [job.run_s for job in jobs]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([], "t.csv has nothing in its first line, which must name the columns: see gpuqueue simulate --example"),
+        (["a,b,c", "1,2,3"], "t.csv has no column arrival_s: its first line must name the columns, see gpuqueue"),
+        (["arrival_s,user,duration_s"], "t.csv has no column mem: "),
+        ([f"{HEAD},user"], "t.csv has the column 'user' twice"),
+        ([HEAD], "t.csv has no job below its first line: see gpuqueue simulate --example"),
+        (["submitted_at,user,mem_bytes,duration_s", "2026-11-21,a,1,"], "has no job that ran on a GPU: 1 never ran"),
+        ([HEAD.replace("_bytes", ""), "1,ann,6Q,5"], "t.csv line 2, column mem: '6Q' is not a size"),
+        ([HEAD.replace("_bytes", ""), "1,ann,6,5"], "t.csv line 2, column mem: '6' is not a size: say the unit: 6M"),
+        ([HEAD, "1,ann,-6G,5"], "line 2, column mem_bytes: '-6G' is not a size: negative sizes make no sense"),
+        ([HEAD, "1,ann,inf,5"], "line 2, column mem_bytes: 'inf' is not a size"),
+        (["arrival_s,user,mem,duration", "1,ann,6G,-5"], "column duration: '-5' is not a duration: negative ones make"),
+        ([HEAD, "1,ann,1G,5,x,y"], "t.csv line 2 has 6 cells, and the first line names 4 columns"),
+        ([f"{HEAD},gpus", "1,ann,1G,5,-1"], "line 2, column gpus: '-1' is no number of GPUs: give one from 1 to 64"),
+        ([HEAD, "1,ann,1G,5", "1,ann,6Q,5"], "t.csv line 3, column mem_bytes: '6Q' is not a size"),
+        ([HEAD, "1,ann,0,5"], "line 2, column mem_bytes: '0' is not a usable size"),
+        ([HEAD, "", "-1,ann,1G,5"], "line 3, column arrival_s: '-1' is not a duration: negative ones make no sense"),
+        ([HEAD, "1,a b,1G,5"], "line 2, column user: 'a b' is no usable name"),
+        ([HEAD, "1,ann,1G,"], "line 2, column duration_s: nothing stands there"),
+        ([HEAD, "1,ann,1G"], "line 2, column duration_s: nothing stands there"),
+        ([HEAD, "1,ann,1G,nan"], "line 2, column duration_s: 'nan' is not a duration"),
+        ([HEAD, "1,ann,1G,9999999999"], "line 2, column duration_s: '9999999999' is longer than ten years"),
+        ([f"{HEAD},gpus", "1,ann,1G,5,65"], "line 2, column gpus: '65' is no number of GPUs"),
+        ([f"{HEAD},level", "1,ann,1G,5,top"], "line 2, column level: 'top' is no level: say low, normal"),
+        (["submitted_at,user,mem,duration", "soon,ann,1G,5"], "line 2, column submitted_at: 'soon' is no time"),
+        ([HEAD, '1,"ann,1G,5'], "is no CSV"),
+        ([f"{HEAD},time_limit_s", "1,ann,1G,5,0"], "line 2, column time_limit_s: a time limit must be above 0"),
+        (["arrival_s,user,mem,mem_bytes,duration_s", "1,ann,1G,2,5"], "has the columns mem and mem_bytes, which say"),
+        (["arrival_s,user,mem,duration_s,duration", "1,ann,1G,2,5"], "has the columns duration_s and duration, which"),
+    ],
+)
+def test_what_makes_no_sense_is_named_by_line_and_column(lines: list[str], words: str) -> None:
+    """So that it can be found in a file of ten thousand lines."""
+    with pytest.raises(BadRequest) as caught:
+        read(*lines)
+
+    assert words in str(caught.value)
+
+
+def a_record(job_id: int, *, at: datetime, took_s: float | None, uuid: str = "GPU-0") -> Record:
+    """Return a job of the history that ran for so long, or never did."""
+    spec = make_spec(mem_bytes=3 * GIB, gpus=2, time_limit_s=7200.0, level=Level.LOW)
+    job = Job(id=job_id, spec=spec, state=JobState.SUCCEEDED, submitted_at=at)
+    if took_s is None:
+        return Record(job=job, runs=())
+    run = Run(
+        job_id=job_id,
+        attempt=1,
+        token="1.a",
+        host="h",
+        worker="w",
+        devices=(RunDevice(uuid=uuid, lease_bytes=3 * GIB),),
+        claimed_at=at,
+        ending=Ending.from_status(0),
+        duration_s=took_s,
+    )
+    return Record(job=job, runs=(run,))
+
+
+def test_the_history_of_a_site_is_a_trace() -> None:
+    """What ``gpuqueue history --csv`` prints, newest first; what never ran, and what a CPU ran, is counted apart."""
+    records = [
+        a_record(4, at=NOON + timedelta(minutes=3), took_s=5.0, uuid="cpu-h"),
+        a_record(3, at=NOON + timedelta(minutes=2), took_s=None),
+        a_record(2, at=NOON + timedelta(minutes=1), took_s=60.500012345678911),  # every digit that a clock has
+        a_record(1, at=NOON, took_s=1e-05),
+    ]
+
+    found = trace.read(_csv(records, CSV_COLUMNS).splitlines(keepends=True), "history")
+
+    assert (1, 1) == (found.never_ran, found.on_cpu)
+    first, second = found.requests
+    assert (0.0, 60.0) == (first.arrival_s, second.arrival_s)
+    assert (trace.LEAST_S, 60.5) == (first.duration_s, second.duration_s)
+    assert ("ada", 3 * GIB, 2, 7200.0, Level.LOW) == (
+        second.user,
+        second.mem_bytes,
+        second.gpus,
+        second.time_limit_s,
+        second.level,
+    )
+
+
+def test_who_is_in_which_group_is_told_as_the_setting_has_it() -> None:
+    """Each name once."""
+    found = read(f"{HEAD},group", "0,ann,1G,1,vision", "0,bob,1G,1,nlp", "0,ann,1G,1,vision", "0,eve,1G,1,")
+
+    assert found.groups == "vision: ann; nlp: bob"
+
+
+def test_a_made_trace_is_read_as_it_was_made() -> None:
+    """And is the same for the same seed only."""
+    jobs = made(300, 7)
+
+    assert read(*trace.write(jobs)).requests == jobs
+    assert made(300, 7) == jobs
+    assert made(300, 8) != jobs
+    assert len(trace.read(EXAMPLE.splitlines(), "example").requests) == 8
+
+
+def test_a_site_is_described_by_its_cards_and_hosts() -> None:
+    """Each card by its place on its host, and what it can promise."""
+    site = Site.parse("2x24G, 80G/12G", slots=8, headroom_bytes=GIB)
+
+    assert [("sim-host0-0", 23), ("sim-host0-1", 23), ("sim-host0-2", 79), ("sim-host1-0", 11)] == [
+        (card.uuid, card.usable_bytes // GIB) for card in site.cards
+    ]
+    assert site.hosts == ((0, 1, 2), (3,))
+    one, two, four = (read(f"{HEAD},gpus", f"0,a,23G,1,{gpus}").requests[0] for gpus in (1, 3, 4))
+    assert [True, True, False] == [site.could_run(job) for job in (one, two, four)], "never across hosts"
+
+
+@pytest.mark.parametrize("text", ["", "4x", "0x24G", "4x24", "x24G", "24G,,24G", "24G//24G", "2000x24G"])
+def test_what_is_no_site_is_refused(text: str) -> None:
+    """In one line."""
+    with pytest.raises(BadRequest):
+        Site.parse(text, slots=8)
+
+
+def test_a_headroom_that_leaves_nothing_is_refused() -> None:
+    """Nobody means that."""
+    with pytest.raises(BadRequest, match="leaves nothing"):
+        Site.parse("1G", slots=8, headroom_bytes=GIB)

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.system.command_line import interpreter, script_command
+from gpuqueue.system.environment import travelling
+
+
+def test_the_environment_travels_without_the_queues_own_secrets() -> None:
+    """Addresses of store and book stay here; so does what the worker sets itself."""
+    environ = {
+        "WANDB_API_KEY": "kept",
+        "GPUQUEUE_REDIS_URL": "redis://:secret@h",
+        "GPUQUEUE_DATABASE_URL": "x",
+        "GPUQUEUE_STATE_DIR": "/s",
+        "CUDA_VISIBLE_DEVICES": "3",
+        "SHLVL": "2",
+    }
+
+    assert {"WANDB_API_KEY": "kept", "GPUQUEUE_STATE_DIR": "/s"} == travelling(environ)
+
+
+def test_a_python_script_runs_with_the_active_environments_python(tmp_path: Path) -> None:
+    """As if one had typed `python train.py`."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.touch(mode=0o755)
+    (tmp_path / "train.py").touch()
+
+    chosen = interpreter({"VIRTUAL_ENV": str(tmp_path), "PATH": "/usr/bin"})
+
+    assert str(python) == chosen
+    assert (chosen, "train.py", "-x") == script_command("train.py", ["-x"], cwd=tmp_path, python=chosen)
+
+
+def test_an_executable_file_runs_as_it_is(tmp_path: Path) -> None:
+    """A shell script needs no interpreter from us."""
+    script = tmp_path / "go.sh"
+    script.touch(mode=0o755)
+
+    assert (str(script),) == script_command("go.sh", [], cwd=tmp_path, python="python")
+
+
+@pytest.mark.parametrize("name", ["missing.py", "directory", "text.txt"])
+def test_what_cannot_run_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    """No such file, a directory, a file that is neither .py nor executable."""
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "text.txt").touch(mode=0o644)
+
+    with pytest.raises(BadRequest, match=Path(name).stem):
+        script_command(name, [], cwd=tmp_path, python="python")

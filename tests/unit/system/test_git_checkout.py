@@ -1,0 +1,133 @@
+"""What a submit notes of git: over real repositories."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.git import Checkout
+from gpuqueue.system import git_checkout
+from gpuqueue.system.git_checkout import CheckoutLook
+
+NAMED = {
+    "GIT_AUTHOR_NAME": "a",
+    "GIT_AUTHOR_EMAIL": "a@b",
+    "GIT_COMMITTER_NAME": "a",
+    "GIT_COMMITTER_EMAIL": "a@b",
+    "GIT_CONFIG_GLOBAL": os.devnull,
+}
+
+
+def git(directory: Path, *words: str) -> str:
+    """Return what git says."""
+    environ = {**os.environ, **NAMED}
+    return subprocess.run(
+        [shutil.which("git") or "git", *words], cwd=directory, env=environ, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a repository with one commit; git has all the time that it needs."""
+    monkeypatch.setattr(git_checkout, "DIRTY_S", 30.0)
+    made = tmp_path / "repository"
+    made.mkdir()
+    git(made, "init", "-q", "-b", "main")
+    (made / "train.py").write_text("print(1)\n")
+    git(made, "add", "train.py")
+    git(made, "commit", "-q", "-m", "one")
+    return made
+
+
+def test_commit_branch_and_whether_something_was_changed(repository: Path) -> None:
+    """From any directory below; a new file that nobody added is no change."""
+    commit = git(repository, "rev-parse", "HEAD")
+    below = repository / "a" / "b"
+    below.mkdir(parents=True)
+    (repository / "out.log").write_text("an output\n")
+
+    assert Checkout(commit=commit, branch="main", dirty=False) == CheckoutLook(below).seen()
+
+    (repository / "train.py").write_text("print(2)\n")
+    assert Checkout(commit=commit, branch="main", dirty=True) == CheckoutLook(below).seen()
+
+
+def test_wherever_git_keeps_the_commit(repository: Path, tmp_path: Path) -> None:
+    """In a file of its own, among all others, in another directory, or in HEAD itself."""
+    commit = git(repository, "rev-parse", "HEAD")
+    git(repository, "pack-refs", "--all")
+    assert commit == must_see(repository).commit
+
+    git(repository, "worktree", "add", "-q", "-b", "side/way", str(tmp_path / "worktree"))
+    assert Checkout(commit=commit, branch="side/way", dirty=False) == CheckoutLook(tmp_path / "worktree").seen()
+
+    git(repository, "checkout", "-q", "--detach")
+    assert Checkout(commit=commit, branch=None, dirty=False) == CheckoutLook(repository).seen()
+
+
+def must_see(directory: Path) -> Checkout:
+    """Return what is checked out there."""
+    seen = CheckoutLook(directory).seen()
+    assert seen is not None
+    return seen
+
+
+def test_where_there_is_no_commit_there_is_nothing(tmp_path: Path) -> None:
+    """No repository, one without a commit, one that is damaged: a job is queued all the same."""
+    assert CheckoutLook(tmp_path).seen() is None
+    git(tmp_path, "init", "-q")
+    assert CheckoutLook(tmp_path).seen() is None
+    (tmp_path / ".git" / "HEAD").write_bytes(b"\xff" * 100)
+    assert CheckoutLook(tmp_path).seen() is None
+    (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/a")
+    (tmp_path / ".git" / "refs" / "heads" / "a").write_text("ref: refs/heads/a")
+    assert CheckoutLook(tmp_path).seen() is None
+
+
+def test_a_git_that_takes_too_long_is_not_waited_for(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether something was changed is not known then; the commit is."""
+    monkeypatch.setattr(git_checkout, "DIRTY_S", 0.05)
+    slow = tmp_path / "bin" / "git"
+    slow.parent.mkdir()
+    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
+
+    began_s = time.monotonic()
+    seen = must_see(repository)
+
+    assert (40, "main", None) == (len(seen.commit), seen.branch, seen.dirty)
+    assert time.monotonic() - began_s < 30
+
+
+def test_a_host_without_git_still_knows_the_commit(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read out of the repository itself. What a hook left in the environment leads nobody astray."""
+    monkeypatch.setenv("GIT_DIR", "/nowhere")
+    assert must_see(repository).dirty is False
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert ("main", None) == (must_see(repository).branch, must_see(repository).dirty)
+
+
+def test_nothing_in_the_repository_is_run(repository: Path, tmp_path: Path) -> None:
+    """A repository may name a program that git is to ask what has changed."""
+    mark = tmp_path / "was-run"
+    git(repository, "config", "core.fsmonitor", f"touch {mark}; true")
+
+    assert must_see(repository).dirty is False
+    assert not mark.exists()
+
+
+def test_what_git_would_not_say_is_refused() -> None:
+    """At the door, as any other part of a request."""
+    with pytest.raises(BadRequest, match="is no commit"):
+        Checkout(commit="HEAD")
+    with pytest.raises(BadRequest, match="is no branch"):
+        Checkout(commit="a" * 40, branch="")

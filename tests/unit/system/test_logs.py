@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import re
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gpuqueue.system import logs
+from gpuqueue.system.logs import STDERR, LogTail
+from gpuqueue.text.units import MIB
+
+
+def last(path: Path, lines: int) -> bytes:
+    """Return what a reader gets who asks for the last lines."""
+    tail = LogTail()
+    tail.turn_to(path)
+    tail.skip_to_last(lines)
+    return b"".join(tail.rest())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=st.text(alphabet="ab\n\r", max_size=60).map(str.encode), lines=st.integers(0, 30))
+def test_the_last_lines_are_those_of_tail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, lines: int
+) -> None:
+    """As tail(1): a line that is not ended counts, and a carriage return ends none."""
+    monkeypatch.setattr(logs, "CHUNK_BYTES", 7)
+    (tmp_path / "log").write_bytes(text)
+
+    whole = re.findall(rb"[^\n]*\n|[^\n]+", text)
+    assert b"".join(whole[len(whole) - min(lines, len(whole)) :]) == last(tmp_path / "log", lines)
+
+
+def test_nobody_reads_through_what_was_cut_out(tmp_path: Path) -> None:
+    """A hole of a terabyte is not searched for lines; what stands behind it is all there is."""
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        file.write(b"begin\n" * 1000)
+        file.seek(2**40)
+        file.write(b"x\n" * MIB + b"y\n")
+
+    assert b"x\ny\n" == last(log, 2)
+    assert b"x\n" * MIB + b"y\n" == last(log, 2**30)
+
+
+def test_what_cannot_be_read_is_left_to_the_reading(tmp_path: Path) -> None:
+    """There is nothing to skip, and nothing raised."""
+    assert b"" == last(tmp_path / "missing", 3)
+    tail = LogTail()
+    tail.skip_to_last(3)
+    assert tail.path is None
+
+
+def since(path: Path, at_s: float, stream: str = "log") -> tuple[bool, bytes]:
+    """Return what a reader gets who asks for what was written since then, and whether that is known."""
+    tail = LogTail(stream)
+    tail.turn_to(path)
+    known = tail.skip_to_time(datetime.fromtimestamp(at_s, timezone.utc))
+    return known, b"".join(tail.rest())
+
+
+@pytest.mark.parametrize(
+    ("at_s", "wanted"),
+    [
+        (50.0, b"one\ntwo\nthree\n"),
+        (100.0, b"two\nthree\n"),
+        (100.9, b"two\nthree\n"),
+        (101.0, b"two\nthree\n"),
+        (200.5, b""),
+    ],
+)
+def test_what_was_written_since_then(tmp_path: Path, at_s: float, wanted: bytes) -> None:
+    """From the beginning of the line that was being written; noted is how long the log was when."""
+    (tmp_path / "log").write_bytes(b"one\ntwo\nthree\n")
+    (tmp_path / "log.times").write_text("100.0 4\n101.0 6\n200.0 14\nno\n2")
+
+    assert (True, wanted) == since(tmp_path / "log", at_s)
+
+
+def test_a_log_of_which_nothing_was_noted_is_shown_whole(tmp_path: Path) -> None:
+    """And whoever asked is told. Of one that is not there yet all is to come."""
+    assert (True, b"") == since(tmp_path / "log", 0.0)
+    (tmp_path / "log").write_bytes(b"one\n")
+    assert (False, b"one\n") == since(tmp_path / "log", 100.0)
+
+
+def test_what_was_cut_back_meanwhile_is_not_looked_for(tmp_path: Path) -> None:
+    """Where the file system knows no holes a log gets shorter; what is left then is all that can be shown."""
+    (tmp_path / "log").write_bytes(b"begin\nend\n")
+    (tmp_path / "log.times").write_text("100.0 500\n102.0 10\n")
+
+    assert (True, b"") == since(tmp_path / "log", 103.0)
+    assert (True, b"") == since(tmp_path / "log", 101.0)
+    assert (True, b"begin\nend\n") == since(tmp_path / "log", 99.0)
+
+
+def test_standard_error_is_read_beside_the_log(tmp_path: Path) -> None:
+    """Where it is kept apart; where it is not there is nothing."""
+    (tmp_path / "log").write_bytes(b"out\n")
+    assert (True, b"") == since(tmp_path / "log", 0.0, STDERR)
+    (tmp_path / "stderr").write_bytes(b"err\nend\n")
+    (tmp_path / "stderr.times").write_text("100.0 4\n102.0 8\n")
+    assert (True, b"end\n") == since(tmp_path / "log", 101.0, STDERR)
+
+
+def test_a_job_that_writes_faster_than_one_reads_keeps_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look ends where the log ended when it began; ``logs --tail 5`` went on for as long as the job wrote."""
+    monkeypatch.setattr(logs, "CHUNK_BYTES", 8)
+    log = tmp_path / "log"
+    log.write_bytes(b"line 1\nline 2\n")
+    tail = LogTail()
+    tail.turn_to(log)
+
+    seen = b""
+    for chunk in tail.rest():
+        seen += chunk
+        assert len(seen) < MIB, "it never ends"
+        with log.open("ab") as file:
+            file.write(b"more\n" * 2)
+
+    assert b"line 1\nline 2\n" == seen
+    assert b"more\n" * 4 == b"".join(tail.rest()), "the next look goes on there"

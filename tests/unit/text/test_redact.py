@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from gpuqueue.errors import BookUnreachable, StoreUnreachable
+from gpuqueue.history.connect import open_engine, shown
+from gpuqueue.queue.connect import connect
+from gpuqueue.text.redact import without_password
+
+
+@pytest.mark.parametrize(
+    ("url", "safe"),
+    [
+        ("redis://:hunter2@h:6379/0", "redis://:***@h:6379/0"),
+        ("redis://ada:hunter2@h", "redis://ada:***@h"),
+        ("redis://:hun/t@er2@h/0", "redis://:***@h/0"),
+        ("postgresql://ada:hun?ter2@h/db", "postgresql://ada:***@h/db"),
+        ("postgresql://ada:hun://ter2@h/db", "postgresql://ada:***@h/db"),
+        ("unix://ada:hunter2@/x/y?db=1&password=hunter2", "unix://ada:***@/x/y?db=1&password=***"),
+        ("postgresql://ada@h/db?sslpassword=hunter2&x=1", "postgresql://ada@h/db?sslpassword=***&x=1"),
+        ("postgresql://h/db?password=hun@ter2", "postgresql://h/db?password=***"),
+        # Mistyped: no place behind the account, no scheme, a port that is none.
+        ("redis://ada:hunter2", "redis://ada:***"),
+        ("ada:hunter2@h:6379", "ada:***@h:6379"),
+        ("postgresql://ada:hunter2@h:port/db", "postgresql://ada:***@h:port/db"),
+    ],
+)
+def test_a_password_is_never_shown(url: str, safe: str) -> None:
+    """Wherever it stands, whatever is in it, and however malformed the address is."""
+    assert safe == without_password(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "unix:///tmp/a@b.sock",
+        "sqlite:////home/a@b/book.db",
+        "redis://[::1]:6379/0",
+        "redis://h:6379/0",
+        "postgresql://ada@h:5432/db",
+        "localhost:6379",
+        "",
+    ],
+)
+def test_an_address_without_one_is_shown_whole(url: str) -> None:
+    """It is what a person needs to see."""
+    assert url == without_password(url)
+
+
+def test_a_refused_store_address_quotes_no_password() -> None:
+    """The client library took the password for a port, and quoted it in its error."""
+    with pytest.raises(StoreUnreachable, match="no usable address") as caught:
+        connect("redis://ada:hunter2")
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_port_that_is_no_number_is_no_traceback() -> None:
+    """The database library raises another error for it than for all other bad addresses."""
+    with pytest.raises(BookUnreachable, match="cannot be read"):
+        open_engine("postgresql://ada:hunter2@h:port/db")
+
+
+def test_the_book_shows_no_key_file_password_either() -> None:
+    """The PostgreSQL driver knows two parameters that hold one."""
+    assert "hunter2" not in shown(sa.make_url("postgresql://h/db?sslpassword=hunter2&password=hunter2"))

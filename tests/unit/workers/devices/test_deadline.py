@@ -1,0 +1,156 @@
+"""A backend whose questions may hang, behind the deadline."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+
+import pytest
+from bounded import until
+
+from gpuqueue.model.device import Device, DeviceKind, Health, Reading
+from workers.devices.backend import DeviceTrouble
+from workers.devices.deadline import Deadlined
+
+FIRST, SECOND = (
+    Device(uuid=f"GPU-{index}", index=index, name="one", kind=DeviceKind.GPU, total_bytes=10) for index in range(2)
+)
+#: Long enough for an answer that comes, however busy the machine; tests of one that does not come wait it out.
+PATIENT_S, HASTY_S = 30.0, 0.05
+
+
+class Hanging:
+    """A backend whose questions about a device hang while the test holds its gate shut."""
+
+    def __init__(self) -> None:
+        self.gates: dict[str, threading.Event] = defaultdict(threading.Event)
+        self.asked: Counter[str] = Counter()
+        self.threads: set[int] = set()
+        for device in (FIRST, SECOND):
+            self.gates[device.uuid].set()
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return both."""
+        return (FIRST, SECOND)
+
+    def reading(self, device: Device) -> Reading:
+        """Hang while the gate is shut."""
+        self.asked[device.uuid] += 1
+        self.threads.add(threading.get_ident())
+        self.gates[device.uuid].wait()
+        return Reading(total_bytes=10, free_bytes=4)
+
+    def used_by(self, reading: Reading, pids: Collection[int]) -> int | None:
+        """Count the bytes that are used."""
+        return reading.used_bytes * len(pids)
+
+    def health(self, device: Device) -> Health:
+        """Refuse."""
+        raise DeviceTrouble(f"{device.uuid} is lost")
+
+    def distance(self, a: Device, b: Device) -> int | None:
+        """Tell a distance."""
+        self.asked["distance"] += 1
+        return 10 * abs(a.index - b.index)
+
+
+@pytest.fixture
+def hanging() -> Iterator[Hanging]:
+    """Let go of every question in the end."""
+    made = Hanging()
+    yield made
+    for gate in made.gates.values():
+        gate.set()
+
+
+def stuck(hanging: Hanging, deadlined: Deadlined, device: Device = FIRST) -> None:
+    """Ask a question that does not come back."""
+    hanging.gates[device.uuid].clear()
+    with pytest.raises(DeviceTrouble, match=rf"{device.uuid} has not answered for {HASTY_S:g} s"):
+        deadlined.reading(device)
+
+
+def test_answers_and_troubles_come_through(hanging: Hanging) -> None:
+    """A backend that answers is the same behind the deadline, errors included."""
+    deadlined = Deadlined(hanging, deadline_s=PATIENT_S)
+    assert (FIRST, SECOND) == deadlined.devices()
+    assert 12 == deadlined.used_by(deadlined.reading(FIRST), [1, 2])
+    assert 10 == deadlined.distance(FIRST, SECOND)
+    with pytest.raises(DeviceTrouble, match="GPU-0 is lost"):
+        deadlined.health(FIRST)
+
+
+def test_a_device_keeps_its_one_thread(hanging: Hanging) -> None:
+    """Every question about a device is asked in the same thread, and another device has another."""
+    deadlined = Deadlined(hanging, deadline_s=PATIENT_S)
+    for _ in range(5):
+        deadlined.reading(FIRST)
+    assert 1 == len(hanging.threads)
+    deadlined.reading(SECOND)
+    assert 2 == len(hanging.threads)
+    assert threading.get_ident() not in hanging.threads
+
+
+def test_a_stuck_device_fails_at_once_and_piles_nothing_up(hanging: Hanging) -> None:
+    """After one wait the device is stale: it is not asked again, no thread is started, and its neighbour goes on."""
+    deadlined = Deadlined(hanging, deadline_s=HASTY_S)
+    stuck(hanging, deadlined)
+    threads = threading.active_count()
+    for question in (deadlined.reading, deadlined.health, deadlined.reading):
+        with pytest.raises(DeviceTrouble, match=r"GPU-0 is stale since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC"):
+            question(FIRST)
+    assert (1, threads) == (hanging.asked[FIRST.uuid], threading.active_count())
+    assert 4 == until(lambda: free_bytes(deadlined, SECOND))
+
+
+def free_bytes(deadlined: Deadlined, device: Device) -> int | None:
+    """Return the free bytes, None where the machine was too busy for a hasty deadline."""
+    try:
+        return deadlined.reading(device).free_bytes
+    except DeviceTrouble:
+        return None
+
+
+def test_a_device_that_comes_back_is_asked_again(hanging: Hanging) -> None:
+    """When the stuck call returns, the next question is a question like any other."""
+    deadlined = Deadlined(hanging, deadline_s=HASTY_S)
+    stuck(hanging, deadlined)
+    hanging.gates[FIRST.uuid].set()
+    assert 4 == until(lambda: free_bytes(deadlined, FIRST))
+
+
+def test_what_waited_behind_a_stuck_call_is_not_asked_later(hanging: Hanging) -> None:
+    """A question that nobody waits for any more is dropped, not asked of a device that is just back."""
+    deadlined = Deadlined(hanging, deadline_s=HASTY_S)
+    hanging.gates[FIRST.uuid].clear()
+    both = [threading.Thread(target=free_bytes, args=(deadlined, FIRST)) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    hanging.gates[FIRST.uuid].set()
+    before = hanging.asked[FIRST.uuid]
+    assert 1 == before
+    assert 4 == until(lambda: free_bytes(deadlined, FIRST))
+
+
+def test_distances_are_not_asked_of_a_stuck_device(hanging: Hanging) -> None:
+    """A stuck device would take the thread of the distances with it."""
+    deadlined = Deadlined(hanging, deadline_s=HASTY_S)
+    stuck(hanging, deadlined, SECOND)
+    with pytest.raises(DeviceTrouble, match="GPU-1 is stale"):
+        deadlined.distance(FIRST, SECOND)
+    assert 0 == hanging.asked["distance"]
+
+
+def test_a_forked_child_starts_its_own_threads(hanging: Hanging, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads do not survive a fork, so what the parent waits for is nothing to the child."""
+    deadlined = Deadlined(hanging, deadline_s=HASTY_S)
+    stuck(hanging, deadlined)
+    hanging.gates[FIRST.uuid].set()
+    child = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    assert 4 == until(lambda: free_bytes(deadlined, FIRST))
+    assert 2 <= len(hanging.threads)

@@ -1,0 +1,298 @@
+"""What can be said of devices without a driver: how they are written, chosen and found, and the limits on the CPU's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import psutil
+import pynvml
+import pytest
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.device import Device, DeviceKind, Reading
+from gpuqueue.text.units import GIB, MIB
+from workers.devices import nvml_calls, simulated
+from workers.devices.backend import DeviceTrouble
+from workers.devices.cpu import CpuBackend, resident_bytes
+from workers.devices.nvml import NvmlBackend
+from workers.devices.nvml_memory import merged
+from workers.devices.select import choose, find
+from workers.devices.simulated import SimulatedBackend, parse_simulated
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GPU = Device(uuid="GPU-none", index=0, name="none", kind=DeviceKind.GPU, total_bytes=10)
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("sim:24G", [24 * GIB]),
+        ("sim:4x24G", [24 * GIB] * 4),
+        ("sim:2x24G+80G", [24 * GIB, 24 * GIB, 80 * GIB]),
+        ("2x512MiB", [512 * MIB] * 2),
+        ("sim:64x1G", [GIB] * 64),
+    ],
+)
+def test_simulated_devices_are_read_as_written(text: str, sizes: list[int]) -> None:
+    """A count and a size give that many devices of that size."""
+    assert sizes == parse_simulated(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("sim:", "sim:4x", "sim:x24G", "sim:0x24G", "sim:65x1G", "sim:24", "sim:-1x24G", "sim:4x24G,1x8G", "sim:4x0G"),
+        *("sim:1G+", "sim:40x1G+40x1G"),
+    ],
+)
+def test_nonsense_is_refused(text: str) -> None:
+    """What is no simulated device is refused with the text in the message."""
+    with pytest.raises(BadRequest, match="sim:"):
+        parse_simulated(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("sim:1x8G,1x16G", "sim:1x8G+1x16G"),
+        ("sim:8G, sim:2x16G", "sim:8G+2x16G"),
+        ("sim:8G,gpu", "sim:1x8G+1x16G"),
+        ("sim:8G,", "sim:1x8G+1x16G"),
+    ],
+)
+def test_whoever_writes_a_comma_between_kinds_is_told_what_to_type(text: str, meant: str) -> None:
+    """It is what `simulate --devices` takes; `up` said only that 8G,1x16G is not a size."""
+    with pytest.raises(BadRequest, match=re.escape(f"put a + between kinds, as in {meant}") + "$"):
+        parse_simulated(text)
+
+
+def test_choose_gives_what_was_named() -> None:
+    """Both cpu and sim: give their own kind of device, named after the host."""
+    assert ["cpu-box"] == [device.uuid for device in choose("cpu", "box").devices()]
+    simulated = choose("sim:2x24G", "box").devices()
+    assert ["sim-box-0", "sim-box-1"] == [device.uuid for device in simulated]
+    assert ["Simulated 24G"] * 2 == [device.name for device in simulated]
+
+
+def test_choose_puts_the_cpu_beside_the_others_once() -> None:
+    """It comes last, with a number of its own; where auto finds no GPU it is the only one."""
+    both = choose("sim:2x24G,cpu", "box").devices()
+    assert [("sim-box-0", 0), ("sim-box-1", 1), ("cpu-box", 2)] == [(each.uuid, each.index) for each in both]
+    assert ["cpu-box"] == [device.uuid for device in choose("cpu,cpu", "box").devices()]
+    assert "cpu-box" == find(choose("sim:2x24G,cpu", "box"), "cpu").uuid
+
+
+@pytest.mark.parametrize("spec", ["", "cuda", "GPU", "cpu:2", ",cpu", "cpu,gpu", "gpu,cpu,cpu"])
+def test_choose_refuses_what_it_does_not_know(spec: str) -> None:
+    """An unknown name is refused with the names that there are."""
+    with pytest.raises(BadRequest, match="auto, gpu, cpu, or simulated"):
+        choose(spec, "box")
+
+
+def test_find_takes_index_uuid_and_unique_beginning() -> None:
+    """A device is meant by its index, its UUID, or the beginning of its UUID alone."""
+    backend = SimulatedBackend("box", "12x1G")
+    devices = backend.devices()
+    assert devices[1] == find(backend, "1")
+    assert devices[1] == find(backend, "sim-box-1")  # exact, though it begins sim-box-10 and sim-box-11 too
+    assert devices[0] == find(backend, "sim-box-0")
+    one = SimulatedBackend("box", "1G")
+    assert one.devices()[0] == find(one, "sim-b")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "words"), [("sim-", "several"), ("7", "no device"), ("", "no device"), ("GPU-1", "no device")]
+)
+def test_find_refuses_none_and_several(wanted: str, words: str) -> None:
+    """What means no device, or several, is refused with a list of those that there are."""
+    with pytest.raises(BadRequest, match=rf"{words}.*0 \(sim-box-0\), 1 \(sim-box-1\)"):
+        find(SimulatedBackend("box", "2x1G"), wanted)
+
+
+def test_a_process_on_two_simulated_devices_holds_half_on_each() -> None:
+    """The resident memory of a process is shared equally among the devices that it lists."""
+    backend = SimulatedBackend(f"unit{os.getpid()}", "3x24G")
+    first, second, third = backend.devices()
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": f"{first.uuid},{second.uuid}"}
+    code = "import sys; held = b'x' * 2**26; print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ
+    ) as process:
+        assert process.stdout
+        assert b"ready\n" == process.stdout.readline()
+        halves = [backend.reading(device).processes[process.pid] or 0 for device in (first, second)]
+        assert {} == backend.reading(third).processes
+        assert resident_bytes(process.pid) == pytest.approx(sum(halves), abs=MIB)
+        process.kill()
+
+
+def test_a_process_that_changes_its_program_changes_its_devices() -> None:
+    """exec() gives the same process a new environment, so what was known of the old one must not stick."""
+    backend = SimulatedBackend(f"unit{os.getpid()}", "24G")
+    device = backend.devices()[0]
+    code = (
+        "import os, sys; print('ready', flush=True); sys.stdin.readline();"
+        f"os.environ['CUDA_VISIBLE_DEVICES'] = '{device.uuid}';"
+        "os.execv(sys.executable, [sys.executable, '-c', 'import sys; print(1, flush=True); sys.stdin.read()'])"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        assert b"ready\n" == process.stdout.readline()
+        assert {} == backend.reading(device).processes
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
+        assert b"1\n" == process.stdout.readline()
+        assert [process.pid] == list(backend.reading(device).processes)
+        process.kill()
+
+
+def test_a_strange_device_is_trouble() -> None:
+    """A device of another host is not taken for an empty one."""
+    with pytest.raises(DeviceTrouble, match="sim-other-0"):
+        SimulatedBackend("box", "1G").reading(SimulatedBackend("other", "1G").devices()[0])
+
+
+def _group(directory: Path, **files: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (directory / f"memory.{name}").write_text(text)
+
+
+def test_the_cpu_keeps_to_its_control_group(tmp_path: Path) -> None:
+    """The smallest limit around the worker is the total, and idle page cache under it counts as free (version 2)."""
+    (tmp_path / "self").write_text("0::/user/worker\n")
+    _group(tmp_path / "user", max=f"{64 * MIB}\n", current=f"{60 * MIB}\n", stat=f"anon 1\ninactive_file {10 * MIB}\n")
+    _group(tmp_path / "user" / "worker", max="max\n", current=f"{MIB}\n", stat="")
+    backend = CpuBackend("box", cgroups=tmp_path, membership=tmp_path / "self")
+    device = backend.devices()[0]
+    reading = backend.reading(device)
+    assert (64 * MIB, 64 * MIB, 14 * MIB) == (device.total_bytes, reading.total_bytes, reading.free_bytes)
+
+
+def test_the_cpu_keeps_to_an_old_control_group(tmp_path: Path) -> None:
+    """Version 1 is read by its own names, at the container's root where the host's path does not exist."""
+    (tmp_path / "self").write_text("5:cpu,cpuacct:/\n4:memory:/docker/abc\n")
+    usage = {"limit_in_bytes": f"{64 * MIB}\n", "usage_in_bytes": f"{70 * MIB}\n"}
+    _group(tmp_path / "memory", stat=f"inactive_file 1\ntotal_inactive_file {MIB}\n", **usage)
+    backend = CpuBackend("box", cgroups=tmp_path, membership=tmp_path / "self")
+    reading = backend.reading(backend.devices()[0])
+    assert (64 * MIB, 0) == (reading.total_bytes, reading.free_bytes)
+
+
+def test_the_cpu_without_a_limit_is_the_whole_host(tmp_path: Path) -> None:
+    """Where no control group limits memory the total is the host's."""
+    backend = CpuBackend("box", cgroups=tmp_path, membership=tmp_path / "none")
+    assert psutil.virtual_memory().total == backend.devices()[0].total_bytes
+
+
+def test_a_process_in_two_lists_has_its_largest_figure() -> None:
+    """One pid in several entries keeps the largest known figure, and is unknown only when each is."""
+    entries = [(1, 5), (2, None), (3, None), (1, 7), (2, 4), (3, None), (1, None)]
+    assert {1: 7, 2: 4, 3: None} == merged(entries)
+
+
+def test_nvml_sums_only_what_is_on_the_gpu() -> None:
+    """The sum is over the pids that are there, unknown when one of those is unknown, and zero when none is there."""
+    backend, reading = NvmlBackend(), Reading(total_bytes=100, free_bytes=10, processes={1: 5, 2: 6, 3: None})
+    assert 11 == backend.used_by(reading, [1, 2, 2, 9])
+    assert backend.used_by(reading, {1, 3}) is None
+    assert 0 == backend.used_by(reading, [9])
+
+
+def _refuse(code: int) -> object:
+    raise pynvml.NVMLError(code)
+
+
+@pytest.mark.parametrize(("wait_s", "sessions"), [(0.0, 3), (1000.0, 1)])
+def test_one_lost_gpu_costs_a_new_session_only_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, wait_s: float, sessions: int
+) -> None:
+    """A reset GPU is seen in a new session only, but opening one is slow and not done at each look."""
+    opened: list[int] = []
+    monkeypatch.setattr(nvml_calls, "_REOPEN_FOR_ONE_GPU_S", wait_s)
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: opened.append(1))
+    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda _: _refuse(pynvml.NVML_ERROR_GPU_IS_LOST))
+    backend = NvmlBackend()
+    for _ in range(3):
+        with pytest.raises(DeviceTrouble, match="lost"):
+            backend.reading(GPU)
+    assert sessions == len(opened)
+
+
+@pytest.mark.parametrize(("growths", "trouble"), [(4, False), (5, True)])
+def test_a_process_list_that_grows_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, growths: int, *, trouble: bool
+) -> None:
+    """A list that outgrew its room is read again, but not for ever."""
+    left = [growths]
+
+    def grow(_handle: object) -> list[object]:
+        if left[0]:
+            left[0] -= 1
+            _refuse(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        return []
+
+    memory = SimpleNamespace(total=10, free=4)
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByUUID", lambda uuid: uuid)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda *_: memory)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses_v3", grow)
+    cannot_draw = pynvml.NVML_ERROR_NOT_SUPPORTED
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGraphicsRunningProcesses_v3", lambda _: _refuse(cannot_draw))
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMPSComputeRunningProcesses_v3", lambda _: _refuse(cannot_draw))
+    with pytest.raises(DeviceTrouble) if trouble else contextlib.nullcontext():
+        assert 4 == NvmlBackend().reading(GPU).free_bytes
+
+
+def test_the_nvml_backend_is_made_without_a_driver() -> None:
+    """Making the backend asks nothing; only a question needs a driver."""
+    with pytest.raises(DeviceTrouble):
+        NvmlBackend().reading(GPU)
+
+
+def test_a_look_reads_threads_of_the_kernel_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no memory, and are more than all processes together: each was read with each look at a device."""
+    seen: list[str] = []
+    read = simulated._stat
+    monkeypatch.setattr(simulated, "_stat", lambda name: seen.append(name) or read(name))
+    look = simulated._Processes().look
+    list(look())
+    threads = {name for name in seen if not os.path.exists(f"/proc/{name}/exe") and _is_of_the_kernel(name)}  # noqa: PTH110
+    seen.clear()
+
+    there = {identity[0] for identity, _ in look()}
+
+    assert str(os.getpid()) in there
+    young = 5  # those that have just begun are looked at again
+    assert len(threads & set(seen)) <= young
+
+
+def _is_of_the_kernel(name: str) -> bool:
+    """Return whether this is a thread of the kernel: it is the second process, or that is its parent."""
+    try:
+        with open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123 - as the look itself
+            return name == "2" or file.read().rpartition(b")")[2].split()[1] == b"2"
+    except OSError:
+        return False
+
+
+def test_a_process_with_the_number_of_a_thread_of_the_kernel_is_seen() -> None:
+    """A pid is given out again, an inode below /proc is not."""
+    processes, me = simulated._Processes(), str(os.getpid())
+    with os.scandir("/proc") as entries:
+        inode = {entry.name: entry.inode() for entry in entries}[me]
+
+    processes._kernels = {me: inode}
+    assert me not in {identity[0] for identity, _ in processes.look()}
+    processes._kernels = {me: inode + 1}
+    assert me in {identity[0] for identity, _ in processes.look()}

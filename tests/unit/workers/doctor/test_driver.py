@@ -1,0 +1,105 @@
+"""Why there is no GPU: judged by what is around a driver that does not answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.model.finding import Finding, Grade, examined
+from gpuqueue.settings.settings import Settings
+from workers.devices.nvml_diagnostics import DriverFacts, DriverState
+from workers.doctor.driver import CHECKS, Facts
+from workers.doctor.driver_environment import look_around
+
+BUS = "sys/bus/pci/devices/0000:01:00.0"
+CARD = {f"{BUS}/vendor": "0x10de\n", f"{BUS}/class": "0x030200\n"}
+SOUND = {"sys/bus/pci/devices/0000:01:00.1/vendor": "0x10de\n", "sys/bus/pci/devices/0000:01:00.1/class": "0x040300\n"}
+MODULE = {"sys/module/nvidia/version": "550.54.15\n"}
+NODES = {"dev/nvidiactl": "", "dev/nvidia0": ""}
+CONTAINER = {".dockerenv": ""}
+NOUVEAU = {"sys/module/nouveau/x": ""}
+State, NOTE, BAD = DriverState, Grade.NOTE, Grade.PROBLEM
+
+
+def driver_finding(
+    root: Path,
+    files: dict[str, str],
+    state: DriverState,
+    *,
+    devices: str = "auto",
+    visible: str | None = None,
+    count: int = 0,
+) -> Finding:
+    """Return what is said of a driver in *state* on a machine with these files."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    settings = Settings.load({"GPUQUEUE_CONFIG": os.devnull, "GPUQUEUE_STATE_DIR": "/s", "GPUQUEUE_DEVICES": devices})
+    facts = DriverFacts(state=state, words="it said 999", driver="550.54.15", library="12.550.54.15", count=count)
+    return next(examined("host", Facts(settings=settings, driver=facts, around=look_around(root, visible)), CHECKS))
+
+
+@pytest.mark.parametrize(
+    ("files", "state", "grade", "words", "remedy"),
+    [
+        ({}, State.NO_LIBRARY, NOTE, "no NVIDIA driver and no NVIDIA card", ""),
+        (SOUND, State.NO_LIBRARY, NOTE, "no NVIDIA card", ""),
+        (CARD, State.NO_LIBRARY, BAD, "card (0000:01:00.0), and no driver", "dkms"),
+        (CARD | NOUVEAU, State.NO_LIBRARY, BAD, "no driver for it", "nouveau holds"),
+        (CARD | MODULE, State.NO_LIBRARY, BAD, "550.54.15, and its library", "install the driver's libraries"),
+        (CONTAINER | MODULE, State.NO_LIBRARY, BAD, "container has no driver library", "Container Toolkit"),
+        (CARD, State.NOT_LOADED, BAD, "the kernel's part is not loaded", "sudo modprobe nvidia"),
+        (CARD | MODULE, State.NOT_LOADED, BAD, "device files are missing", "nvidia-modprobe"),
+        (CONTAINER | MODULE, State.NOT_LOADED, BAD, "was given no device", "--gpus all"),
+        ({}, State.NOT_LOADED, NOTE, "library is there (12.550.54.15), and no NVIDIA card", ""),
+        (CARD | MODULE | NODES, State.MISMATCH, BAD, "driver 550.54.15, the library is of 12.550", "reboot"),
+        (CONTAINER | MODULE | NODES, State.BROKEN, BAD, "it said 999", "start the container again"),
+        (MODULE | NODES, State.BROKEN, BAD, "it said 999", "dmesg"),
+        (CARD | MODULE | NODES, State.WELL, BAD, "0 cards, but there is one on the bus", "newer driver"),
+        (MODULE | NODES, State.WELL, NOTE, "0 cards", "no card"),
+        (MODULE | NODES, State.NO_PERMISSION, BAD, "may not open /dev/nvidiactl", "group"),
+    ],
+)  # fmt: skip
+def test_why_there_is_no_gpu(
+    tmp_path: Path, files: dict[str, str], state: DriverState, grade: Grade, words: str, remedy: str
+) -> None:
+    """The driver's own error fits many causes; what else is there tells them apart, each with its own remedy."""
+    found = driver_finding(tmp_path, files, state)
+
+    assert grade is found.grade
+    assert words in found.seen
+    assert remedy in found.remedy
+
+
+def test_a_container_that_was_told_to_have_none_says_so(tmp_path: Path) -> None:
+    """NVIDIA_VISIBLE_DEVICES=void is what a container gets that nobody gave a device."""
+    found = driver_finding(tmp_path, CONTAINER | MODULE, DriverState.NOT_LOADED, visible="void")
+
+    assert "NVIDIA_VISIBLE_DEVICES=void" in found.seen
+
+
+@pytest.mark.parametrize("devices", ["cpu", "sim:1x1G"])
+def test_a_broken_driver_that_nobody_asked_for_is_worth_a_note(tmp_path: Path, devices: str) -> None:
+    """Whoever serves the CPU need not mend a driver, and a monitor need not ring."""
+    found = driver_finding(tmp_path, CARD, DriverState.MISMATCH, devices=devices)
+
+    assert Grade.NOTE is found.grade
+    assert "not asked for" in found.seen
+
+
+def test_a_driver_that_is_well_is_told_with_its_versions(tmp_path: Path) -> None:
+    """They are the first thing that anybody asks for."""
+    found = driver_finding(tmp_path, CARD | MODULE | NODES, DriverState.WELL, count=1)
+
+    assert (Grade.OK, "NVIDIA 550.54.15, library 12.550.54.15, 1 card") == (found.grade, found.seen)
+
+
+def test_the_modules_version_is_read_from_either_place(tmp_path: Path) -> None:
+    """Some kernels have only the older one."""
+    old = tmp_path / "proc/driver/nvidia/version"
+    old.parent.mkdir(parents=True)
+    old.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03  Tue Jun  6 22:20:39 UTC 2023\nGCC\n")
+
+    assert "535.54.03" == look_around(tmp_path).module

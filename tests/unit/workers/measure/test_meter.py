@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gpuqueue.model.device import Activity, Health, Peak, PeakSource
+from workers.measure.meter import Meter
+from workers.measure.peak import ENOUGH_SAMPLES, peak_of
+
+NVML = PeakSource.NVML_SAMPLED
+
+
+def meter_of(*samples: int | None, shared: bool = False, before: int | None = None, device: int = 0) -> Meter:
+    """Return a meter that has taken *samples*, a second apart."""
+    meter = Meter()
+    meter.before_bytes = before
+    for second, used in enumerate(samples):
+        meter.note(used, at_s=float(second), shared=shared, device_bytes=device, pids=(7,))
+    return meter
+
+
+def test_the_peak_is_the_largest_sample_with_its_evidence() -> None:
+    """Samples, looks without an answer and neighbours are counted along."""
+    meter = meter_of(1, 9, None)
+    meter.note(4, at_s=3.0, shared=True, device_bytes=0)
+
+    expected = Peak(bytes=9, source=NVML, samples=3, na_samples=1, interval_s=1.0, shared=True)
+    assert expected == peak_of(meter, NVML)
+    assert 4 == meter.observed_bytes
+
+
+def test_what_nobody_could_see_is_unknown_and_not_zero() -> None:
+    """Only N/A answers give no peak."""
+    assert Peak.unknown(na_samples=1) == peak_of(meter_of(None), NVML)
+
+
+def test_a_few_looks_at_a_short_run_that_saw_nothing_say_nothing() -> None:
+    """A run that ended before it could be looked at properly has no peak of 0; one that never touched the card has."""
+    assert PeakSource.NONE is peak_of(meter_of(0, 0), NVML).source
+    assert (0, NVML) == (peak_of(meter_of(*[0] * ENOUGH_SAMPLES), NVML).bytes, NVML)
+
+
+@pytest.mark.parametrize(
+    ("samples", "accounted", "torch", "kernel", "figure", "source"),
+    [
+        ((5,), None, None, None, 5, NVML),
+        ((5,), None, 4, None, 5, NVML),
+        ((5,), None, 6, None, 6, PeakSource.TORCH),
+        ((None,), None, 4, None, 4, PeakSource.TORCH),
+        ((None,), None, 0, None, None, PeakSource.NONE),
+        ((5,), {7: 5}, None, None, 5, PeakSource.NVML_ACCOUNTING),
+        ((5,), {7: 8}, 6, None, 8, PeakSource.NVML_ACCOUNTING),
+        ((5,), {7: 3}, None, None, 5, NVML),
+        ((None,), {7: 8}, None, None, 8, PeakSource.NVML_ACCOUNTING),
+        ((5,), {}, None, 7, 7, NVML),
+        ((), None, None, 7, 7, NVML),
+    ],
+)
+def test_the_largest_figure_is_told_with_its_source(
+    samples: tuple[int | None, ...],
+    accounted: dict[int, int] | None,
+    torch: int | None,
+    kernel: int | None,
+    figure: int | None,
+    source: PeakSource,
+) -> None:
+    """Each source can only be too low: what is larger has seen what the others missed."""
+    peak = peak_of(meter_of(*samples), NVML, accounted=accounted, torch_bytes=torch, kernel_bytes=kernel)
+
+    assert (figure, source) == (peak.bytes, peak.source)
+
+
+def test_looks_from_before_the_driver_fell_silent_are_no_peak_of_zero() -> None:
+    """A run imports for seconds, then takes memory that the driver will not tell: its peak is unknown, and not 0."""
+    imports = [0] * (3 * ENOUGH_SAMPLES)
+    assert PeakSource.NONE is peak_of(meter_of(*imports, None, shared=True), NVML).source
+
+    alone = peak_of(meter_of(*imports, None, before=10, device=40), NVML)
+    assert (30, PeakSource.DEVICE_DELTA) == (alone.bytes, alone.source)
+
+
+def test_the_interval_is_what_it_was() -> None:
+    """The mean time between two looks, whatever the pace was meant to be."""
+    meter = Meter()
+    for at_s in (0.0, 0.1, 0.2, 0.3, 1.3):
+        meter.note(5, at_s=at_s, shared=False, device_bytes=5)
+
+    assert 0.325 == peak_of(meter, NVML).interval_s
+
+
+def test_of_several_processes_the_drivers_maxima_are_a_lower_bound() -> None:
+    """Two that held 5 each at different moments never held 10: the sum is not told, and an equal sample goes first."""
+    meter = meter_of(5, 5)
+    meter.pids = {7, 8}
+
+    peak = peak_of(meter, NVML, accounted={7: 5, 8: 5})
+
+    assert (5, NVML) == (peak.bytes, peak.source)
+
+
+@pytest.mark.parametrize(("shared", "figure"), [(False, 30), (True, None)])
+def test_how_much_fuller_the_device_became_counts_only_where_nobody_else_was(
+    *, shared: bool, figure: int | None
+) -> None:
+    """The last resort of a driver that tells nothing of its processes."""
+    peak = peak_of(meter_of(None, None, shared=shared, before=10, device=40), NVML)
+
+    assert figure == peak.bytes
+    assert (PeakSource.DEVICE_DELTA if figure else PeakSource.NONE) is peak.source
+
+
+def test_what_a_run_did_beside_holding_memory() -> None:
+    """When its first memory was seen, and how busy and how hot the device was meanwhile; unknown stays unknown."""
+    meter = meter_of(0, 0, 6, 6)
+    assert Activity(first_memory_s=2.0) == meter.activity()
+
+    for utilisation, temperature_c in ((0.5, 40.0), (1.0, 71.0), (None, None)):
+        meter.note_health(Health(utilisation=utilisation, temperature_c=temperature_c))
+
+    seen = Activity(first_memory_s=2.0, utilisation_mean=0.75, utilisation_max=1.0, temperature_max_c=71.0)
+    assert seen == meter.activity()
+
+
+def test_another_worker_goes_on_where_one_was_left() -> None:
+    """All figures survive the file between two workers."""
+    meter = meter_of(0, 9, None, before=3, device=50)
+    meter.note_health(Health(utilisation=0.25, temperature_c=55.0))
+
+    other = Meter.from_plain(json.loads(json.dumps(meter.to_plain())))
+
+    assert peak_of(meter, NVML, accounted={7: 11}) == peak_of(other, NVML, accounted={7: 11})
+    assert (meter.activity(), meter.timeline(), {7}) == (other.activity(), other.timeline(), other.pids)
+    assert (3, 47) == (other.before_bytes, other.delta_bytes)
+
+
+def test_figures_of_an_older_worker_are_taken_over() -> None:
+    """An upgrade under a running job: version 0.1.0 kept only these."""
+    meter = Meter.from_plain({"peak_bytes": 9, "samples": 2, "na_samples": 1, "shared": False})
+
+    assert Peak(bytes=9, source=NVML, samples=2, na_samples=1, interval_s=None, shared=False) == peak_of(meter, NVML)

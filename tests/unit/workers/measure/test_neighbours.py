@@ -1,0 +1,126 @@
+"""Who was beside a run that died for want of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from factories import make_device
+
+from gpuqueue.model.device import Reading
+from gpuqueue.queue.lease import Stranger
+from gpuqueue.text.units import GIB, MIB
+from workers.measure.neighbours import Neighbours
+
+ALICE = Stranger(pid=4711, held_bytes=12 * GIB, user="alice", command="python train.py")
+
+
+def look(
+    neighbours: Neighbours,
+    ours: Mapping[int, int | None],
+    *strangers: Stranger,
+    uuid: str = "GPU-0",
+    index: int = 0,
+    free_bytes: int = 120 * MIB,
+    processes: Mapping[int, int | None] | None = None,
+) -> None:
+    """Let one look at a 24 GiB card be seen."""
+    reading = Reading(total_bytes=24 * GIB, free_bytes=free_bytes, processes=processes or {})
+    neighbours.seen(make_device(uuid, index=index), reading, ours, strangers)
+
+
+def words(neighbours: Neighbours, *uuids: str, several: bool = False) -> str | None:
+    """Return the last look in words."""
+    found = neighbours.fullest(uuids)
+    return found.in_words(several=several) if found is not None else None
+
+
+def test_jobs_and_strangers_are_named_with_what_they_held_then() -> None:
+    """The largest first; a stranger with its bytes of this look, not with those it is remembered at."""
+    seen = Neighbours(11)
+    look(seen, {11: 6 * GIB, 12: 8 * GIB, 13: 0}, ALICE, processes={4711: round(9.1 * GIB)})
+
+    assert "120M were free; beside it: pid 4711 of alice (python train.py, 9.1G), job 12 (8G)" == words(
+        seen
+    )  # job 13 holds nothing yet: it took nothing away
+
+
+def test_alone_is_said_and_nothing_seen_is_not() -> None:
+    """Both are answers."""
+    seen = Neighbours(11)
+    assert words(seen) is None
+    look(seen, {12: GIB})
+    assert words(seen) is None  # our run was not alive there
+
+    look(seen, {11: 6 * GIB}, free_bytes=0)
+
+    assert "0B were free; nobody was beside it" == words(seen)
+
+
+def test_what_the_driver_does_not_say_stays_unknown() -> None:
+    """Never a zero."""
+    seen = Neighbours(11)
+    look(seen, {11: None, 12: None}, processes={4711: None})
+
+    assert "120M were free; beside it: job 12 (bytes unknown)" == words(seen)
+
+
+@pytest.mark.parametrize(
+    ("stranger", "shown"),
+    [
+        (Stranger(pid=7, held_bytes=GIB, user=None, command=None), "pid 7 (1G)"),
+        (Stranger(pid=7, held_bytes=GIB, user="bob", command=None), "pid 7 of bob (1G)"),
+        (
+            Stranger(pid=7, held_bytes=GIB, user="b\x1bob", command="a\x1b[31m\nb"),
+            "pid 7 of b\ufffdob (a\ufffd[31m\ufffdb, 1G)",
+        ),
+        (Stranger(pid=7, held_bytes=GIB, user="bob", command="x" * 200), f"pid 7 of bob ({'x' * 59}…, 1G)"),
+    ],
+)
+def test_a_strangers_words_are_short_and_plain(stranger: Stranger, shown: str) -> None:
+    """They end up in terminals, and in the book for good."""
+    seen = Neighbours(11)
+    look(seen, {11: GIB}, stranger)
+
+    assert f"120M were free; beside it: {shown}" == words(seen)
+
+
+def test_a_crowd_is_counted() -> None:
+    """One line stays one line."""
+    seen = Neighbours(1)
+    look(seen, {job_id: job_id * GIB for job_id in range(1, 9)})
+
+    assert "120M were free; beside it: job 8 (8G), job 7 (7G), job 6 (6G), job 5 (5G), 3 more" == words(seen)
+
+
+def test_the_last_look_that_saw_it_alive_is_the_one_that_counts() -> None:
+    """Not one after its end, nor one in the middle of its end, when its memory is free already."""
+    seen = Neighbours(11)
+    look(seen, {11: 0}, free_bytes=9 * GIB)
+    look(seen, {11: 2 * GIB, 12: 1 * GIB}, free_bytes=5 * GIB)
+    look(seen, {11: 6 * GIB, 12: 8 * GIB})
+    look(seen, {11: 0, 12: 8 * GIB}, free_bytes=6 * GIB)
+    look(seen, {12: 8 * GIB}, free_bytes=7 * GIB)
+
+    assert "120M were free; beside it: job 12 (8G)" == words(seen)
+
+
+def test_a_run_that_never_got_a_byte_has_its_circumstances_too() -> None:
+    """Not even CUDA's own memory was to be had: that look is all there is."""
+    seen = Neighbours(11)
+    look(seen, {11: 0}, ALICE, free_bytes=9 * GIB)
+    look(seen, {11: 0}, ALICE, free_bytes=MIB)
+
+    assert "1M were free; beside it: pid 4711 of alice (python train.py, 12G)" == words(seen)
+
+
+def test_of_several_devices_the_fullest_is_told_and_named() -> None:
+    """Unless the processes told on which of them memory ran out."""
+    seen = Neighbours(11)
+    look(seen, {11: 6 * GIB}, uuid="GPU-0", index=0, free_bytes=2 * GIB)
+    look(seen, {11: 6 * GIB, 12: GIB}, uuid="GPU-1", index=1, free_bytes=MIB)
+    look(seen, {11: 6 * GIB, 13: GIB}, uuid="GPU-2", index=2, free_bytes=GIB)
+
+    assert "1M were free on device 1; beside it: job 12 (1G)" == words(seen, several=True)
+    assert "1G were free on device 2; beside it: job 13 (1G)" == words(seen, "GPU-0", "GPU-2", several=True)
+    assert words(seen, "GPU-9") is None

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from factories import make_device
+
+from gpuqueue.model.device import DeviceKind, Reading
+from gpuqueue.model.run import RunDevice
+from gpuqueue.text.units import GIB, MIB
+from workers.measure.active_runs import LiveRun
+from workers.measure.watchdog import Excess, Watchdog, excess, limit_bytes
+from workers.run.directory import RunDir
+from workers.run.values import Held
+
+
+@pytest.mark.parametrize(
+    ("used", "free", "promised", "expected"),
+    [
+        (6 * GIB, 10 * GIB, 0, Excess.NONE),
+        (6 * GIB, 0, 5 * GIB, Excess.NONE),
+        (6 * GIB + 1, 10 * GIB, 0, Excess.WARN),
+        (6 * GIB + 307 * MIB, 10 * GIB, 0, Excess.WARN),
+        (6 * GIB + 308 * MIB, 10 * GIB, 0, Excess.END),
+        (6 * GIB + 1, 2 * GIB, 3 * GIB, Excess.END),
+    ],
+)
+def test_a_little_more_is_warned_of_and_much_more_or_a_neighbours_is_ended(
+    used: int, free: int, promised: int, expected: Excess
+) -> None:
+    """Five per cent may be CUDA's own; what was promised to somebody else is not to be had."""
+    assert expected is excess(used, 6 * GIB, free_bytes=free, promised_bytes=promised)
+
+
+def test_small_jobs_have_room_for_cudas_own_memory() -> None:
+    """Five per cent of 1 GiB would be less than a context."""
+    assert GIB + 256 * MIB == limit_bytes(GIB)
+
+
+def run_of(place: Path) -> LiveRun:
+    """Return a run that asked for 1 GiB."""
+    device = RunDevice(uuid="GPU-0", lease_bytes=GIB, kind=DeviceKind.GPU)
+    held = Held(job_id=1, token="1.a", devices=(device,), capped=True)
+    return LiveRun(held=held, directory=RunDir.create(place, held), since_s=0.0)
+
+
+def looked_at(run: LiveRun, *used: int) -> bool:
+    """Let the watchdog look at these samples in turn; return whether it has asked for an end."""
+    watchdog = Watchdog(lambda _device, reading: reading.used_bytes)
+    device = make_device("GPU-0")
+    for each in used:
+        watchdog.look(run, device, each, Reading(total_bytes=24 * GIB, free_bytes=10 * GIB))
+    return (run.directory.path / "cancel").exists()
+
+
+@pytest.mark.parametrize(
+    ("samples", "ends"),
+    [
+        ((9 * GIB, 9 * GIB), True),
+        ((9 * GIB,), False),
+        ((9 * GIB, 0, 0, 9 * GIB), False),
+        ((9 * GIB, 0, 9 * GIB), False),
+        ((9 * GIB, 0, 9 * GIB, 0, 9 * GIB), True),
+    ],
+)
+def test_one_sample_may_be_a_process_on_its_way_out_but_nobody_slips_through(
+    tmp_path: Path, samples: tuple[int, ...], *, ends: bool
+) -> None:
+    """A load that goes over and under from sample to sample was never ended."""
+    assert ends is looked_at(run_of(tmp_path), *samples)
+
+
+def test_an_end_that_could_not_be_asked_for_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptor was left at that moment; the excess went on for ever."""
+    run = run_of(tmp_path)
+    with monkeypatch.context() as short:
+        short.setattr(RunDir, "ask_end", _no_descriptor)
+        assert not looked_at(run, 9 * GIB, 9 * GIB)
+    assert run.in_excess
+
+    assert looked_at(run, 9 * GIB)
+    assert not run.in_excess
+    assert 2 == len(run.notes)
+
+
+def _no_descriptor(*_: object) -> None:
+    raise OSError(24, "Too many open files")

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.placement import Placement
+from gpuqueue.model.run import RunDevice
+from gpuqueue.system.environment import travelling
+from gpuqueue.text.units import GIB, MIB
+from workers.run.environment import INSIDE, environment
+
+
+def device(uuid: str, kind: DeviceKind) -> RunDevice:
+    return RunDevice(uuid=uuid, lease_bytes=1, kind=kind)
+
+
+def test_devices_are_pinned_by_uuid_in_order() -> None:
+    """A program sees 0, 1, … in this order, whatever the indices are outside."""
+    devices = (device("GPU-b", DeviceKind.GPU), device("GPU-a", DeviceKind.GPU))
+
+    env = environment(7, "1.abc", make_spec(env={"CUDA_VISIBLE_DEVICES": "0,1,2"}), devices, Path("/run"))
+
+    assert "GPU-b,GPU-a" == env["CUDA_VISIBLE_DEVICES"]
+    assert "PCI_BUS_ID" == env["CUDA_DEVICE_ORDER"]
+    assert ("7", "1", "1.abc", "/run") == tuple(
+        env[f"GPUQUEUE_{name}"] for name in ("JOB_ID", "ATTEMPT", "TOKEN", "RUN_DIR")
+    )
+
+
+def test_a_job_on_the_cpu_sees_no_card() -> None:
+    """It was promised none."""
+    env = environment(7, "1.abc", make_spec(), (device("cpu-h", DeviceKind.CPU),), Path("/run"))
+
+    assert "" == env["CUDA_VISIBLE_DEVICES"]
+
+
+def test_what_the_submitter_set_stays() -> None:
+    """Output is unbuffered unless the submitter says otherwise."""
+    devices = (device("GPU-a", DeviceKind.GPU),)
+
+    assert "1" == environment(1, "1.a", make_spec(), devices, Path("/r"))["PYTHONUNBUFFERED"]
+    assert "" == environment(1, "1.a", make_spec(env={"PYTHONUNBUFFERED": ""}), devices, Path("/r"))["PYTHONUNBUFFERED"]
+
+
+def on_gpu(*, cap: bool = True, wanted: bool = True, **spec: Any) -> dict[str, str]:
+    """Return the environment of a job that asks for 6 of 24 GiB."""
+    gpu = RunDevice(uuid="GPU-a", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
+    return environment(1, "1.a", make_spec(mem_bytes=6 * GIB, cap=wanted, **spec), (gpu,), Path("/r"), cap=cap)
+
+
+def test_a_job_on_a_gpu_is_capped_unless_it_or_the_site_says_no() -> None:
+    """What is in its Python stays: figures are wanted either way."""
+    assert "0.2256" == on_gpu()["GPUQUEUE_TORCH_FRACTION"]
+    for free in (on_gpu(cap=False), on_gpu(wanted=False)):
+        assert str(INSIDE) == free["PYTHONPATH"]
+        assert {"PYTHONPATH"} == set(json.loads(free["GPUQUEUE_CHANGED"]))
+
+
+def test_a_job_that_has_its_cards_for_itself_may_take_what_the_smaller_gives() -> None:
+    """Without --mem it asks for 1 MiB, and to that it was capped: torch had no memory at all."""
+    cards = tuple(
+        RunDevice(uuid=f"GPU-{gib}", lease_bytes=(gib - 1) * GIB, kind=DeviceKind.GPU, total_bytes=gib * GIB)
+        for gib in (24, 80)
+    )
+    whole = make_spec(mem_bytes=MIB, placement=Placement(exclusive=True, whole=True))
+
+    env = environment(1, "1.a", whole, cards, Path("/r"))
+
+    assert str(23 * GIB) == env["GPUQUEUE_MEM_BYTES"]
+    assert "0.9339" == env["GPUQUEUE_TORCH_FRACTION"]
+    assert str(23 * GIB - 600 * MIB) == env["CUPY_GPU_MEMORY_LIMIT"]
+
+
+def test_a_job_on_the_cpu_is_left_alone() -> None:
+    """There would be nothing to cap and nothing to tell."""
+    env = environment(7, "1.abc", make_spec(), (device("cpu-h", DeviceKind.CPU),), Path("/run"))
+
+    assert not {"PYTHONPATH", "GPUQUEUE_CHANGED", "CUPY_GPU_MEMORY_LIMIT"} & set(env)
+
+
+def test_of_two_cards_the_smaller_one_makes_the_share() -> None:
+    """The other way round a job would not get what it asked for on the smaller one."""
+    cards = tuple(
+        RunDevice(uuid=f"GPU-{gib}", lease_bytes=1, kind=DeviceKind.GPU, total_bytes=gib * GIB) for gib in (24, 80)
+    )
+
+    env = environment(1, "1.a", make_spec(mem_bytes=6 * GIB), cards, Path("/r"))
+
+    assert "0.2256" == env["GPUQUEUE_TORCH_FRACTION"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "expected"),
+    [(None, "{us}"), ("", "{us}"), ("/a:/b", "{us}:/a:/b"), (":/a", "{us}::/a"), ("/a:{us}", "{us}:/a")],
+)
+def test_our_directory_comes_first_on_the_path_once(theirs: str | None, expected: str) -> None:
+    """And no empty entry comes in, which would be the current directory."""
+    env = {} if theirs is None else {"PYTHONPATH": theirs.format(us=INSIDE)}
+
+    assert expected.format(us=INSIDE) == on_gpu(env=env)["PYTHONPATH"]
+
+
+def test_the_torch_that_the_command_names_decides(tmp_path: Path) -> None:
+    """By path, by a path from the working directory, or by the job's own PATH; torchrun says nothing."""
+    (tmp_path / "lib/python3.12/site-packages/torch-2.13.0.dist-info").mkdir(parents=True)
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr\n")
+    (tmp_path / "bin").mkdir()
+    for name in ("python3.12", "torchrun"):
+        (tmp_path / "bin" / name).touch(mode=0o755)
+    path = {"PATH": str(tmp_path / "bin")}
+
+    told = [
+        "PYTORCH_ALLOC_CONF" in on_gpu(argv=(word, "train.py"), cwd=str(tmp_path), env=path)
+        for word in (str(tmp_path / "bin" / "python3.12"), "bin/python3.12", "python3.12", "python9", "torchrun")
+    ]
+
+    assert [True, True, True, False, False] == told
+
+
+def test_the_path_of_the_worker_decides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job without a PATH starts by that of the system: it was told of the torch of another Python."""
+    (tmp_path / "lib/python3.12/site-packages/torch-2.13.0.dist-info").mkdir(parents=True)
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3-of-the-worker").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+
+    assert "PYTORCH_ALLOC_CONF" not in on_gpu(argv=("python3-of-the-worker", "train.py"), env={})
+
+
+def test_what_we_change_for_a_job_does_not_travel_on() -> None:
+    """A job that submits a job gives it the environment that it was given itself."""
+    theirs = {"PATH": "/usr/bin", "PYTHONPATH": "/a", "PYTORCH_ALLOC_CONF": "b:1", "TF_FORCE_GPU_ALLOW_GROWTH": "false"}
+    inside = on_gpu(env=theirs)
+
+    assert {**theirs, "PYTHONUNBUFFERED": "1"} == travelling(inside)
+    assert "mine" == travelling({**inside, "CUPY_GPU_MEMORY_LIMIT": "mine"})["CUPY_GPU_MEMORY_LIMIT"]
+    assert travelling(dict(os.environ)) == travelling({**os.environ, "GPUQUEUE_CHANGED": ""})

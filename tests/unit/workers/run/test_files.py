@@ -1,0 +1,346 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import odd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuqueue.errors import Refused, Unreadable
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.run import EndingKind, RunDevice
+from gpuqueue.system.logs import LogTail
+from gpuqueue.system.process import ProcessIdentity
+from gpuqueue.system.safe_open import MOST_BYTES, read_small
+from gpuqueue.text.units import GIB
+from workers.measure.active_runs import LiveRun
+from workers.run.directory import RunDir, told, unsettled
+from workers.run.torch_report import read_reports
+from workers.run.values import Held, ShimSpec
+from workers.run.verdict import tail
+
+DEVICE = RunDevice(uuid="GPU-1", lease_bytes=GIB, index=0, name="T", kind=DeviceKind.GPU, total_bytes=2 * GIB)
+HELD = Held(job_id=7, token="1.ab", devices=(DEVICE,))
+EXIT = json.dumps({"kind": "exited", "status": 0, "detail": "", "duration_s": 1.5, "max_rss_bytes": 5, "cpu_s": 0.1})
+INSIDE = json.dumps(
+    {
+        "began_s": 1.0,
+        "ended_s": 2.0,
+        "out_of_memory": False,
+        "devices": [
+            {
+                "index": 0,
+                "uuid": None,
+                "allocated_bytes": 5,
+                "reserved_bytes": 6,
+                "ooms": 0,
+                "alloc_retries": 0,
+            }
+        ],
+    }
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDir:
+    """Return the directory of a run that was claimed."""
+    return RunDir.create(tmp_path, HELD)
+
+
+def replace(directory: RunDir, name: str, content: bytes) -> None:
+    """Put *content* where a file is."""
+    (directory.path / name).write_bytes(content)
+
+
+anything = st.one_of(st.binary(max_size=50), odd.values.map(lambda value: json.dumps(value).encode()))
+
+
+def damaged(good: str) -> st.SearchStrategy[bytes]:
+    """Return what a good file may become."""
+    return st.one_of(anything, odd.mutants(good).map(lambda text: text.encode("utf-8", "surrogatepass")))
+
+
+@odd.gate
+@given(content=st.data())
+def test_a_claim_is_read_whole_or_not_at_all(directory: RunDir, content: st.DataObject) -> None:
+    """What nobody can read nobody adopts; what is read is of this very run, and holds a device."""
+    good = (directory.path / "claim").read_text()
+    replace(directory, "claim", content.draw(damaged(good)))
+
+    held = directory.held()
+
+    assert (held is None) == directory.damaged()
+    if held is not None:
+        assert (7, "1.ab") == (held.job_id, held.token)
+        assert held.devices
+    (directory.path / "claim").write_text(good)
+    assert HELD == directory.held()
+
+
+@odd.gate
+@given(content=damaged(EXIT))
+def test_an_exit_is_an_ending_or_unreadable(directory: RunDir, content: bytes) -> None:
+    """Never another error: the worker would try to settle the run for ever."""
+    replace(directory, "exit", content)
+    try:
+        end = directory.exit()
+    except Unreadable:
+        return
+
+    assert end is not None
+    assert end.ending.kind in EndingKind
+    assert "\n" not in str(end.ending)
+    assert isinstance(end.ending.shell_code, int)
+
+
+@odd.gate
+@given(content=st.data())
+def test_figures_that_make_no_sense_start_over(directory: RunDir, content: st.DataObject) -> None:
+    """The run goes on, and can be measured and told on."""
+    good = LiveRun(held=HELD, directory=directory, since_s=100.0)
+    good.meter("GPU-1").note(5, at_s=0.1, shared=False, device_bytes=7, pids=[3])
+    replace(directory, "meters", content.draw(damaged(json.dumps(good.figures()))))
+    run = LiveRun(held=HELD, directory=directory, since_s=500.0)
+
+    run.resume()
+
+    assert 0.0 <= run.since_s <= 500.0
+    assert set(run.meters) <= {"GPU-1"}
+    run.meter("GPU-1").note(8, at_s=600.0 - run.since_s, shared=True, device_bytes=9, pids=[4])
+    assert 8 <= (run.meter("GPU-1").peak_bytes or 0)
+    run.note_at_once([8])
+    json.dumps(run.figures(), allow_nan=False)
+    run.meter("GPU-1").activity()
+    run.meter("GPU-1").timeline()
+
+
+@odd.gate
+@given(content=anything)
+def test_a_pid_file_names_a_process_or_nobody(directory: RunDir, content: bytes) -> None:
+    """Whatever stands there, asking for the process is no error."""
+    replace(directory, "pid", content)
+    shim = directory.shim()
+
+    assert shim is None or not shim.alive()
+    directory.ask_end(EndingKind.CANCELLED)
+
+
+@pytest.mark.parametrize("text", ["² 5 x", "0 5 x", f"{10**30} 5 x", "1 2", "-1 5 x", "٣ 5 x", "99999999999 5 x"])
+def test_no_digits_but_ours_make_a_process(text: str) -> None:
+    """Python takes digits of any script for a number, and the kernel none that is too large for it."""
+    identity = ProcessIdentity.parse(text)
+    assert identity is None or identity.handle() is None
+
+
+@odd.gate
+@given(content=damaged(INSIDE))
+def test_what_a_process_tells_of_itself_spoils_no_other_report(tmp_path: Path, content: bytes) -> None:
+    """The directory is the job's: it may hold anything, and the next process's report counts all the same."""
+    inside = tmp_path / "inside"
+    inside.mkdir(exist_ok=True)
+    (inside / "1.json").write_text(INSIDE)
+    (inside / "2.json").write_bytes(content)
+
+    report = read_reports(tmp_path)
+
+    assert report is not None
+    assert report.torch_reserved_bytes >= 6
+
+
+@pytest.mark.parametrize("kind", odd.NO_FILES)
+def test_what_is_no_file_holds_nobody_up(directory: RunDir, kind: str) -> None:
+    """A pipe without a writer would be waited for for ever, and a terabyte would not fit."""
+    put = odd.NO_FILES[kind]
+    inside = directory.path / "inside"
+    inside.mkdir()
+    (inside / "1.json").write_text(INSIDE)
+    put(inside / "2.json")
+    put(directory.path / "exit")
+    put(directory.path / "pid")
+    put(directory.path / "meters")
+    (directory.path / "claim").unlink()
+    put(directory.path / "claim")
+
+    if kind == "dangling":
+        assert directory.exit() is None
+    else:
+        with pytest.raises(Unreadable, match=r"is no file|is larger than|cannot be read"):
+            directory.exit()
+    assert directory.held() is None
+    assert directory.damaged() == (kind != "dangling")
+    assert directory.shim() is None
+    LiveRun(held=HELD, directory=directory, since_s=1.0).resume()
+    report = read_reports(directory.path)
+    assert report is not None
+    assert 6 == report.torch_reserved_bytes
+    put(directory.log)
+    assert b"" == tail(directory.log)  # of the terabyte nothing but a hole
+
+
+def test_a_beat_that_is_a_pipe_is_an_error_and_no_wait(directory: RunDir) -> None:
+    """All runs of a worker get their beats from one thread."""
+    os.mkfifo(directory.path / "beat")
+
+    with pytest.raises(OSError, match="No such device or address"):
+        directory.vouch(5.0)
+
+
+def test_a_small_file_is_read_to_its_last_byte(tmp_path: Path) -> None:
+    """And one byte more than allowed is too much."""
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * MOST_BYTES)
+    assert MOST_BYTES == len(read_small(path))
+    with pytest.raises(Unreadable, match="file is larger than 5 bytes"):
+        read_small(path, 5)
+    with pytest.raises(FileNotFoundError):
+        read_small(tmp_path / "none")
+
+
+def test_a_million_reports_are_not_all_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job may fork as it likes; its worker has others to serve."""
+    monkeypatch.setattr("workers.run.torch_report._MOST_FILES", 3)
+    (tmp_path / "inside").mkdir()
+    for pid in range(9):
+        said = json.loads(INSIDE)
+        said["devices"][0]["ooms"] = 1
+        (tmp_path / "inside" / f"{pid}.json").write_text(json.dumps(said))
+
+    report = read_reports(tmp_path)
+
+    assert report is not None
+    assert 3 == report.ooms
+
+
+def test_the_link_of_a_run_may_be_called_anything(tmp_path: Path) -> None:
+    """Somebody tidied up in the wrong place."""
+    (tmp_path / "live").mkdir()
+    for name in ("x", "1", ".", "7.1.ab", "7.1.ab.c", "\udcff"):
+        if name != ".":
+            (tmp_path / "live" / name).symlink_to("/nonexistent")
+
+    assert [None] * 5 == [directory.held() for directory in unsettled(tmp_path)]
+
+
+class Log:
+    """A log and somebody who follows it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tail = LogTail()
+        self.tail.turn_to(path)
+
+    def more(self) -> bytes:
+        """Return what is new."""
+        return b"".join(self.tail.rest())
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Return a log that does not exist yet, and its reader."""
+    return Log(tmp_path / "log")
+
+
+def test_a_log_that_comes_and_goes_and_comes_back(log: Log) -> None:
+    """Not there yet is empty; what was read is not read again; removed is empty."""
+    assert b"" == log.more()
+    log.path.write_bytes(b"one\n\x00\x1b[31m\xff")
+    assert b"one\n\x00\x1b[31m\xff" == log.more()  # as the job wrote it: a log is read by programs as well
+    with log.path.open("ab") as file:
+        file.write(b"two")
+    assert b"two" == log.more()
+    log.path.unlink()
+    assert b"" == log.more()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "loop"])
+def test_a_log_that_is_no_file_is_said_and_not_waited_for(log: Log, kind: str) -> None:
+    """The run directory is the job's to spoil."""
+    odd.NO_FILES[kind](log.path)
+
+    with pytest.raises(Refused, match=r"cannot be read: (log is no file|Too many levels)"):
+        log.more()
+
+
+def test_a_log_of_somebody_else_is_said(tmp_path: Path) -> None:
+    """In words; as root one may read everything, so somebody else asks."""
+    if os.getuid() != 0:
+        (tmp_path / "log").write_bytes(b"")
+        (tmp_path / "log").chmod(0)
+        with pytest.raises(Refused, match="belongs to the account that runs the jobs"):
+            Log(tmp_path / "log").more()
+        return
+    assert 0 == _as_nobody(lambda: _refused(tmp_path / "log"))
+
+
+def _refused(path: Path) -> Any:
+    with pytest.raises(Refused, match="belongs to the account that runs the jobs"):
+        Log(path).more()
+
+
+def _as_nobody(act: Any) -> int:
+    """Do something as an account without rights, in a process of its own; return its exit code."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setuid(65534)
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_run_makes_two_directories_and_asks_for_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all runs were made anew with each one, and its own was tried before its parent: five calls, for two."""
+    first = RunDir.create(tmp_path / "runs", HELD)
+    first.tell()
+    made: list[Path] = []
+    mkdir = Path.mkdir
+    monkeypatch.setattr(Path, "mkdir", lambda path, *rest, **more: made.append(path) or mkdir(path, *rest, **more))
+
+    later = RunDir.create(tmp_path / "runs", Held(job_id=8, token="1.cd", devices=(DEVICE,)))
+    later.tell()
+
+    assert [later.path.parent, later.path] == made
+    assert [first.path, later.path] == [each.path for each in told(tmp_path / "runs")]
+
+
+def test_a_claim_has_the_names_of_its_lock_and_of_its_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each was a file of its own, and to find an inode for one takes ten times as long as to give it a name."""
+    plain = RunDir.create(tmp_path / "runs", HELD)
+    claim = (plain.path / "claim").stat()
+    assert claim.st_ino == (plain.path / "lock").stat().st_ino
+    assert claim.st_ino == (tmp_path / "runs" / "live" / f"{HELD.job_id}.{HELD.token}").stat().st_ino
+
+    def link(*_: object) -> None:
+        raise OSError(errno.EPERM, "no second names here")
+
+    monkeypatch.setattr(os, "link", link)
+    other = RunDir.create(tmp_path / "runs", Held(job_id=8, token="1.cd", devices=(DEVICE,)))
+
+    assert {plain.path, other.path} == {each.path for each in unsettled(tmp_path / "runs")}
+    for each in (plain, other):
+        fd = each.try_lock()
+        assert fd is not None
+        assert each.try_lock() is None
+        os.close(fd)
+        each.settle()
+    assert [] == list(unsettled(tmp_path / "runs"))
+    assert [] == [*plain.path.iterdir(), *other.path.iterdir()]
+
+
+def test_figures_go_along_with_the_spec_until_a_beat_has_kept_some(directory: RunDir) -> None:
+    """They were a file more, for the ten seconds to the first beat."""
+    assert "since_s" not in directory.meters()
+    spec = ShimSpec(argv=("true",), cwd="/", env={}, time_limit_s=None, kill_grace_s=1.0, start_before=1.0, umask=0o022)
+    directory.write_spec(spec, {"since_s": 5.0, "devices": {}})
+    assert 5.0 == directory.meters().number("since_s")
+
+    directory.keep_meters({"since_s": 6.0})
+
+    assert 6.0 == directory.meters().number("since_s")

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.model.run import Ending, EndingKind
+from gpuqueue.text.units import GIB, MIB
+from workers.run.torch_report import InsideReport
+from workers.run.verdict import TAIL_BYTES, judged, tail
+
+FAILED = Ending.from_status(1)
+DIED = InsideReport(torch_allocated_bytes=1, torch_reserved_bytes=1, out_of_memory=True)
+SURVIVED = InsideReport(torch_allocated_bytes=1, torch_reserved_bytes=1, ooms=3)
+
+
+def verdict(ending: Ending = FAILED, report: InsideReport | None = None, log: bytes = b"") -> Ending:
+    """Return what is said of a job that asked for 6 GiB and was seen to take 5.9."""
+    return judged(ending, report, log, asked_bytes=6 * GIB, peak_bytes=round(5.9 * GIB))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "RuntimeError: CUDA out of memory. Tried to allocate",
+        "torch.cuda.OutOfMemoryError: CUDA out of memory.",
+        "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 512 bytes",
+        "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate",
+        "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        "thrust: cudaErrorMemoryAllocation: out of memory",
+        "RuntimeError: CUDA error: out of memory",
+        "jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory",
+        "ResourceExhaustedError: Graph execution error: OOM when allocating tensor with shape[4,4] on GPU_0_bfc",
+    ],
+)
+def test_a_log_that_says_so_makes_it_out_of_memory(line: str) -> None:
+    """Whatever framework wrote it; the exit code stays, and the detail tells by how much."""
+    ending = verdict(log=b"\xff\x00 step 1\n" + line.encode() + b"\n")
+
+    assert (EndingKind.OUT_OF_MEMORY, 1) == (ending.kind, ending.exit_code)
+    assert "out of memory: asked 6G, peak 5.9G" == str(ending)
+
+
+def test_a_program_that_gives_up_by_sigabrt_ran_out_all_the_same() -> None:
+    """C++ ends so where nobody catches its exception. Another signal is somebody else's."""
+    log = b"terminate called after throwing an instance of 'c10::OutOfMemoryError'"
+
+    ending = verdict(Ending.from_status(-6), log=log)
+
+    assert (EndingKind.OUT_OF_MEMORY, 6) == (ending.kind, ending.signal)
+    assert EndingKind.SIGNALLED is verdict(Ending.from_status(-11), log=log).kind
+
+
+def test_a_process_that_died_of_it_needs_no_log() -> None:
+    """The report from inside is enough."""
+    assert EndingKind.OUT_OF_MEMORY is verdict(report=DIED).kind
+
+
+@pytest.mark.parametrize(
+    ("ending", "report", "log"),
+    [
+        (FAILED, None, b"ValueError: bad learning rate"),
+        (FAILED, SURVIVED, b"caught one, went on, failed of something else"),
+        (Ending.from_status(0), DIED, b"CUDA out of memory"),
+        (Ending.from_status(-9), DIED, b"CUDA out of memory"),
+        (Ending.stopped(EndingKind.CANCELLED, -15), DIED, b"CUDA out of memory"),
+        (Ending.stopped(EndingKind.TIMED_OUT, 1), DIED, b"CUDA out of memory"),
+    ],
+)
+def test_every_other_ending_stays(ending: Ending, report: InsideReport | None, log: bytes) -> None:
+    """A success is a success, and what somebody else ended has its own reason."""
+    assert ending == verdict(ending, report, log)
+
+
+def test_an_unknown_peak_is_not_told() -> None:
+    """Never as a zero."""
+    assert "asked 512M" == judged(FAILED, DIED, b"", asked_bytes=512 * MIB, peak_bytes=None).detail
+
+
+@pytest.mark.parametrize("ending", [FAILED, Ending.stopped(EndingKind.OUT_OF_MEMORY, -9)])
+def test_the_circumstances_stand_behind_the_figures(ending: Ending) -> None:
+    """Whether it died of it or the watchdog ended it; an ending of another kind has none."""
+    words = "120M were free; nobody was beside it"
+
+    told = judged(ending, DIED, b"", asked_bytes=6 * GIB, peak_bytes=3 * GIB, circumstances=words)
+
+    assert f"asked 6G, peak 3G, {words}" == told.detail
+    assert "" == judged(FAILED, None, b"", asked_bytes=GIB, peak_bytes=None, circumstances=words).detail
+
+
+def test_only_the_end_of_a_log_is_looked_at(tmp_path: Path) -> None:
+    """What a job survived long ago is not what it died of; and a log may be huge, or not there."""
+    log = tmp_path / "log"
+    assert b"" == tail(log)
+    log.write_bytes(b"short")
+    assert b"short" == tail(log)
+    log.write_bytes(b"CUDA out of memory\n" + b"." * TAIL_BYTES)
+    assert b"." * TAIL_BYTES == tail(log)

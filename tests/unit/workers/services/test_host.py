@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuqueue.settings.settings import Settings
+from workers.devices.simulated import SimulatedBackend
+from workers.services.host import RESTART_PAUSES_S, Child, Host, pause_s
+
+
+@pytest.mark.parametrize(("failures", "pause"), [(0, 0.2), (1, 1.0), (2, 5.0), (3, 30.0), (99, 30.0)])
+def test_a_process_that_ends_again_and_again_is_started_more_and_more_seldom(failures: int, pause: float) -> None:
+    """With the default lease of five minutes."""
+    assert pause == pytest.approx(pause_s(failures, 0.7 * 300))
+
+
+def test_no_pause_lasts_as_long_as_the_shims_wait() -> None:
+    """With a lease of 30 s a worker that had died four times stayed away for 30 s, and its healthy jobs were ended."""
+    grace_s = 0.7 * 30
+
+    assert RESTART_PAUSES_S[-1] > grace_s
+    assert grace_s / 2 > pause_s(99, grace_s)
+
+
+def test_a_process_that_cannot_be_started_is_tried_again_within_the_grace(tmp_path: Path) -> None:
+    """A host that was short of processes for some seconds left its healthy jobs alone for 30 s: they were ended."""
+    settings = Settings.load(
+        {
+            "GPUQUEUE_STATE_DIR": str(tmp_path),
+            "GPUQUEUE_CONFIG": os.devnull,
+            "GPUQUEUE_LEASE": "30s",
+            "GPUQUEUE_BEAT": "1s",
+        }
+    )
+    host = Host(settings, SimulatedBackend("here", "1x8G"), "sim:1x8G", record=False)
+    child = Child("nobody", [str(tmp_path / "no-such-program")], failures=len(RESTART_PAUSES_S))
+
+    host._look_after(child)
+
+    assert child.process is None
+    assert settings.shim_grace_s / 2 > child.due_s - time.monotonic()

@@ -1,0 +1,58 @@
+"""What becomes of a run whose shim cannot be started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.model.run import RunDevice
+from workers.measure.active_runs import LiveRun
+from workers.run.directory import RunDir
+from workers.run.values import Held
+from workers.runner import Runner
+from workers.shim.client import Shim, Unanswered
+
+
+class Failing:
+    """In place of what starts shims: it fails, before or after there is one, which then holds the lock."""
+
+    def __init__(self, error: Exception, *, late: bool) -> None:
+        self.error = error
+        self.late = late
+        self.held = -1
+
+    def start(self, _run_dir: Path, lock: int) -> Shim:
+        """Fail."""
+        if self.late:
+            self.held = os.dup(lock)
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no room"), Unanswered("?"), MemoryError(), UnicodeEncodeError("utf-8", "\udc80", 0, 1, "no")]
+)
+@pytest.mark.parametrize("late", [False, True], ids=["no shim", "a shim"])
+def test_whatever_goes_wrong_the_lock_tells_whether_there_is_a_shim(
+    tmp_path: Path, error: Exception, *, late: bool
+) -> None:
+    """An error that nobody had thought of left our own lock open: as if there were a shim, so the run never ended."""
+    held = Held(job_id=1, token="1.a", devices=(RunDevice(uuid="dev-0", lease_bytes=1),))
+    directory = RunDir.create(tmp_path, held)
+    run = LiveRun(held=held, directory=directory, since_s=0.0)
+    lock = directory.try_lock()
+    assert lock is not None
+    runner = Runner.__new__(Runner)
+    shims = Failing(error, late=late)
+    runner._shims = shims  # type: ignore[assignment]
+
+    with pytest.raises(Unanswered if late else OSError):
+        runner._shim_of(run, make_spec(), {}, lock)
+
+    assert late is (run.lock_fd is None)
+    os.close(shims.held if run.lock_fd is None else run.lock_fd)
+    free = directory.try_lock()
+    assert free is not None
+    os.close(free)

@@ -1,0 +1,72 @@
+"""Looks that may never end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bounded import until
+from factories import make_spec
+from short_host import dead_server
+
+from gpuqueue.clock import SystemClock
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.model.run import RunDevice
+from gpuqueue.settings.settings import Settings
+from gpuqueue.text.units import GIB
+from workers.run import environment
+from workers.shim.client import Shims
+from workers.threads import timeout
+from workers.warm import pool
+
+
+@pytest.fixture
+def dead(tmp_path: Path) -> Iterator[Path]:
+    """Return a directory that answers nobody."""
+    with dead_server(tmp_path / "dead") as where:
+        yield where
+    until(lambda: timeout._room._value == timeout.MOST, what="all looks have an end")
+
+
+def test_what_is_found_and_what_is_raised_comes_back() -> None:
+    """As if nothing were in between."""
+    assert "here" == timeout.in_time(lambda: "here", 30)
+    with pytest.raises(FileNotFoundError):
+        timeout.in_time(Path("/proc/self/nowhere").stat, 30)
+
+
+def test_who_waits_for_ever_keeps_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And however many ask, so many threads and no more hang: a sweep of jobs asks once for each of them."""
+    monkeypatch.setattr(timeout, "_room", threading.BoundedSemaphore(2))
+    gate = threading.Event()
+
+    assert [None] * 3 == [timeout.in_time(gate.wait, 0.01) for _ in range(3)]
+    assert timeout.in_time(lambda: 1, 30) is None
+
+    gate.set()
+    assert 1 == until(lambda: timeout.in_time(lambda: 1, 30), what="room again")
+
+
+def test_a_job_whose_python_does_not_answer_gets_its_environment(dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker waited for a dead file server before there was a shim: no cancel and no time limit was heard."""
+    monkeypatch.setattr(environment, "LOOK_S", 0.2)
+    card = RunDevice(uuid="GPU-a", lease_bytes=6 * GIB, kind=DeviceKind.GPU, total_bytes=24 * GIB)
+    spec = make_spec(mem_bytes=6 * GIB, argv=(str(dead / "bin" / "python"), "train.py"))
+    began_s = time.monotonic()
+
+    env = environment.environment(1, "1.a", spec, (card,), Path("/r"))
+
+    assert time.monotonic() - began_s < 20
+    assert ("0.2256", False) == (env["GPUQUEUE_TORCH_FRACTION"], "PYTORCH_ALLOC_CONF" in env)
+
+
+def test_a_warm_job_whose_python_does_not_answer_starts_cold(dead: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shim then waits for it, and hears of a cancel."""
+    monkeypatch.setattr(pool, "LOOK_S", 0.2)
+    ours = pool.Spares(Settings.load({"GPUQUEUE_WARM_MODULES": "json"}), Shims(), SystemClock())
+    spec = make_spec(argv=(str(dead / "bin" / "python"), "train.py"))
+
+    assert (None, "its interpreter does not answer") == ours.start(spec, {"PATH": "/bin"}, Path("/r"), -1)

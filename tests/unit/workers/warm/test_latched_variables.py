@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from factories import make_spec
+
+from gpuqueue.errors import BadRequest
+from gpuqueue.model.job import Account
+from gpuqueue.model.terminal_size import Window
+from gpuqueue.settings.settings import Settings
+from workers.warm.latched_variables import difference, for_spare, latched
+from workers.warm.pool import Image, image_of
+
+ENV = {"PATH": "/usr/bin", "LANG": "C.UTF-8", "HOME": "/home/ada"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH", "LD_PRELOAD"),
+        *("TORCH_LOGS", "TORCHINDUCTOR_MAX_AUTOTUNE", "CUDA_HOME", "CUDA_MODULE_LOADING", "MALLOC_ARENA_MAX", "LC_ALL"),
+        *("TMPDIR", "TZ", "HF_HOME", "PYTORCH_NVML_BASED_CUDA_CHECK", "MPLBACKEND", "VIRTUAL_ENV", "HOME"),
+        *("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "MATPLOTLIBRC"),
+        *("MKLDNN_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "COVERAGE_PROCESS_START", "SETUPTOOLS_USE_DISTUTILS"),
+        *("NUMPY_MADVISE_HUGEPAGE", "NVPL_BLAS_DEBUG_CPU_TYPE", "KINETO_USE_DAEMON", "TQDM_DISABLE", "OPENSSL_CONF"),
+    ],
+)
+def test_what_is_read_once_must_agree(name: str) -> None:
+    """Another value would have been seen by a cold job, and not by a spare: set, or taken away, or changed."""
+    ours = {key: value for key, value in ENV.items() if key != name}
+
+    assert name == difference(latched({**ours, name: "1"}), latched(ours))
+    assert name == difference(latched(ours), latched({**ours, name: "1"}))
+    assert name == difference(latched({**ours, name: "1"}), latched({**ours, name: "2"}))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "CUDA_VISIBLE_DEVICES",
+            "CUDA_DEVICE_ORDER",
+            "PYTORCH_ALLOC_CONF",
+            "PYTORCH_CUDA_ALLOC_CONF",
+            "GPUQUEUE_TOKEN",
+        ),
+        *("GPUQUEUE_SWEEP_LR", "WANDB_RUN_ID", "SSH_CONNECTION", "PWD", "XLA_PYTHON_CLIENT_MEM_FRACTION"),
+    ],
+)
+def test_what_is_read_when_it_is_wanted_may_differ(name: str) -> None:
+    """Each run has devices, a token and members of a sweep of its own: a spare bound to them would serve nobody."""
+    assert difference(latched({**ENV, name: "1"}), latched({**ENV, name: "2"})) is None
+
+
+def test_a_spare_does_not_know_the_run_after_whose_image_it_is_made() -> None:
+    """Neither its devices nor its token: by these its processes are known."""
+    env = {**ENV, "GPUQUEUE_TOKEN": "1.a", "GPUQUEUE_RUN_DIR": "/x", "CUDA_VISIBLE_DEVICES": "GPU-1", "LR": "3"}
+
+    assert {**ENV, "LR": "3"} == for_spare(env)
+
+
+def image(env: dict[str, str] = ENV, **changes: object) -> Image:
+    """Return the image of a job."""
+    found = image_of(replace(make_spec(argv=("/usr/bin/python3", "train.py"), cwd="/work"), **changes), env)  # type: ignore[arg-type]
+    assert isinstance(found, Image), found
+    return found
+
+
+def test_what_a_spare_must_have_in_common(tmp_path: Path) -> None:
+    """Each of it is told by name."""
+    ours = image()
+    other = tmp_path / "python3"
+    other.symlink_to("/usr/bin/python3")
+
+    assert image(argv=("/usr/bin/python3", "other.py", "--lr", "2"), cwd="/elsewhere").unlike(ours) is None
+    assert "the interpreter differs" == image(argv=(str(other), "train.py")).unlike(ours)
+    assert "the account differs" == image(account=Account(name="eve", uid=1, host="h")).unlike(ours)
+    assert "PYTHONPATH differs" == image({**ENV, "PYTHONPATH": "/lib"}).unlike(ours)
+    assert "the interpreter was changed" == replace(ours, file=(0, 0, 0)).unlike(ours)
+    relative = {**ENV, "PYTHONPATH": "lib:/opt/lib"}
+    assert "PYTHONPATH is relative, and the working directory differs" == image(relative, cwd="/elsewhere").unlike(
+        image(relative)
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"argv": ("/usr/bin/python3", "-m", "train")}, "its command is not python and a script"),
+        ({"argv": ("/usr/bin/python3", "-u", "train.py")}, "its command is not python and a script"),
+        ({"argv": ("/usr/bin/python3",)}, "its command is not python and a script"),
+        ({"argv": ("torchrun", "train.py")}, "its command is not python and a script"),
+        ({"argv": ("sh", "-c", "python train.py")}, "its command is not python and a script"),
+        ({"argv": ("/no/such/python3", "train.py")}, "there is no such interpreter"),
+        ({"argv": ("python0.1", "train.py")}, "there is no such interpreter"),
+        ({"argv": ("/usr/bin/python3", "train.py"), "pty": Window(columns=80, rows=24)}, "it wants a terminal"),
+    ],
+)
+def test_what_no_spare_can_be(changes: dict[str, object], why: str) -> None:
+    """It starts as ever, and says why."""
+    assert why == image_of(replace(make_spec(), **changes), ENV)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"])
+def test_no_spare_takes_another_allocator(name: str) -> None:
+    """Torch takes it when it is loaded, and ends a process that names another by the time CUDA starts: a warm job died.
+
+    What else is set by that variable is read when CUDA starts.
+    """
+    mixed = {**ENV, name: "max_split_size_mb:64, backend:cudaMallocAsync"}
+
+    found = image_of(make_spec(argv=("/usr/bin/python3", "train.py")), mixed)
+
+    assert f"{name} chooses an allocator, which torch has done when it is loaded" == found
+    assert image({**ENV, name: "max_split_size_mb:64"}).unlike(image()) is None
+
+
+def test_an_interpreter_is_looked_for_on_no_path_but_the_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a PATH a cold job has the one of the system: a spare would have been another Python, by the worker's."""
+    (tmp_path / "python3-of-the-worker").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    found = image_of(make_spec(argv=("python3-of-the-worker", "train.py")), {"HOME": "/home/ada"})
+
+    assert "there is no such interpreter" == found
+
+
+def test_the_settings_of_a_site() -> None:
+    """How many, what they import, and how long they wait."""
+    found = Settings.load({"GPUQUEUE_WARM_SPARES": "0", "GPUQUEUE_WARM_MODULES": "torch, my.models"})
+
+    assert (0, "torch,my.models", 600.0) == (found.warm_spares, found.warm_modules, found.warm_idle_s)
+    for name, raw in (("SPARES", "-1"), ("SPARES", "many"), ("MODULES", "torch;x"), ("MODULES", ""), ("IDLE", "x")):
+        with pytest.raises(BadRequest, match="warm_"):
+            Settings.load({f"GPUQUEUE_WARM_{name}": raw})

@@ -1,0 +1,89 @@
+"""Which devices this worker serves, and which of them a person means."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuqueue.errors import BadRequest
+from workers.devices.cpu import CpuBackend
+from workers.devices.deadline import Deadlined
+from workers.devices.simulated import PREFIX, SimulatedBackend
+from workers.devices.with_cpu import WithCpu
+
+if TYPE_CHECKING:
+    from gpuqueue.model.device import Device
+    from workers.devices.backend import DeviceBackend
+
+#: At the end of a spec: the CPU as well.
+BESIDE = ",cpu"
+
+
+def choose(spec: str, host: str) -> DeviceBackend:
+    """Return the devices that *spec* names: ``auto``, ``gpu``, ``cpu``, or simulated ones like ``sim:4x24G``.
+
+    ``auto`` takes the GPUs where there are any and else the CPU. It does not take the CPU where there is a driver
+    that is broken: jobs meant for a GPU would run, slowly and unseen, in the wrong place. With a ``cpu`` after a
+    comma, as in ``gpu,cpu``, the CPU is served beside the GPUs.
+
+    Raises:
+        BadRequest: *spec* names nothing, or GPUs where there are none.
+        DeviceTrouble: there is a driver, but it is broken.
+
+    """
+    chosen = _choose_one(spec.removesuffix(BESIDE), host)
+    if spec.endswith(BESIDE) and not isinstance(chosen, CpuBackend):
+        return WithCpu(chosen, CpuBackend(host))
+    return chosen
+
+
+def _choose_one(spec: str, host: str) -> DeviceBackend:
+    if spec == "cpu":
+        return CpuBackend(host)
+    if spec.startswith(PREFIX):
+        return SimulatedBackend(host, spec)
+    if spec not in ("auto", "gpu"):
+        raise BadRequest(
+            f"{spec!r} names no devices: write auto, gpu, cpu, or simulated ones like sim:4x24G; gpu,cpu serves both"
+        )
+    gpus = _gpus()
+    if gpus is not None:
+        return gpus
+    if spec == "auto":
+        return CpuBackend(host)
+    raise BadRequest(f"{host} has no NVIDIA GPU or no driver for it: try nvidia-smi, or write auto, cpu or sim:4x24G")
+
+
+def find(backend: DeviceBackend, wanted: str) -> Device:
+    """Return the device that *wanted* means: an index, a UUID, or the beginning of only one UUID.
+
+    Raises:
+        BadRequest: it means none of them, or several.
+        DeviceTrouble: the driver does not answer.
+
+    """
+    devices = backend.devices()
+    for device in devices:
+        if wanted in (str(device.index), device.uuid):
+            return device
+    matches = [device for device in devices if wanted and device.uuid.startswith(wanted)]
+    if len(matches) == 1:
+        return matches[0]
+    what = "means several devices" if matches else "is no device"
+    there = ", ".join(f"{device.index} ({device.uuid})" for device in matches or devices)
+    raise BadRequest(f"{wanted!r} {what}: there is {there or 'none'}")
+
+
+def _gpus() -> DeviceBackend | None:
+    """Return this host's GPUs, None where it has none.
+
+    Raises:
+        DeviceTrouble: there is a driver, but it is broken.
+
+    """
+    from workers.devices.nvml import NvmlBackend  # noqa: PLC0415 - only a host that may have GPUs needs pynvml
+
+    probed = NvmlBackend.probe()
+    if probed is None:
+        return None
+    backend = Deadlined(probed)
+    return backend if backend.devices() else None

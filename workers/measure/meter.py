@@ -1,0 +1,171 @@
+"""The figures of one run on one device, sample by sample. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from gpuqueue.model.device import Activity, Health, Timeline
+from gpuqueue.text.json_fields import Fields
+from workers.measure.timeline import Trace
+
+#: Time between two samples of a run that is no longer young, in seconds.
+INTERVAL_S = 1.0
+#: Processes of a run that are remembered, to ask the driver for its own maximum of each at the end.
+MOST_PIDS = 64
+
+
+class Meter:
+    """Keeps the largest sample, counts the looks, and remembers what else the looks showed."""
+
+    def __init__(self, points: int | None = None) -> None:
+        self.observed_bytes = 0
+        self.peak_bytes: int | None = None
+        self.samples = 0
+        self.na_samples = 0
+        self.shared: bool | None = None
+        #: Every process of the run that was ever seen on the device.
+        self.pids: set[int] = set()
+        #: What was used of the device right before the run started, and the most of it that it added since.
+        self.before_bytes: int | None = None
+        self.delta_bytes: int | None = None
+        #: For the watchdog: how much speaks for an end, whether the job was told of its excess, and asked to end.
+        self.excess = 0
+        self.warned = False
+        self.ended = False
+        self._first_s: float | None = None
+        self._last_s: float | None = None
+        self._first_memory_s: float | None = None
+        self._utilisation = _Mean()
+        self._temperature_max_c: float | None = None
+        self._trace = Trace() if points is None else Trace(points)
+
+    def note(
+        self, used_bytes: int | None, *, at_s: float, shared: bool, device_bytes: int, pids: Collection[int] = ()
+    ) -> None:
+        """Take one sample.
+
+        Args:
+            used_bytes: What the run holds on the device; None where the driver would not say.
+            at_s: When, in seconds since the run's start.
+            shared: Whether others were on the device.
+            device_bytes: What is used of the device, by whomever.
+            pids: The run's processes on the device.
+
+        """
+        self._first_s = at_s if self._first_s is None else self._first_s
+        self._last_s = at_s
+        self.shared = bool(self.shared) or shared
+        self.pids.update(list(pids)[: MOST_PIDS - len(self.pids)])
+        if self.before_bytes is not None:
+            self.delta_bytes = max(self.delta_bytes or 0, device_bytes - self.before_bytes)
+        if used_bytes is None:
+            self.na_samples += 1
+            return
+        self.samples += 1
+        self.observed_bytes = used_bytes
+        self.peak_bytes = max(self.peak_bytes or 0, used_bytes)
+        self._trace.note(at_s, used_bytes)
+        if used_bytes and self._first_memory_s is None:
+            self._first_memory_s = at_s
+
+    @property
+    def interval_s(self) -> float | None:
+        """Return the mean time between two looks; None for less than two."""
+        looks = self.samples + self.na_samples
+        if self._first_s is None or self._last_s is None or looks < 2:  # noqa: PLR2004 - there is nothing between
+            return None
+        return round(max(0.0, self._last_s - self._first_s) / (looks - 1), 3)
+
+    def note_health(self, health: Health) -> None:
+        """Take note of how the device is; called at most once a second, so that the mean is one over time."""
+        if health.utilisation is not None:
+            self._utilisation.note(health.utilisation)
+        if health.temperature_c is not None:
+            self._temperature_max_c = max(self._temperature_max_c or health.temperature_c, health.temperature_c)
+
+    def activity(self) -> Activity:
+        """Return what the run did here beside holding memory."""
+        return Activity(
+            first_memory_s=self._first_memory_s,
+            utilisation_mean=self._utilisation.value,
+            utilisation_max=self._utilisation.largest,
+            temperature_max_c=self._temperature_max_c,
+        )
+
+    def timeline(self) -> Timeline | None:
+        """Return how the run's memory went; None for a run too short to tell."""
+        return self._trace.timeline()
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return the figures as plain values."""
+        return {
+            "peak_bytes": self.peak_bytes,
+            "samples": self.samples,
+            "na_samples": self.na_samples,
+            "shared": self.shared,
+            "pids": sorted(self.pids),
+            "before_bytes": self.before_bytes,
+            "delta_bytes": self.delta_bytes,
+            "first_s": self._first_s,
+            "last_s": self._last_s,
+            "first_memory_s": self._first_memory_s,
+            "utilisation": self._utilisation.to_plain(),
+            "temperature_max_c": self._temperature_max_c,
+            "trace": self._trace.to_plain(),
+            "warned": self.warned,
+        }
+
+    @classmethod
+    def from_plain(cls, plain: object) -> Meter:
+        """Return a meter that goes on where another worker's, perhaps of an older version, was left.
+
+        Raises:
+            Unreadable: *plain* makes no sense.
+
+        """
+        fields = Fields(plain, "a meter")
+        meter = cls()
+        meter.peak_bytes = fields.whole_or_none("peak_bytes")
+        meter.samples = fields.whole("samples")
+        meter.na_samples = fields.whole("na_samples")
+        meter.shared = fields.flag_or_none("shared")
+        if "pids" in fields:
+            pids = fields.wholes_or_none("pids")
+            meter.pids = {pid for pid in pids[:MOST_PIDS] if pid is not None}
+        meter.before_bytes = fields.whole_or_none("before_bytes")
+        meter.delta_bytes = fields.whole_or_none("delta_bytes")
+        meter.warned = fields.flag("warned", default=False)
+        meter._first_s, meter._last_s = fields.number_or_none("first_s"), fields.number_or_none("last_s")
+        meter._first_memory_s = fields.number_or_none("first_memory_s")
+        meter._temperature_max_c = fields.number_or_none("temperature_max_c")
+        if "utilisation" in fields:
+            mean = fields.below("utilisation", "a mean")
+            meter._utilisation = _Mean(mean.whole("count"), mean.number("total"), mean.number_or_none("largest"))
+        if "trace" in fields:
+            meter._trace = Trace.from_plain(fields.plain("trace"))
+        return meter
+
+
+class _Mean:
+    """The mean and the largest of any number of figures."""
+
+    def __init__(self, count: int = 0, total: float = 0.0, largest: float | None = None) -> None:
+        self._count = count
+        self._total = total
+        self.largest = largest
+
+    def note(self, figure: float) -> None:
+        """Take one figure."""
+        self._count += 1
+        self._total += figure
+        self.largest = figure if self.largest is None else max(self.largest, figure)
+
+    @property
+    def value(self) -> float | None:
+        """Return the mean, None of nothing."""
+        return self._total / self._count if self._count else None
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {"count": self._count, "total": self._total, "largest": self.largest}

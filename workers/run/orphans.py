@@ -1,0 +1,39 @@
+"""The runs of this machine that nobody answers for: told, and ended, without store or worker."""
+
+from __future__ import annotations
+
+from gpuqueue.errors import GpuQueueError
+from gpuqueue.model.run import EndingKind
+from gpuqueue.settings.settings import Settings
+from workers.run.directory import RunDir, unsettled
+
+#: How long the kernel may take to end processes after SIGKILL, in seconds.
+KILL_S = 20.0
+
+
+def left(settings: Settings) -> dict[int, RunDir]:
+    """Return the runs whose shim is alive, by job id."""
+    found = {}
+    for directory in unsettled(settings.runs_dir):
+        held, shim = directory.held(), directory.shim()
+        if held is not None and shim is not None and shim.alive():
+            found[held.job_id] = directory
+    return found
+
+
+def end(settings: Settings) -> None:
+    """End them, and wait until the last of their processes is gone.
+
+    The next worker of their device finds how they ended and tells the queue: cancelled.
+
+    Raises:
+        GpuQueueError: one of them does not end.
+
+    """
+    runs = left(settings)
+    for directory in runs.values():
+        directory.ask_end(EndingKind.CANCELLED)
+    for job_id, directory in runs.items():
+        shim = directory.shim()
+        if shim is not None and not shim.wait(settings.kill_grace_s + KILL_S):
+            raise GpuQueueError(f"the processes of job {job_id} do not end (shim {shim.pid})")

@@ -1,0 +1,120 @@
+"""What the processes of a run told about themselves (see :mod:`workers.inside`), put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from itertools import islice
+from pathlib import Path
+
+from gpuqueue.errors import Unreadable
+from gpuqueue.lazy.frozen import dataclass
+from gpuqueue.system.safe_open import read_small
+from gpuqueue.text.json_fields import Fields, loaded
+
+#: More than any device has; the files are the job's, and a job can write anything.
+_ABSURD = 2**60
+#: Most processes of a run that are listened to, and most bytes of what one of them may say.
+_MOST_FILES = 4096
+_MOST_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InsideReport:
+    """The figures of torch's allocators in a run.
+
+    The bytes are those of the process with the most: exact for one process, and a lower bound for several, since
+    nobody knows whether their peaks have met.
+    """
+
+    torch_allocated_bytes: int
+    torch_reserved_bytes: int
+    ooms: int = 0
+    alloc_retries: int = 0
+    #: Whether a process died of an OutOfMemoryError that nobody caught.
+    out_of_memory: bool = False
+    #: Reserved bytes on each device: by UUID, or by its position in the run where a process could not tell the UUID.
+    reserved_on: Mapping[str | int, int] = field(default_factory=dict)
+    #: How often each device ran out of memory, by the same names.
+    ooms_on: Mapping[str | int, int] = field(default_factory=dict)
+
+    def reserved(self, uuid: str, position: int) -> int | None:
+        """Return what was reserved on the run's device *uuid*, which stands at *position*; None: not used."""
+        found = [self.reserved_on[key] for key in (uuid, position) if key in self.reserved_on]
+        return sum(found) if found else None
+
+    def ran_out_on(self, uuids: Sequence[str]) -> list[str]:
+        """Return on which of the run's devices *uuids*, in their order, memory ran out; empty if nobody could tell."""
+        places = enumerate(uuids)
+        return [uuid for position, uuid in places if any(self.ooms_on.get(key) for key in (uuid, position))]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OnDevice:
+    place: str | int
+    allocated: int
+    reserved: int
+    ooms: int
+    retries: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Told:
+    """What one process told."""
+
+    out_of_memory: bool
+    devices: tuple[_OnDevice, ...]
+
+
+def read_reports(run_dir: Path) -> InsideReport | None:
+    """Return what the processes of the run told, or None if none of them used torch on a GPU and could tell."""
+    told = [each for path in _files(run_dir / "inside") if (each := _read(path)) is not None]
+    if not told:
+        return None
+    devices = [device for each in told for device in each.devices]
+    places = {device.place for device in devices}
+    return InsideReport(
+        torch_allocated_bytes=max(sum(device.allocated for device in each.devices) for each in told),
+        torch_reserved_bytes=max(sum(device.reserved for device in each.devices) for each in told),
+        ooms=sum(device.ooms for device in devices),
+        alloc_retries=sum(device.retries for device in devices),
+        out_of_memory=any(each.out_of_memory for each in told),
+        reserved_on={place: max(_reserved(each, place) for each in told) for place in places},
+        ooms_on={place: sum(device.ooms for device in devices if device.place == place) for place in places},
+    )
+
+
+def _reserved(told: _Told, place: str | int) -> int:
+    return sum(device.reserved for device in told.devices if device.place == place)
+
+
+def _files(inside: Path) -> list[Path]:
+    """Return the files of some of the processes: a job may have made a million of them."""
+    try:
+        with os.scandir(inside) as entries:
+            found = (Path(entry.path) for entry in entries if entry.name.endswith(".json"))
+            return sorted(islice(found, _MOST_FILES))
+    except OSError:
+        return []
+
+
+def _read(path: Path) -> _Told | None:
+    try:
+        fields = loaded(read_small(path, _MOST_BYTES), "a report from inside")
+        return _Told(
+            out_of_memory=fields.plain("out_of_memory") is True,
+            devices=tuple(_on_device(each) for each in fields.each("devices")),
+        )
+    except (OSError, Unreadable):
+        return None
+
+
+def _on_device(plain: object) -> _OnDevice:
+    fields = Fields(plain, "a device in a report from inside")
+    names = ("allocated_bytes", "reserved_bytes", "ooms", "alloc_retries")
+    allocated, reserved, ooms, retries = (fields.whole(name) for name in names)
+    if max(allocated, reserved, ooms, retries) >= _ABSURD:
+        raise Unreadable("no figure of any device")
+    place = fields.text_or_none("uuid") or fields.whole("index")
+    return _OnDevice(place=place, allocated=allocated, reserved=reserved, ooms=ooms, retries=retries)

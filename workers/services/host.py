@@ -1,0 +1,142 @@
+"""Everything that one machine runs: a worker for each device, and the recorder. Started by ``gpuqueue up``."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+
+from gpuqueue.errors import StoreNotOpen
+from gpuqueue.model.device import DeviceKind
+from gpuqueue.queue.drains import DrainOrigin
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.lease import SILENT_BEATS
+from gpuqueue.settings.settings import Settings
+from gpuqueue.system.process import installed
+from workers.devices.backend import DeviceBackend
+
+log = logging.getLogger(__name__)
+
+#: Pauses before a process that ended is started again, in seconds; a process that lived longer starts over.
+RESTART_PAUSES_S = (0.2, 1.0, 5.0, 30.0)
+LIVED_WELL_S = 60.0
+#: But never longer than this share of the shims' grace: while nobody vouches for them, healthy runs come to their end.
+GRACE_SHARE = 1 / 7
+#: How long a process may take to leave before it is killed, in seconds.
+LEAVE_S = 15.0
+LOOK_S = 0.1
+
+
+@dataclass(slots=True)
+class Child:
+    """A process to keep alive."""
+
+    name: str
+    args: list[str]
+    process: subprocess.Popen[bytes] | None = None
+    started_s: float = 0.0
+    failures: int = 0
+    due_s: float = 0.0
+
+
+class Host:
+    """Keeps the processes of this machine alive until it is told to stop."""
+
+    def __init__(self, settings: Settings, backend: DeviceBackend, devices_spec: str, *, record: bool) -> None:
+        self._settings = settings
+        self._devices = backend.devices()
+        self._fell_back = devices_spec.startswith("auto") and all(
+            device.kind is DeviceKind.CPU for device in self._devices
+        )
+        command = [installed("gpuqueue-worker")]
+        self._workers = [
+            Child(device.uuid, [*command, "run", "--devices", devices_spec, "--device", device.uuid])
+            for device in self._devices
+        ]
+        self._recorder = [Child("recorder", [*command, "record"])] if record else []
+
+    def serve(self, stopping: threading.Event) -> None:
+        """Start everything, start again what dies, and when *stopping* is set end the workers, then the recorder."""
+        os.chdir("/")  # keep no directory of anybody busy
+        self._take_over()
+        children = [*self._recorder, *self._workers]
+        while not stopping.is_set():
+            for child in children:
+                self._look_after(child)
+            stopping.wait(LOOK_S)
+        # The recorder goes last: the workers' last words are still to be written down.
+        for group in (self._workers, self._recorder):
+            _leave(group)
+
+    def _take_over(self) -> None:
+        """Serve again what was drained for a ``down``, forget what this host had in an earlier life and has no more."""
+        queue = JobQueue(self._settings.redis_url)
+        here = {device.uuid for device in self._devices}
+        for status in queue.devices(self._settings.host):
+            silent = status.seen_s_ago > SILENT_BEATS * self._settings.beat_s
+            if status.device.uuid in here or not silent or status.jobs:
+                continue
+            if self._fell_back and status.device.kind is DeviceKind.GPU:
+                # A driver that is not loaded after an upgrade must not send what waits for a GPU to the CPU.
+                log.warning(
+                    "%s is gone; jobs that do not say --device wait for it until gpuqueue down forgets it",
+                    status.device.uuid,
+                )
+                continue
+            queue.withdraw(self._settings.host, status.device.uuid)
+        with contextlib.suppress(StoreNotOpen):  # it knows of no drain, and the workers wait for it
+            queue.resume(here, origins=[DrainOrigin.DOWN])  # a person's say stands, and that of quick deaths
+        queue.close()
+
+    def _look_after(self, child: Child) -> None:
+        now = time.monotonic()
+        if child.process is not None and child.process.poll() is not None:
+            log.error("%s ended with %s", child.name, child.process.returncode)
+            child.failures = 0 if now - child.started_s > LIVED_WELL_S else child.failures + 1
+            child.due_s = now + pause_s(child.failures, self._settings.shim_grace_s)
+            child.process = None
+        if child.process is None and now >= child.due_s:
+            child.started_s = now
+            try:
+                child.process = self._spawn(child)
+            except OSError as error:  # the host is short of something; the others must not go for that
+                log.error("%s cannot be started: %s", child.name, error)  # noqa: TRY400 - there is nothing to trace
+                child.failures += 1
+                child.due_s = now + pause_s(child.failures, self._settings.shim_grace_s)
+
+    def _spawn(self, child: Child) -> subprocess.Popen[bytes]:
+        logs = self._settings.logs_dir
+        logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (logs / f"{child.name}.log").open("ab") as out:
+            return subprocess.Popen(
+                [*child.args, "--parent", str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd="/",
+                start_new_session=True,  # a Ctrl-C in the terminal is for the host; it tells the others in order
+            )
+
+
+def pause_s(failures: int, grace_s: float) -> float:
+    """Return how long to wait before a process is started again that has ended too soon *failures* times in a row."""
+    return min(RESTART_PAUSES_S[min(failures, len(RESTART_PAUSES_S) - 1)], GRACE_SHARE * grace_s)
+
+
+def _leave(children: list[Child]) -> None:
+    alive = [child.process for child in children if child.process is not None and child.process.poll() is None]
+    for process in alive:
+        process.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + LEAVE_S
+    for process in alive:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            log.warning("pid %s does not leave, it is killed", process.pid)
+            process.kill()
+            process.wait()

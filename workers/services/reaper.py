@@ -1,0 +1,96 @@
+"""Takes back the leases that nobody renewed, and sees to it that nobody waits for ever.
+
+Any number of reapers may run at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from gpuqueue.clock import Clock
+from gpuqueue.errors import Unreachable
+from gpuqueue.model.preemption import parse_preempt
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.queue.site_policy import tell_rules
+from gpuqueue.settings.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Reaper:
+    """Runs the scripts of the tick at every beat. Reaping itself knows when it was away too long to judge."""
+
+    def __init__(self, settings: Settings, queue: JobQueue, clock: Clock) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._clock = clock
+        self._last_s: float | None = None
+        self._told_epoch: str | None = None
+        self._reserved: dict[int, tuple[str, ...]] = {}
+
+    def loop(self, stopping: threading.Event) -> None:
+        """Tick until *stopping* is set."""
+        while not stopping.is_set():
+            self.tick()
+            stopping.wait(self._settings.beat_s)
+
+    def tick(self) -> None:
+        """Take each step once. Nothing is raised: in a recorder nobody would start us again.
+
+        One step that fails must not keep the others from being taken; but a store that is away is away for all.
+        """
+        for step in (self.keep_to_policy, self.reap, self.look_ahead):
+            try:
+                step()
+            except Unreachable as error:
+                log.warning("nothing reaped for now: %s", error)
+                return
+            except Exception:
+                log.exception("a step of the reaper failed; it is taken again in %g s", self._settings.beat_s)
+
+    def keep_to_policy(self) -> None:
+        """Tell the store how usage is counted and what is limited here: once, and again where it lost its data."""
+        epoch = self._queue.epoch()
+        if epoch is None or epoch == self._told_epoch:
+            return
+        tell_rules(self._queue, self._settings)
+        self._told_epoch = epoch
+
+    def reap(self) -> None:
+        """Reap once."""
+        now_s = self._clock.monotonic_s()
+        reaped = self._queue.reap(
+            loss_limit=self._settings.loss_limit,
+            lease_s=self._settings.lease_s,
+            tick_s=self._settings.beat_s,
+            passed_s=None if self._last_s is None else now_s - self._last_s,
+        )
+        self._last_s = now_s
+        for job_id, state in reaped.items():
+            log.warning("job %s: its lease expired, it is %s now", job_id, state)
+
+    def look_ahead(self) -> None:
+        """Lift the jobs that waited long by a level, and keep room for those that fit nowhere."""
+        settings = self._settings
+        if settings.age_after_s is not None:
+            lifted = self._queue.age(after_s=settings.age_after_s)
+            if lifted:
+                log.info("%s jobs waited long and were lifted by a level", lifted)
+        self.make_place()
+        after_s, most = settings.reserve_after_s, settings.reservations
+        standing = self._queue.reserve(after_s=after_s or 0.0, most=0 if after_s is None else most)
+        reserved = {each.job_id: each.devices for each in standing}
+        for job_id, devices in reserved.items():
+            if self._reserved.get(job_id) != devices:
+                log.info("job %s has waited too long: room on %s is kept for it", job_id, ", ".join(devices))
+        self._reserved = reserved
+
+    def make_place(self) -> None:
+        """Let jobs take the place of others, where the site says so."""
+        levels = parse_preempt(self._settings.preempt)
+        if not levels:
+            return
+        after_s, grace_s = self._settings.preempt_after_s, self._settings.preempt_grace_s
+        for job_id, by in self._queue.preempt(levels, after_s=after_s, grace_s=grace_s).items():
+            log.warning("job %s makes place for job %s, in %g s at the latest", job_id, by, grace_s)

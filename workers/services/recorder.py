@@ -1,0 +1,141 @@
+"""Carries the outbox into the book, in order, and lets the queue forget what the book has."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from gpuqueue.errors import Unreachable
+from gpuqueue.history.database import Book
+from gpuqueue.history.error_text import reason
+from gpuqueue.history.writer import NOT_OF_THE_ROW
+from gpuqueue.model.event import Cursor, Event
+from gpuqueue.queue.jobqueue import JobQueue
+from gpuqueue.recovery.reopen import catch_up, open_queue
+from gpuqueue.settings.settings import Settings
+
+log = logging.getLogger(__name__)
+
+#: Most events written in one transaction.
+BATCH = 500
+#: How long to wait for the next event before looking whether to stop, in seconds.
+WAIT_S = 1.0
+#: Pause after a service did not answer, in seconds.
+PAUSE_S = 1.0
+#: Pause after a batch that lay there already and was not full, in seconds: what comes meanwhile costs one transaction,
+#: not one each. In a row of short jobs the recorder took as much of the processors as the jobs, and they waited for it;
+#: of 0.01 s most of each turn was still what a turn costs by itself. Nobody reads so soon how one job of many ended.
+#: What it waited for itself, the steps of a single job, is written as it comes.
+GATHER_S = 0.04
+
+
+class Recorder:
+    """One of any number: how far the book has read is a row in the book itself, moved in the same transaction."""
+
+    def __init__(self, settings: Settings, queue: JobQueue, book: Book) -> None:
+        self._settings = settings
+        self._queue = queue
+        self._book = book
+        self._settled: Cursor | None = None
+        self._told: set[str] = set()
+
+    def loop(self, stopping: threading.Event) -> None:
+        """Record until *stopping* is set, and then until the outbox is empty."""
+        while not stopping.is_set():
+            try:
+                self.mend()
+                waiting = self.record(0)
+                if not waiting:
+                    self.record(WAIT_S)
+            except Unreachable as error:
+                self._tell(str(error))
+                stopping.wait(PAUSE_S)
+            else:
+                self._tell(None)
+                if 0 < waiting < BATCH:
+                    stopping.wait(GATHER_S)
+        try:
+            while self.record(0):
+                pass
+        except Unreachable as error:
+            log.warning("the outbox waits for the next recorder: %s", error)
+
+    def _tell(self, trouble: str | None) -> None:
+        """Say each trouble of an outage once, and once that it is over: one may come and go with every try."""
+        if trouble is None:
+            if self._told:
+                log.warning("the history is recorded again")
+            self._told.clear()
+        elif trouble not in self._told:
+            log.warning("nothing is recorded for now, the outbox waits: %s", trouble)
+            self._told.add(trouble)
+
+    def mend(self) -> None:
+        """Open the store unless it is open, and put back into store or book what it lost.
+
+        Raises:
+            Unreachable: the store or the book does not answer; the next call goes on.
+
+        """
+        opened = open_queue(self._queue, self._book, lease_s=self._settings.lease_s, settings=self._settings)
+        if opened is not None and opened.lost_data:
+            log.warning(
+                "the store lost its data: %d jobs are back from the book, claims begin again in %.0f s",
+                opened.jobs,
+                opened.pause_s,
+            )
+        back = catch_up(self._queue, self._book)
+        if back is not None:
+            log.warning(
+                "the book lost its history: %d jobs that the store still knows are written down again, "
+                "what had ended before is gone",
+                back,
+            )
+
+    def record(self, wait_s: float) -> int:
+        """Record one batch, waiting up to *wait_s* for it; return how many events there were.
+
+        Raises:
+            Unreachable: the store or the book does not answer; nothing is lost.
+
+        """
+        epoch = self._queue.epoch()
+        if epoch is None:
+            return 0
+        known = self._book.cursor()
+        here = known if known is not None and known.epoch == epoch else Cursor(epoch=epoch)
+        if here != self._settled and here == known:
+            self._settle(here)  # an earlier recorder may have died right before it could
+        events = self._queue.events(here.last_id, most=BATCH, wait_s=wait_s)
+        if events and self._apply(events, known, epoch):
+            self._settle(Cursor(epoch=epoch, last_id=events[-1].id))
+        return len(events)  # where another recorder was faster, the next turn goes on from where it came to
+
+    def _settle(self, cursor: Cursor) -> None:
+        self._queue.settle(cursor)
+        self._settled = cursor
+
+    def _apply(self, events: Sequence[Event], known: Cursor | None, epoch: str) -> bool:
+        """Write a batch down. One event that the book cannot take must not stop all others for ever."""
+        try:
+            return self._book.apply(events, expected=known, epoch=epoch)
+        except NOT_OF_THE_ROW:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a driver has against a row
+            log.warning(
+                "%d events cannot be written at once, they are tried one by one: %s", len(events), reason(error)
+            )
+        for event in events:
+            try:
+                written = self._book.apply([event], expected=known, epoch=epoch)
+            except NOT_OF_THE_ROW:
+                raise
+            except Exception as error:  # noqa: BLE001 - as above
+                why = reason(error)
+                log.warning("event %s of job %s cannot be written, it is set aside: %s", event.id, event.job_id, why)
+                written = self._book.set_aside(event, why, expected=known, epoch=epoch)
+            if not written:
+                return False
+            known = Cursor(epoch=epoch, last_id=event.id)
+        return True
