@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What a contributor does every day, with nothing but Python 3.10 or newer.
 
-python3 dev.py demo     set up .venv, run a real training job through the queue, show its history
-python3 dev.py test     set up .venv, then everything that must be green: lint, types, floors, tests, other Pythons
-python3 dev.py lint     only lint, types, floors and the links of the documentation
-python3 dev.py docs     bring the reference pages up to the code, and build the site of docs/ into build/site
-python3 dev.py unit     only the tests that need no process, socket or file
-python3 dev.py pythons  only unit and Celery tests, on every other Python from 3.10 to 3.13 that is installed
+python3 dev.py demo         set up .venv, run a real training job through the queue, show its history
+python3 dev.py test         set up .venv, then lint, types, layers and the quick tests: about 8 minutes on 2 cores
+python3 dev.py test --full  the same with every test, coverage, and the other Pythons: about 30 minutes
+python3 dev.py lint         only lint, types, layers and the links of the documentation
+python3 dev.py docs         bring the reference pages up to the code, and build the site of docs/ into build/site
+python3 dev.py unit         only the tests that need no process, socket or file
+python3 dev.py pythons      only unit and Celery tests, on every other Python from 3.10 to 3.13 that is installed
 """
 
 from __future__ import annotations
@@ -24,23 +25,33 @@ VENV = ROOT / ".venv"
 BIN = VENV / "bin"
 #: The demo's own state: it never touches a queue that you use.
 DEMO_STATE = ROOT / ".demo"
-#: What counts in tests/guard -> what nobody holds where it is missing, as those tests are skipped then.
+#: Tools of tests/guard -> what is not tested where the tool is missing, since those tests are skipped then.
 COUNTS = {"valgrind": "instructions of a claim and of each command", "gcc": "allocations of a claim"}
 #: The other Pythons, each with the Celery that is tried there: every version that we say we support.
 PYTHONS = {"3.10": "5.5", "3.11": "5.7", "3.12": "5.6", "3.13": "5.7"}
-#: What pytest exits with where tests failed, and nothing else was wrong.
-TESTS_FAILED = 1
+PYTEST = (BIN / "python", "-m", "pytest")
+#: Most of the time of a test goes into waiting for processes, so that more of them run at once than there are cores.
+IN_PARALLEL = ("-n", "4", "--dist", "worksteal", "-rs", "--durations", "10")
 #: What those tests need beside the package itself.
 NEEDS = ("flower", "hypothesis", "psycopg[binary]", "pytest", "pytest-timeout", "ruamel.yaml", "tqdm")
 
 
 def main(words: list[str]) -> int:
     """Run one of the verbs above."""
-    verbs = {"demo": demo, "test": test, "lint": lint, "docs": docs, "unit": unit, "pythons": pythons}
-    if len(words) != 1 or words[0] not in verbs:
+    verbs = {
+        "demo": demo,
+        "test": test,
+        "test --full": test_full,
+        "lint": lint,
+        "docs": docs,
+        "unit": unit,
+        "pythons": pythons,
+    }
+    verb = verbs.get(" ".join(words))
+    if verb is None:
         print(__doc__)
         return 2
-    return verbs[words[0]]()
+    return verb()
 
 
 def demo() -> int:
@@ -70,30 +81,25 @@ def demo() -> int:
 
 
 def test() -> int:
-    """Run everything that must be green."""
+    """Run lint, types, layers and the quick tests."""
     set_up("docs", "examples", "test")
-    code = worst(lint_only(), run(BIN / "coverage", "erase"), all_tests(), pythons())
+    return worst(lint_only(), run(*PYTEST, "-m", "not full", *IN_PARALLEL))
+
+
+def test_full() -> int:
+    """Run everything that must be green: every test, each command as a real process, with coverage, on every Python."""
+    set_up("docs", "examples", "test")
+    os.environ["REAL_COMMANDS"] = "1"
+    code = worst(
+        lint_only(),
+        run(BIN / "coverage", "erase"),
+        run(*PYTEST, *IN_PARALLEL, "--cov", "--cov-report=term"),
+        pythons(),
+    )
     for tool, what in COUNTS.items():
         if shutil.which(tool) is None:
-            print(f"\nNOT HELD: {what}. Their tests need {tool}: apt install {tool}", flush=True)
+            print(f"\nNOT TESTED: {what}. Their tests need {tool}: apt install {tool}", flush=True)
     return code
-
-
-def all_tests() -> int:
-    """Run all tests, and those that failed once more; what passes only then is told, as in CPython's own test run.
-
-    They kill processes and wait for them, so a machine that stands still for a minute can fail one that is right.
-    Most of their time is waiting: two files at once take half as long, more would be late for what they wait for.
-    """
-    pytest = (BIN / "python", "-m", "pytest", "--cov")
-    code = run(*pytest, "-n", "2", "--dist", "loadfile", "-rs", "--cov-report=term")
-    if code != TESTS_FAILED:
-        return code
-    print("\nOnce more, only what failed:", flush=True)
-    again = run(*pytest, "--cov-append", "--cov-report=", "--last-failed", "--last-failed-no-failures=none", "-rA")
-    if again == 0:
-        print("\nFLAKY: what passed only now (above) hides a race, in the test or in gpuqueue: find it", flush=True)
-    return again
 
 
 def lint() -> int:

@@ -26,6 +26,20 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:  # under nohup: whatever w
 pytest_plugins = ["book_fixtures", "one_shim", "own_home", "own_store", "private_store"]
 
 
+#: Of the tests that run on SQLite and on PostgreSQL, the quick run takes these on both.
+POSTGRES_IN_QUICK = ("tests/contract/test_book.py", "tests/integration/history/test_migrations.py")
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m deselects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as ``full`` the second half of the tests that run on both databases, but for a few."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        on_postgres = callspec is not None and callspec.params.get("backend") == "postgresql"
+        if on_postgres and item.nodeid.partition("::")[0] not in POSTGRES_IN_QUICK:
+            item.add_marker("full")
+
+
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Wipe every setting of the person who runs the tests."""

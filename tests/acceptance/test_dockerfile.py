@@ -69,6 +69,7 @@ def test_jobs_do_not_run_as_root() -> None:
     assert not any("torch" in rest for _, rest in instructions())
 
 
+@pytest.mark.full
 def test_wheel_can_be_built_from_what_is_copied(tmp_path: Path) -> None:
     """The build stage's own command makes one wheel of nothing but the copied files, and the last stage finds it."""
     source, wheels = tmp_path / "src", tmp_path / "wheels"

@@ -147,11 +147,13 @@ def generate(docs: Path, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.full
 def test_the_reference_is_what_the_code_says() -> None:
     """Options, values, defaults, examples and settings: python docs/reference/generate.py has nothing to write."""
     assert (0, "") == generate(DOCS, "--check")
 
 
+@pytest.mark.full
 def test_what_the_reference_lacks_is_written(tmp_path: Path) -> None:
     """A section, a row and a setting that are missing come back; a default that is wrong is put right; words stay."""
     shutil.copytree(REFERENCE, tmp_path / "reference")

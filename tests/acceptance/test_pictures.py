@@ -33,6 +33,7 @@ def words(picture: Path) -> str:
     return " ".join(ET.parse(picture).getroot().itertext())  # noqa: S314 - our own
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_the_film_and_the_still_are_recorded(tmp_path: Path) -> None:
     """Each halt of the walk has its frame; nothing tells of the machine on which it was taken."""
@@ -49,6 +50,7 @@ def test_the_film_and_the_still_are_recorded(tmp_path: Path) -> None:
     assert "PROGRESS / REASON" in words(tmp_path / "top.svg")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(200)
 def test_the_charts_are_drawn(tmp_path: Path) -> None:
     """Both, with the code that the commands call."""

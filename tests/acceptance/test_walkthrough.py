@@ -13,6 +13,7 @@ from walk import Shell, walk
 HALTS = ["up", "submit", "queue", "why", "top", "logs", "cancel", "wait", "history", "stats", "doctor", "down"]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_a_newcomer_gets_through(home: Home, tmp_path: Path) -> None:
     """Each command of the first ten minutes, on a real terminal, on simulated devices."""
@@ -113,6 +114,7 @@ def unhelpful(home: Home, mistakes: dict[str, tuple[int, str]]) -> dict[str, str
     return found
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_every_mistake_is_told_with_the_way_out(home: Home) -> None:
     """One line that says what to do next, and the documented exit code."""

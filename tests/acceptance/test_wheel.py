@@ -34,6 +34,7 @@ def wheel(place: Path) -> Path:
     return built
 
 
+@pytest.mark.full
 def test_the_wheel_holds_what_an_installed_copy_needs(wheel: Path) -> None:
     """The scripts, the migrations, both packages; and nothing of the tests."""
     names = set(zipfile.ZipFile(wheel).namelist())
@@ -59,6 +60,7 @@ def test_the_description_leads_nowhere_that_is_not_there(wheel: Path) -> None:
         assert words in text
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_the_installed_wheel_does_the_whole_job(wheel: Path, place: Path) -> None:
     """In a clean environment, away from the checkout: --help, up, one job, history, down."""

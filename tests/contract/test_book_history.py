@@ -86,6 +86,7 @@ def test_history_gives_what_matches(furnished: Book, query: dict[str, Any], expe
     assert expected == ids(furnished, **query)
 
 
+@pytest.mark.full
 def test_a_page_may_be_large(book: Book, outbox: Outbox) -> None:
     """More jobs than a database takes parameters in one list come in one page, each with its run."""
     count = 2100

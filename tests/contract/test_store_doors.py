@@ -456,6 +456,7 @@ def _patiently(door: Any, url: str) -> str | None:
         return None
 
 
+@pytest.mark.full
 def test_a_store_that_is_killed_between_sending_and_answering(by: Connect, own_store: OwnStore) -> None:
     """Submitted again with the same nonce it is one job, whether the first was done or not."""
     _open(own_store.url)
@@ -553,6 +554,7 @@ def test_a_child_does_not_talk_on_its_parents_line(door: Any) -> None:
 # ---- certificates ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_what_is_wrong_with_a_secure_line_is_said(
     by: Connect, relayed: Callable[..., tuple[Relay, str]], tmp_path: Path
 ) -> None:

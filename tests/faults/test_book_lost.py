@@ -38,6 +38,7 @@ def robbed(
         site.stop()
 
 
+@pytest.mark.full
 def test_a_database_lost_under_a_running_recorder(robbed: tuple[Site, Callable[[], None]], tmp_path: Path) -> None:
     """It wrote on into a file that nobody could read any more, and let the queue forget what it had written there."""
     site, rob = robbed
@@ -56,7 +57,7 @@ def test_a_database_lost_under_a_running_recorder(robbed: tuple[Site, Callable[[
     until(lambda: any(words in site.log() for words in lost), what="it is said")
     with pytest.raises(BookUnreachable, match="gpuqueue db upgrade"):
         site.client.book.get(before)
-    site.cli("db", "upgrade")
+    site.make_tables()
 
     assert "exit 9" == str(site.until_recorded(ends_meanwhile).runs[-1].ending)
     assert JobState.RUNNING is site.client.book.get(runs_on).job.state  # type: ignore[union-attr]

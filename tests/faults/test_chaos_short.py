@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MOST_S = 540
 
 
+@pytest.mark.full
 @pytest.mark.timeout(MOST_S + 60)
 def test_everything_is_killed_and_nothing_is_lost_doubled_orphaned_or_wrong() -> None:
     """Workers, shims, jobs, store, recorder, database, host, and all at once, while forty jobs run."""

@@ -66,6 +66,7 @@ def outlive_the_grace(site: Site, job_id: int) -> None:
     until(lambda: vouched_until(site, job_id) > end, what="somebody vouches for it")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_a_wall_clock_that_is_set_ends_no_job(moved: Site, clock: MovedClock, tmp_path: Path, *, plain: bool) -> None:
     """A year ahead, right again, a year back: for store, worker, shim and recorder, while a job runs."""
@@ -86,6 +87,7 @@ def test_a_wall_clock_that_is_set_ends_no_job(moved: Site, clock: MovedClock, tm
     assert 0 < (record.runs[-1].duration_s or 0) < 600
 
 
+@pytest.mark.full
 def test_a_host_that_died_under_a_clock_that_was_ahead_is_found_out(
     moved: Site, clock: MovedClock, tmp_path: Path
 ) -> None:
@@ -106,6 +108,7 @@ def test_a_host_that_died_under_a_clock_that_was_ahead_is_found_out(
     until(lambda: not process.alive())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_a_worker_waits_by_the_clock_that_cannot_be_set(
     moved: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, plain: bool

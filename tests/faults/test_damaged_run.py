@@ -67,6 +67,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.full
 def test_a_worker_adopts_what_it_can_and_ends_what_it_cannot(site: Site) -> None:
     """Of each damage a run: the next worker comes up, no run lives on beside another, and each end is explained."""
     site.start_recorder()
@@ -92,6 +93,7 @@ def test_a_worker_adopts_what_it_can_and_ends_what_it_cannot(site: Site) -> None
     assert "its figures so far are lost" in site.log()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["truncated", "directory"])
 def test_an_end_that_nobody_can_read_is_a_lost_run(site: Site, tmp_path: Path, kind: str) -> None:
     """Written while no worker was there: the next one says so, and does not try for ever."""
@@ -131,6 +133,7 @@ SPOILS: dict[str, tuple[str, EndingKind | None]] = {
 }
 
 
+@pytest.mark.full
 def test_whatever_a_job_does_to_its_run_directory_its_end_is_told(site: Site) -> None:
     """It lies where the job can write. Each end is in the book, and the worker serves on."""
     site.start_recorder()

@@ -112,6 +112,7 @@ def go_through(site: Site, faults: list[Fault]) -> None:
         assert (JobState.SUCCEEDED, [Ending.from_status(0)]) == (record.job.state, [run.ending for run in record.runs])
 
 
+@pytest.mark.full
 def test_commands_say_it_in_one_line(site: Site, store_url: str) -> None:
     """Whoever needs the book ends with 4 and with what to do; whoever does not goes on."""
     assert "history  recorded" in site.cli("status").stdout
@@ -135,6 +136,7 @@ def test_commands_say_it_in_one_line(site: Site, store_url: str) -> None:
     assert JobState.CANCELLED is site.client.get(job_id).state
 
 
+@pytest.mark.full
 def test_a_machine_comes_up_without_its_book(site: Site) -> None:
     """After a reboot the database may need longer than we do: the GPUs do not wait for it, but for a new store."""
     Path(site.settings.database_url.partition(":///")[2]).write_text("no database at all" * 100)
@@ -214,6 +216,7 @@ class File:
                 yield
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("limits")
 def test_sqlite(store_url: str, tmp_path: Path) -> None:
     """Locked, moved away, overwritten, of another version, on a full disk."""

@@ -28,6 +28,7 @@ def working(own_store: OwnStore, tmp_path: Path) -> Iterator[Site]:
         site.stop()
 
 
+@pytest.mark.full
 def test_followers_wait_for_the_store_and_go_on(working: Site, own_store: OwnStore, tmp_path: Path) -> None:
     """They ended with exit code 4, which was the job's own as well, while the job went on."""
     go, out = tmp_path / "go", {}

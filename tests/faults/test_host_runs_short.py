@@ -64,6 +64,7 @@ def _lines(file: Path) -> int:
 # ---- room on the disk ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_device_whose_host_has_no_room_takes_no_job_and_says_why(site: Site) -> None:
     """It gave the claim back and took it again once a second, all night, and each try left a directory."""
     site.start_recorder()
@@ -95,6 +96,7 @@ def _counts(site: Site, job_id: int) -> tuple[int, int]:
     return job.attempt, job.losses
 
 
+@pytest.mark.full
 def test_a_full_disk_ends_no_healthy_job_and_keeps_nobody_from_cancelling_it(site: Site, tmp_path: Path) -> None:
     """The beat is written in place, the word to end is a link, and the room of the spec is enough for the exit."""
     site.environ.update(GPUQUEUE_LEASE="3s")
@@ -158,6 +160,7 @@ def test_an_exit_waits_until_there_is_room_for_it(shims: Any, tmp_path: Path) ->
 # ---- descriptors and processes ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_a_worker_without_descriptors_loses_no_run_and_recovers(site: Site, tmp_path: Path, *, plain: bool) -> None:
     """Its exit was taken for missing, and a running job for gone: the one was lost, the other killed."""
@@ -186,6 +189,7 @@ def test_a_worker_without_descriptors_loses_no_run_and_recovers(site: Site, tmp_
     assert worker.poll() is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("plain", "idle"), [(True, True), (True, False), (False, True)], ids=["no process", "no thread", "celery"]
 )
@@ -216,6 +220,7 @@ def _acts(site: Site, job_id: int) -> list[Act]:
     return [event.act for event in site.client.story(job_id)]
 
 
+@pytest.mark.full
 def test_a_shim_that_cannot_fork_blames_the_host_and_not_the_job(site: Site) -> None:
     """The job was recorded as failed, with `Resource temporarily unavailable`, for good."""
     site.start_recorder()
@@ -255,6 +260,7 @@ def test_what_cannot_be_read_for_want_of_a_descriptor_is_not_taken_for_gone(shim
     assert identity.alive()
 
 
+@pytest.mark.full
 def test_a_host_process_that_cannot_start_a_worker_tries_again(site: Site) -> None:
     """It ended itself, and every worker with it."""
     host = site.spawn("host", "--devices", "sim:1x8G", "--no-recorder")
@@ -267,6 +273,7 @@ def test_a_host_process_that_cannot_start_a_worker_tries_again(site: Site) -> No
     until(lambda: site.queue.devices()[0].worker != device.worker, what="another worker")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("removed", [False, True], ids=["no descriptor", "removed"])
 def test_a_shim_that_cannot_read_its_beat_goes_by_the_last_word_of_it(shims: Any, *, removed: bool) -> None:
     """The run was ended at once, as if nobody had vouched for it."""

@@ -30,6 +30,7 @@ STEPS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", STEPS)
 def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, tmp_path: Path, step: str) -> None:
     """Kill -9 of the real worker exactly there; the next one ends the job once, as if nothing had been."""
@@ -50,6 +51,7 @@ def test_a_worker_killed_at_any_step_costs_no_job_and_doubles_none(site: Site, t
     assert 0 == site.queue.devices()[0].promised_bytes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("file", [1, 2, 4, 6])
 def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(site: Site, file: int) -> None:
     """The link went first, so nobody found the rest: a spec with the submitter's environment stayed for ever."""
@@ -68,6 +70,7 @@ def test_a_worker_killed_in_the_middle_of_a_settlement_leaves_no_file_behind(sit
     until(lambda: ["log"] == [path.name for path in runs.glob("[0-9]*/*/*")], what="the rest goes after the link")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "step",
     [

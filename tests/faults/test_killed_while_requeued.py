@@ -18,6 +18,7 @@ from gpuqueue.text.units import MIB
 DIE_AT = Path(__file__).parents[1] / "support" / "die_at.py"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "step",
     [

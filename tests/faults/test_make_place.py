@@ -64,6 +64,7 @@ def push_in(site: Site, *command: str) -> int:
     return int(site.cli("submit", "--mem", "7G", "--priority", "urgent", "--", *(command or ("true",))).stdout)
 
 
+@pytest.mark.full
 def test_a_training_makes_place_and_goes_on_where_it_was(crowded: Site, tmp_path: Path) -> None:
     """It saves, leaves, and comes back when the place is free; no failure, no loss, and the book tells it all."""
     crowded.start_worker()
@@ -91,6 +92,7 @@ def test_a_training_makes_place_and_goes_on_where_it_was(crowded: Site, tmp_path
     assert not list(crowded.settings.runs_dir.glob("[0-9]*/*/preempt.json"))
 
 
+@pytest.mark.full
 def test_a_worker_killed_during_the_grace_changes_nothing(crowded: Site, tmp_path: Path) -> None:
     """The shim goes on; the next worker settles the run as preempted, and the place is for whom it was made."""
     worker = crowded.start_worker()
@@ -111,6 +113,7 @@ def test_a_worker_killed_during_the_grace_changes_nothing(crowded: Site, tmp_pat
     assert 0 == record.job.losses
 
 
+@pytest.mark.full
 def test_a_worker_that_was_not_there_passes_the_word_on_when_it_is(crowded: Site, tmp_path: Path) -> None:
     """The message by the bell was lost with it; the first beats of the next bring it."""
     worker = crowded.start_worker()
@@ -128,6 +131,7 @@ def test_a_worker_that_was_not_there_passes_the_word_on_when_it_is(crowded: Site
     assert JobState.SUCCEEDED is crowded.until_recorded(urgent).job.state
 
 
+@pytest.mark.full
 def test_a_cancel_during_the_grace_ends_the_job_for_good(crowded: Site, tmp_path: Path) -> None:
     """It does not come back."""
     crowded.start_worker()

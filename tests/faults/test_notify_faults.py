@@ -35,7 +35,7 @@ def hook() -> Iterator[Hook]:
 @pytest.fixture
 def open_site(site: Site) -> Site:
     """Return a site with a history and a card that nobody works for."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue, make_offer())
     return site
 
@@ -68,6 +68,7 @@ def outcome(site: Site, job: int) -> str | None:
     return found[0] if found else None
 
 
+@pytest.mark.full
 def test_what_is_refused_is_tried_again_and_given_up_at_last(open_site: Site, hook: Hook) -> None:
     """Five times; then `show` and doctor say so, and the job is what it was."""
     recorder(open_site, *HASTY)
@@ -85,6 +86,7 @@ def test_what_is_refused_is_tried_again_and_given_up_at_last(open_site: Site, ho
     assert f"1 message was given up this week, the last about job {job}: " in doctor
 
 
+@pytest.mark.full
 def test_what_is_refused_once_is_sent_the_next_time(open_site: Site, hook: Hook) -> None:
     """A chat that is restarted loses nobody's message."""
     recorder(open_site, *HASTY)
@@ -96,6 +98,7 @@ def test_what_is_refused_once_is_sent_the_next_time(open_site: Site, hook: Hook)
     until(lambda: outcome(open_site, job) == "sent", what=f"it was sent\n{open_site.log()}")
 
 
+@pytest.mark.full
 def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_site: Site, hook: Hook) -> None:
     """More of its messages than there are lanes: the book goes on at once, and another target is told soon."""
     recorder(open_site, "workers.services.sender:LIMIT_S=2")
@@ -116,6 +119,7 @@ def test_a_target_that_hangs_holds_up_neither_the_history_nor_the_others(open_si
     assert all(JobState.SUCCEEDED is open_site.client.get(job).state for job in hanging)
 
 
+@pytest.mark.full
 def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: Hook) -> None:
     """At least once, and no more often than senders die: what was noted is never sent again."""
     first = recorder(open_site, "workers.services.sender:LIMIT_S=2")
@@ -133,6 +137,7 @@ def test_a_sender_killed_before_it_notes_sends_once_more(open_site: Site, hook: 
     assert 1 == len(hook.told("fine"))
 
 
+@pytest.mark.full
 def test_two_senders_send_each_message_once(open_site: Site, hook: Hook) -> None:
     """Each is taken in the book before it is sent."""
     for _ in range(2):
@@ -144,6 +149,7 @@ def test_two_senders_send_each_message_once(open_site: Site, hook: Hook) -> None
     assert 12 == len(hook.told("fine"))
 
 
+@pytest.mark.full
 def test_a_recorder_that_leaves_lets_what_is_on_its_way_arrive(open_site: Site, hook: Hook) -> None:
     """And notes it, so that the next one does not send it again."""
     process = recorder(open_site)
@@ -157,10 +163,11 @@ def test_a_recorder_that_leaves_lets_what_is_on_its_way_arrive(open_site: Site, 
     assert "sent" == outcome(open_site, job)
 
 
+@pytest.mark.full
 def test_without_apprise_nobody_is_told_and_everybody_hears_of_it(site: Site, hook: Hook, tmp_path: Path) -> None:
     """At submit, in doctor; and the messages wait until it is installed."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['apprise'] = None\n")
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue, make_offer())
     site.environ["PYTHONPATH"] = str(tmp_path)
     without = recorder(site)

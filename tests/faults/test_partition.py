@@ -83,6 +83,7 @@ def lives(effects: Path) -> dict[int, list[float]]:
     return times
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("host", [proxied, elsewhere])
 def test_with_stop_there_are_never_two_live_copies(
     stack: ExitStack, store_url: str, tmp_path: Path, host: Callable[..., Cut]
@@ -110,6 +111,7 @@ def test_with_stop_there_are_never_two_live_copies(
     assert max(lives(effects)[1]) == max(first)
 
 
+@pytest.mark.full
 def test_with_keep_a_cut_within_the_lease_costs_nothing(stack: ExitStack, store_url: str, tmp_path: Path) -> None:
     """Longer than the grace, at whose end the default would have ended the job: same copy, same end."""
     far, cut, heal = proxied(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="5s", GPUQUEUE_ON_PARTITION="keep")
@@ -128,6 +130,7 @@ def test_with_keep_a_cut_within_the_lease_costs_nothing(stack: ExitStack, store_
     assert (JobState.FAILED, 1, 0) == (record.job.state, record.job.attempt, record.job.losses)
 
 
+@pytest.mark.full
 def test_with_keep_a_longer_cut_ends_one_of_two_copies(stack: ExitStack, store_url: str, tmp_path: Path) -> None:
     """The price of going on: a second copy may start. When the host is back its copy is ended, and tells nothing."""
     far, cut, heal = proxied(stack, store_url, tmp_path / "far", GPUQUEUE_LEASE="4s", GPUQUEUE_ON_PARTITION="keep")

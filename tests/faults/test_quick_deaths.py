@@ -42,6 +42,7 @@ def row(store_url: str) -> str | None:
     return "".join(found.values()) or None
 
 
+@pytest.mark.full
 def test_three_crashes_at_once_drain_the_device_until_somebody_resumes_it(site: Site) -> None:
     """Three jobs are lost to the black hole, and not the whole queue."""
     site.start_recorder()

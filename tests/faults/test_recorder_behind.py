@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from factories import make_spec
 from site_of_one import Site
 
@@ -11,6 +12,7 @@ from gpuqueue.model.job import JobState
 from gpuqueue.text.units import MIB
 
 
+@pytest.mark.full
 def test_output_comes_and_an_unknown_exit_code_is_called_that(site: Site) -> None:
     """It said that a job which had run and failed had not run, showed nothing of it, and exited with 1."""
     recorder = site.start_recorder()

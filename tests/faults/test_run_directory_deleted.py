@@ -57,6 +57,7 @@ def test_a_job_that_deletes_its_own_directory_ends(site: Site) -> None:
     assert 0 == site.queue.devices()[0].promised_bytes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("frozen", [False, True])
 def test_it_is_gone_before_another_worker_runs_it_again(site: Site, tmp_path: Path, *, frozen: bool) -> None:
     """Two copies were alive together: the next worker saw a lease and no directory, and took it for a claim only."""

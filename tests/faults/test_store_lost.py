@@ -70,6 +70,7 @@ def until_open(site: Site) -> None:
     until(site.queue.epoch, what=f"the store is open\n{site.log()[-2000:]}")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("across", ["socket", "network"])
 def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_path: Path, across: str) -> None:
     """It did: the beat heard that the token is unknown, and three-day trainings were ended as stale, all at once."""
@@ -88,6 +89,7 @@ def test_a_store_that_knows_nothing_ends_nobodys_run(own_store: OwnStore, tmp_pa
         site.stop()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("own_site", ["15s"], indirect=True, ids=[""])
 @pytest.mark.parametrize(
     ("plain", "worker_dies"),
@@ -152,6 +154,7 @@ def record_steps(site: Site, job_id: int, steps: int) -> None:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("worker_dies", [False, True], ids=["worker lives", "worker dies too"])
 @pytest.mark.parametrize("missed", ["the job", "the claim", "the start"])
 def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
@@ -159,7 +162,7 @@ def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
 ) -> None:
     """Its story was still in the outbox and went down with the store: its worker's word counts."""
     site = own_site
-    site.cli("db", "upgrade")
+    site.make_tables()
     other = site.queue.submit(make_spec(mem_bytes=MIB)).id
     worker = site.start_worker()
     site.until_state(other, JobState.SUCCEEDED)
@@ -186,6 +189,7 @@ def test_a_run_that_the_book_did_not_hear_of_is_not_run_twice(
     assert site.queue.submit(make_spec()).id > patient.job.id + ID_GAP - 10
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("worker_dies", [False, True], ids=["worker lives", "worker dies too"])
 @pytest.mark.parametrize("missed", ["the job", "the claim", "the end"])
 def test_an_end_that_the_book_did_not_hear_of_is_told_again(
@@ -193,7 +197,7 @@ def test_an_end_that_the_book_did_not_hear_of_is_told_again(
 ) -> None:
     """The store had acknowledged it, so the run directory was emptied: the job would have been run once more."""
     site = own_site
-    site.cli("db", "upgrade")
+    site.make_tables()
     other = site.queue.submit(make_spec(mem_bytes=MIB)).id
     worker = site.start_worker()
     site.until_state(other, JobState.SUCCEEDED)
@@ -217,13 +221,14 @@ def test_an_end_that_the_book_did_not_hear_of_is_told_again(
     until(lambda: not list(site.settings.runs_dir.glob("[0-9]*/*/claim")), what="every run directory is emptied")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("own_site", ["10s"], indirect=True, ids=[""])
 def test_a_worker_that_finds_the_store_not_open_keeps_its_runs_alive_meanwhile(
     own_site: Site, own_store: OwnStore, tmp_path: Path
 ) -> None:
     """It gave up at once, and whoever started it again took longer than the shims can wait."""
     site = own_site
-    site.cli("db", "upgrade")
+    site.make_tables()
     worker = site.start_worker()
     patient = Patient(site, tmp_path, 8)
     process = patient.process()
@@ -242,11 +247,12 @@ def test_a_worker_that_finds_the_store_not_open_keeps_its_runs_alive_meanwhile(
     assert [process.pid] == patient.pids()
 
 
+@pytest.mark.full
 def test_an_end_may_be_the_first_that_a_rebuilt_store_hears_of_a_run(own_store: OwnStore, tmp_path: Path) -> None:
     """It ended while the store was away, and the next beat is far: it must not be taken for a stale one."""
     site = Site(tmp_path / "state", own_store.url, GPUQUEUE_LEASE="90s", GPUQUEUE_BEAT="10s")
     try:
-        site.cli("db", "upgrade")
+        site.make_tables()
         site.start_worker()
         patient = Patient(site, tmp_path, 7)
         patient.process()
@@ -264,6 +270,7 @@ def test_an_end_may_be_the_first_that_a_rebuilt_store_hears_of_a_run(own_store: 
         site.stop()
 
 
+@pytest.mark.full
 def test_a_device_that_somebody_drained_stays_drained(own_site: Site, own_store: OwnStore) -> None:
     """The store forgot it, and a broken card would take jobs again; its worker has heard who drained it and why."""
     site = own_site
@@ -283,13 +290,14 @@ def test_a_device_that_somebody_drained_stays_drained(own_site: Site, own_store:
     assert [(DrainOrigin.PERSON, "it is broken")] == [(each.origin, each.why) for each in drains]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("own_site", ["6s"], indirect=True, ids=[""])
 def test_a_run_of_which_nobody_speaks_is_over_before_its_job_starts_again(
     own_site: Site, own_store: OwnStore, tmp_path: Path
 ) -> None:
     """Neither book nor worker tells of it: its shim ends it within the lease, and only then claims begin."""
     site = own_site
-    site.cli("db", "upgrade")
+    site.make_tables()
     worker = site.start_worker()
     said = tmp_path / "said"
     # Each copy says whether an earlier one is still alive.
@@ -317,6 +325,7 @@ def test_a_run_of_which_nobody_speaks_is_over_before_its_job_starts_again(
         elsewhere.stop()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("step", ["restore", "restore@2", "open"])
 def test_a_recorder_killed_in_the_rebuild_is_followed_by_one_that_ends_it(
     own_site: Site, own_store: OwnStore, step: str

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from bounded import until
 
 from workers.run import process_tree
 from workers.run.environment import TOKEN
 
 
+@pytest.mark.full
 def test_a_process_in_the_middle_of_exec_is_not_missed(tmp_path: Path) -> None:
     """Between its new program and its new environment a look saw no token: one in twenty of these lived on."""
     script = tmp_path / "restless.sh"

@@ -100,6 +100,7 @@ def postgres() -> Iterator[Breakable]:
         yield server
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_killed_at_random(store_url: str, tmp_path: Path, kind: str, request: pytest.FixtureRequest) -> None:
     """Kill -9 of a recorder in the midst of a batch is kill -9 of SQLite; PostgreSQL itself is killed as well."""

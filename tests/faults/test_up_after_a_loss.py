@@ -62,6 +62,7 @@ def endings(rows: dict[int, dict[str, Any]]) -> list[tuple[int, int | None]]:
     return [(len(row["runs"]), row["runs"][-1]["ending"]["exit_code"]) for row in rows.values()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_store_without_its_data(up: Home, submit: Callable[[str], int], tmp_path: Path, *, killed: bool) -> None:
     """Running jobs end with their own exit codes, waiting ones run once, held ones stay held, ids go on above.
@@ -103,6 +104,7 @@ def test_a_store_without_its_data(up: Home, submit: Callable[[str], int], tmp_pa
     assert [(held, "held")] == states(up, "queue")
 
 
+@pytest.mark.full
 def test_a_database_file_that_was_deleted(up: Home, submit: Callable[[str], int], tmp_path: Path) -> None:
     """It said to run ``gpuqueue up``, and that made no tables while the workers were up."""
     running = [patient(submit, tmp_path, code) for code in (5, 6)]

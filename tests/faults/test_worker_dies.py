@@ -28,6 +28,7 @@ def runs_of(file: Path) -> list[str]:
     return file.read_text().split() if file.exists() else []
 
 
+@pytest.mark.promise("P1")
 def test_a_worker_killed_right_after_the_claim_costs_nothing(site: Site, tmp_path: Path) -> None:
     """The claim is made and no run directory exists: exactly one successful run is in the book in the end."""
     site.start_recorder()
@@ -49,6 +50,7 @@ def test_a_worker_killed_right_after_the_claim_costs_nothing(site: Site, tmp_pat
     assert ["run"] == runs_of(effects)
 
 
+@pytest.mark.promise("P4")
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_a_worker_killed_while_its_job_runs_is_survived(site: Site, tmp_path: Path, *, plain: bool) -> None:
     """The job lives on in its shim; the next worker adopts it and gets its exit code."""
@@ -88,6 +90,7 @@ def test_a_job_that_ends_while_no_worker_is_there_is_settled_by_the_next(site: S
     assert "exit 6" == str(site.until_recorded(job.id).runs[-1].ending)
 
 
+@pytest.mark.full
 def test_a_stopped_worker_leaves_its_jobs_alone(site: Site, tmp_path: Path) -> None:
     """SIGTERM is an upgrade, not an order to end three days of training."""
     site.start_recorder()
@@ -127,6 +130,7 @@ def test_a_killed_shim_loses_the_run_and_leaves_nobody_behind(site: Site, tmp_pa
     assert Act.LOSE in [event.act for event in site.client.story(job.id)]
 
 
+@pytest.mark.full
 def test_the_database_may_be_away(site: Site) -> None:
     """Jobs are taken, run and ended meanwhile; the book has all of it in the end."""
     site.start_worker()
@@ -138,6 +142,7 @@ def test_the_database_may_be_away(site: Site) -> None:
     assert "exit 0" == str(site.until_recorded(job.id).runs[-1].ending)
 
 
+@pytest.mark.full
 def test_two_recorders_at_once_write_everything_once(site: Site) -> None:
     """How far the book has come is a row in the book itself."""
     site.start_recorder()
@@ -163,6 +168,7 @@ def test_a_damaged_run_directory_keeps_no_worker_from_starting(site: Site) -> No
     assert "exit 0" == str(site.until_recorded(job.id).runs[-1].ending)
 
 
+@pytest.mark.promise("P6")
 def test_the_peak_outlives_the_worker_that_saw_it(site: Site, tmp_path: Path) -> None:
     """A job was large under one worker and small under the next: its peak is the large figure."""
     site.start_recorder()
@@ -209,6 +215,7 @@ def test_one_event_that_the_book_cannot_take_stops_no_other(site: Site, store_ur
     assert "exit 0" == str(site.until_recorded(job.id).runs[-1].ending)
 
 
+@pytest.mark.full
 def test_runs_of_a_device_that_is_not_there_any_more_are_answered_for(site: Site, tmp_path: Path) -> None:
     """A card dropped out, or `up` was told of fewer devices: its job could not be cancelled, and `down` hung for it."""
     site.start_recorder()
@@ -228,6 +235,7 @@ def test_runs_of_a_device_that_is_not_there_any_more_are_answered_for(site: Site
     assert [pid] == runs_of(effects)
 
 
+@pytest.mark.full
 def test_a_job_that_ignores_sigterm_is_gone_before_anybody_else_may_have_it(store_url: str, tmp_path: Path) -> None:
     """With a lease of 5 s and a kill grace of 10 s it lived on for 8 s beside the second copy of itself."""
     site = Site(tmp_path / "state", store_url, GPUQUEUE_LEASE="5s", GPUQUEUE_BEAT="1s", GPUQUEUE_KILL_GRACE="10s")
@@ -247,6 +255,7 @@ def test_a_job_that_ignores_sigterm_is_gone_before_anybody_else_may_have_it(stor
         site.stop()
 
 
+@pytest.mark.full
 def test_who_adopts_a_young_run_knows_when_it_began(site: Site, tmp_path: Path) -> None:
     """A worker killed before its first beat left no word of it: the line of memory began anew at the adoption.
 

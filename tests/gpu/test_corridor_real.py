@@ -91,6 +91,7 @@ def digits(uuid: str) -> str:
     return uuid.partition("-")[2].replace("-", "")
 
 
+@pytest.mark.full
 def test_a_job_sees_its_one_device_and_no_other(gpu_site: Site, machine: Machine) -> None:
     """CUDA's device 0 is the very device that the worker serves, by UUID, for every device of the machine."""
     for device in machine.backend.devices()[:MOST_DEVICES]:
@@ -103,6 +104,7 @@ def test_a_job_sees_its_one_device_and_no_other(gpu_site: Site, machine: Machine
         assert {"uuids": [digits(device.uuid)], **ours} == told
 
 
+@pytest.mark.full
 def test_a_job_on_two_devices_sees_both_in_the_order_it_is_told(gpu_site: Site, machine: Machine) -> None:
     """CUDA's 0 and 1 are the first and the second of GPUQUEUE_DEVICES."""
     cards = machine.whole_cards(2)
@@ -116,6 +118,7 @@ def test_a_job_on_two_devices_sees_both_in_the_order_it_is_told(gpu_site: Site, 
     assert [digits(name) for name in names] == told["uuids"]
 
 
+@pytest.mark.full
 def test_the_peak_is_what_was_allocated_and_a_context(gpu_site: Site, machine: Machine, tmp_path: Path) -> None:
     """The book's figure is the driver's: at least what the job allocated, and with its context within 2 %."""
     machine.must_name_our_processes()
@@ -135,6 +138,7 @@ def test_the_peak_is_what_was_allocated_and_a_context(gpu_site: Site, machine: M
     assert wanted_bytes + context.bytes == pytest.approx(peak.bytes, rel=0.02)
 
 
+@pytest.mark.full
 def test_memory_is_free_again_after_a_cancel(gpu_site: Site, machine: Machine, tmp_path: Path) -> None:
     """Also that of a job which does not listen to SIGTERM: the device is as free as it was before."""
     device = machine.card(3 * GIB)

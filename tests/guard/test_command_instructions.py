@@ -68,6 +68,7 @@ def ended(queue: JobQueue, store: OwnStore) -> list[str]:
     return ["1", "2"]
 
 
+@pytest.mark.full
 def test_a_command_takes_as_many_instructions_as_agreed(
     own_store: OwnStore, migrated_sqlite: Path, tmp_path: Path
 ) -> None:

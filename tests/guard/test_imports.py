@@ -12,6 +12,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from math import ceil
 
+import pytest
 from guard.bounds import Bound
 from guard.one_life import uncovered
 
@@ -82,6 +83,7 @@ def loaded_by(command: str) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
+@pytest.mark.full
 def test_no_command_loads_more_than_agreed() -> None:
     """A module at the top of a file that many commands share is in all of them at once."""
     with ThreadPoolExecutor(2) as some:

@@ -22,6 +22,7 @@ pytestmark = [
 CLAIM = Bound(586_000, 617_000)
 
 
+@pytest.mark.full
 def test_a_claim_takes_as_many_instructions_as_agreed() -> None:
     """The same store's life with and without its claims; the difference is theirs."""
     each = (instructions(CLAIMS) - instructions(0)) / CLAIMS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from guard.one_life import OneLife
 
 #: The answer to a submit that is sent twice, which goes by itself.
@@ -13,6 +14,7 @@ DIGITS_BYTES = 32
 JOBS = 50
 
 
+@pytest.mark.full
 def test_fifty_jobs_leave_what_one_leaves(life: OneLife) -> None:
     """Every key but the answers is there after the first job, with as many bytes as after the fiftieth, but digits."""
     before = _kept(life)

@@ -30,6 +30,7 @@ def count_each_step(life: OneLife) -> dict[str, Counter[str]]:
     return {name: life.counted(step) for name, step in life.steps().items()}
 
 
+@pytest.mark.promise("P8")
 def test_each_step_asks_the_store_for_no_more_than_agreed(life: OneLife) -> None:
     """Whether a job is the fourth or the fifth makes no difference: it is the step that is counted."""
     first, second = count_each_step(life), count_each_step(life)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from factories import make_spec
 from guard.bounds import Bound
 from guard.one_life import OneLife
@@ -20,6 +21,7 @@ KEYS = Bound(3, 3)
 FEW_BYTES = 256
 
 
+@pytest.mark.full
 def test_a_waiting_job_takes_what_was_agreed(life: OneLife) -> None:
     """The spec is there twice until the history has the submit: what else there is must stay small."""
     for _ in range(BEFORE):

@@ -120,6 +120,7 @@ def asks_for_beats_alone(worker: Counter[str]) -> int:
     return beats
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_a_real_worker_asks_for_no_more_than_agreed(own_store: OwnStore, tmp_path: Path, *, plain: bool) -> None:
     """Ten questions more before each look for work, or three before each start, went unnoticed here once."""
@@ -164,6 +165,7 @@ def wakes(pid: int) -> dict[str, int]:
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "celery"])
 def test_an_idle_worker_sleeps(own_store: OwnStore, tmp_path: Path, *, plain: bool) -> None:
     """It stays for weeks beside the jobs: what it does each second it does six hundred thousand times in one."""

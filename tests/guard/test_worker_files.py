@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from factories import make_spec
 from guard.bounds import Bound
 from guard.one_life import uncovered
@@ -53,6 +54,7 @@ def kind_of(path: str) -> str:
     return re.sub(r"^(\.[a-z.]+?)\.\d+\.\d+$", r"\1", name)
 
 
+@pytest.mark.full
 def test_a_worker_makes_no_more_on_the_disk_than_agreed(own_store: OwnStore, tmp_path: Path) -> None:
     """From the claim to the told end, in all its threads."""
     site, out = Site(tmp_path / "state", own_store.url, **SELDOM), tmp_path / "calls"

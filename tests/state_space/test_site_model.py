@@ -111,6 +111,7 @@ def explored(**words: Any) -> Explored[Site]:
     return explore(rules.first(), model.steps, model.broken)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("what", SITES)
 def test_no_order_of_steps_breaks_a_promise(what: str) -> None:
     """No job is gone or runs twice, no card holds more than it has, what has ended stays so, and tokens grow."""

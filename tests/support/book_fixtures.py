@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from outbox import Outbox
 from private_postgres import NoPostgres, Server, any_server
+from template_history import template
 
 from gpuqueue.history import migrate, sqlite_reader
 from gpuqueue.history.database import Book
@@ -46,11 +47,9 @@ def _migrated_postgres(postgres_server: Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def migrated_sqlite() -> Path:
     """Return a file with our tables, to copy."""
-    path = tmp_path_factory.mktemp("book") / "template.db"
-    migrate.upgrade(f"sqlite:///{path}")
-    return path
+    return template()
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
-from site_of_one import BIN
+from forked_command import BIN, command
 
 
 class Home:
@@ -28,19 +28,14 @@ class Home:
 
     def __call__(self, *words: str, code: int = 0) -> str:
         """Run ``gpuqueue``; return its output, errors included."""
-        done = subprocess.run(
-            [str(BIN / "gpuqueue"), *words], env=self.environ, capture_output=True, text=True, timeout=100, check=False
-        )
+        done = command(words, self.environ)
         assert code == done.returncode, f"{words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done.stdout + done.stderr
 
     def says(self, *words: str) -> str:
         """Return what ``gpuqueue`` prints, whatever its exit code."""
-        command = [str(BIN / "gpuqueue"), *words]
-        return subprocess.run(
-            command, env=self.environ, capture_output=True, text=True, check=False, timeout=100
-        ).stdout
+        return command(words, self.environ).stdout
 
     def ours(self) -> list[str]:
         """Return the command lines of all processes that work for this state directory."""

@@ -6,18 +6,17 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from bounded import until
+from forked_command import BIN, command
+from template_history import make_tables
 
 from gpuqueue.client import Client
 from gpuqueue.model.job import Job, JobState
 from gpuqueue.model.run import Record
 from gpuqueue.queue.jobqueue import JobQueue
 from gpuqueue.settings.settings import Settings
-
-BIN = Path(sys.executable).parent
 
 
 class Site:
@@ -53,15 +52,7 @@ class Site:
 
     def cli(self, *words: str, check: bool = True, stdin: str = "") -> subprocess.CompletedProcess[str]:
         """Run ``gpuqueue`` as a user would."""
-        done = subprocess.run(
-            [str(BIN / "gpuqueue"), *words],
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            input=stdin,
-            timeout=100,
-            check=False,
-        )
+        done = command(words, self.environ, stdin=stdin)
         assert not check or done.returncode == 0, f"gpuqueue {words}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr
         return done
@@ -90,8 +81,12 @@ class Site:
 
     def start_recorder(self) -> subprocess.Popen[bytes]:
         """Bring the book's tables up and start a recorder."""
-        self.cli("db", "upgrade")
+        self.make_tables()
         return self.spawn("record")
+
+    def make_tables(self) -> None:
+        """Bring the history database's tables up to date."""
+        make_tables(self.settings.database_url)
 
     def end(self, process: subprocess.Popen[bytes], number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and wait for the end of the process."""

@@ -12,6 +12,7 @@ from soak.soak import Soak
 CLAIMS = 300
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(compiler() is None, reason="no C compiler to build the fake driver with")
 def test_no_card_is_ever_promised_twice(tmp_path: Path, store_url: str) -> None:

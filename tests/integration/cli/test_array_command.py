@@ -22,11 +22,12 @@ from workers.services.recorder import Recorder
 
 def quiet(site: Site) -> Client:
     """Return the client of a site whose device nobody works for: what is claimed, the test itself claims."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue, make_offer())
     return site.client
 
 
+@pytest.mark.full
 def test_a_sweep_goes_its_whole_way(site: Site) -> None:
     """Each member runs with its own values, writes a log of its own, and the worst of them is the exit code."""
     site.start_recorder()
@@ -57,6 +58,7 @@ def test_a_sweep_goes_its_whole_way(site: Site) -> None:
     assert site.client.get(f"{array}_2") == site.client.get(array + 3)
 
 
+@pytest.mark.full
 def test_a_device_names_the_members_that_it_has(site: Site) -> None:
     """As every other command does: it gave the ids of their jobs, and `why` called them otherwise."""
     client = quiet(site)
@@ -75,6 +77,7 @@ def test_a_device_names_the_members_that_it_has(site: Site) -> None:
     assert f"; jobs {array}_0, {array}_1 go on\n" in site.cli("drain", f"{plain['host']}:0").stdout
 
 
+@pytest.mark.full
 def test_a_member_that_never_was_a_job_has_no_number(site: Site) -> None:
     """It was shown as `job 3`, which no command knew."""
     client = quiet(site)
@@ -221,6 +224,7 @@ def test_a_member_is_no_job_to_edit(site: Site) -> None:
     assert client.submit(["true"], mem="1G").spec.mem_bytes == client.get(12).spec.mem_bytes
 
 
+@pytest.mark.full
 def test_one_waits_for_a_part_and_hears_of_a_cancel(site: Site) -> None:
     """All of the part must have ended; a cancelled array is told as a cancelled job is."""
     client = quiet(site)

@@ -28,7 +28,7 @@ QUESTION = "[c]ancel it"
 @pytest.fixture
 def full(site: Site) -> Site:
     """Return a site whose only device is full for an hour."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     host = site.settings.host
     serve(site.queue, make_offer(host=host))
     site.queue.submit(make_spec(mem_bytes=20 * GIB, time_limit_s=3600.0))
@@ -68,6 +68,7 @@ def told_with(site: Site, stdin: int) -> str:
     return done.stderr
 
 
+@pytest.mark.full
 def test_what_is_piped_to_it_is_not_lost_in_silence(working: Site, tmp_path: Path) -> None:
     """``cat data | gpuqueue run …`` gave the job nothing, and said nothing."""
     said = "gpuqueue: what is on standard input does not go to the job, which reads nothing there: put it into a file"
@@ -91,6 +92,7 @@ def test_what_is_piped_to_it_is_not_lost_in_silence(working: Site, tmp_path: Pat
 # ---- waiting -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
     """One line, written anew; it is gone when the job goes on."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=80) as terminal:
@@ -107,6 +109,7 @@ def test_a_terminal_shows_why_it_waits_and_for_how_long(full: Site) -> None:
         assert 130 == terminal.ended()
 
 
+@pytest.mark.full
 def test_a_narrow_terminal_keeps_it_on_one_line(full: Site) -> None:
     """A line that breaks could not be written anew."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=32) as terminal:
@@ -116,6 +119,7 @@ def test_a_narrow_terminal_keeps_it_on_one_line(full: Site) -> None:
         assert 1 == sum("waits for memory" in each for each in terminal.lines())
 
 
+@pytest.mark.full
 def test_a_pipe_gets_a_line_a_change(full: Site, tmp_path: Path) -> None:
     """Not one a second: somebody reads it tomorrow. And no escapes."""
     process = piped(full, tmp_path, "run", "--mem", "10G", "--", "true")
@@ -133,6 +137,7 @@ def test_a_pipe_gets_a_line_a_change(full: Site, tmp_path: Path) -> None:
     assert JobState.CANCELLED is full.client.get(2).state
 
 
+@pytest.mark.full
 def test_what_starts_at_once_has_not_waited(working: Site) -> None:
     """No word about a wait."""
     said = working.cli("run", "--mem", "1M", "--", "true")
@@ -143,6 +148,7 @@ def test_what_starts_at_once_has_not_waited(working: Site) -> None:
 # ---- Ctrl-C ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> None:
     """Go on; detach, and attach again; cancel. A script can tell the last two apart: both were 130."""
     job_id = looper(working, tmp_path / "done")
@@ -170,6 +176,7 @@ def test_ctrl_c_asks_and_every_answer_is_kept(working: Site, tmp_path: Path) -> 
         assert f"gpuqueue: job {job_id} cancelled" in terminal.lines()
 
 
+@pytest.mark.full
 def test_the_question_is_taken_back_when_the_job_ends(working: Site, tmp_path: Path) -> None:
     """Nobody has to answer for a job that is over: its exit code comes back, with the rest of its output."""
     job_id = looper(working, tmp_path / "done")
@@ -183,6 +190,7 @@ def test_the_question_is_taken_back_when_the_job_ends(working: Site, tmp_path: P
         assert f"gpuqueue: job {job_id} failed (exit 3)" in terminal.lines()
 
 
+@pytest.mark.full
 def test_a_ctrl_c_between_the_submit_and_the_first_look_leaves_no_job_behind(working: Site) -> None:
     """It said no more than "interrupted", and the job ran."""
     early = (
@@ -199,6 +207,7 @@ def test_a_ctrl_c_between_the_submit_and_the_first_look_leaves_no_job_behind(wor
     assert JobState.CANCELLED is working.until_state(1, JobState.CANCELLED).state
 
 
+@pytest.mark.full
 def test_who_cancels_what_waits_is_told_in_one_line(full: Site) -> None:
     """That it has no log, because it has not run, is no news to them; and the waiting line is gone, ^C and all."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=85) as terminal:
@@ -213,6 +222,7 @@ def test_who_cancels_what_waits_is_told_in_one_line(full: Site) -> None:
         assert "waits for memory" not in terminal.picture()
 
 
+@pytest.mark.full
 def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:
     """As everybody tries."""
     job_id = looper(working, tmp_path / "done")
@@ -225,6 +235,7 @@ def test_ctrl_c_twice_cancels(working: Site, tmp_path: Path) -> None:
     assert JobState.CANCELLED is working.client.get(job_id).state
 
 
+@pytest.mark.full
 def test_ctrl_d_at_the_question_leaves_the_job_as_well(full: Site) -> None:
     """As it leaves a shell; the code says that the job goes on."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
@@ -237,6 +248,7 @@ def test_ctrl_d_at_the_question_leaves_the_job_as_well(full: Site) -> None:
     assert JobState.QUEUED is full.client.get(2).state
 
 
+@pytest.mark.full
 def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
     """The question takes the place of the waiting line."""
     with Terminal([GPUQUEUE, "run", "--mem", "10G", "--", "true"], full.environ, columns=120) as terminal:
@@ -248,6 +260,7 @@ def test_a_job_that_waits_can_be_left_and_cancelled_too(full: Site) -> None:
     assert JobState.QUEUED is full.client.get(2).state
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_no_byte_is_lost_or_doubled_by_a_ctrl_c_in_the_flood(working: Site, tmp_path: Path, unbuffered: str) -> None:
     """The question comes between two pieces of output, never inside one."""
@@ -280,6 +293,7 @@ def test_no_byte_is_lost_or_doubled_by_a_ctrl_c_in_the_flood(working: Site, tmp_
     assert out.read_bytes() == b"".join(b"%d\n" % number for number in range(1, 1000001))
 
 
+@pytest.mark.full
 def test_an_attached_job_is_not_cancelled_where_nobody_can_be_asked(working: Site, tmp_path: Path) -> None:
     """Whoever only looks on must not end it by leaving; and their script is not told that it was cancelled."""
     job_id = looper(working, tmp_path / "done")
@@ -294,6 +308,7 @@ def test_an_attached_job_is_not_cancelled_where_nobody_can_be_asked(working: Sit
 # ---- output and exit code ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("script", "code"), [("exit 7", 7), ("kill -SEGV $$", 139), ("kill -KILL $$", 137), ("true", 0)]
 )
@@ -307,6 +322,7 @@ def test_the_exit_code_or_signal_comes_back(working: Site, script: str, code: in
     assert code == working.cli("wait", "1", check=False).returncode
 
 
+@pytest.mark.full
 def test_a_worker_that_dies_is_no_reason_to_stop_showing(working: Site, tmp_path: Path) -> None:
     """The next worker takes over; whoever looks on sees nothing of it."""
     job_id = looper(working, tmp_path / "done")
@@ -321,6 +337,7 @@ def test_a_worker_that_dies_is_no_reason_to_stop_showing(working: Site, tmp_path
     assert "begun\nover\n" == (tmp_path / "out").read_text()
 
 
+@pytest.mark.full
 def test_a_second_run_is_told_and_shown_from_its_beginning(working: Site, tmp_path: Path) -> None:
     """The first was lost with its shim; what both wrote is shown, in order, and the notice is not in the output."""
     mark = tmp_path / "mark"
@@ -331,6 +348,7 @@ def test_a_second_run_is_told_and_shown_from_its_beginning(working: Site, tmp_pa
     assert 1 == done.stderr.count("job 1 runs again, attempt 2: what follows is of that run")
 
 
+@pytest.mark.full
 def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_path: Path) -> None:
     """Its log lies on another host, or is somebody else's: nothing more was said up to the end."""
     site.start_recorder()
@@ -353,13 +371,14 @@ def test_who_cannot_read_the_log_is_told_where_the_job_stands(site: Site, tmp_pa
 
 def test_nobody_attaches_to_what_is_not_there(site: Site) -> None:
     """The same line and code as everywhere."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     done = site.cli("attach", "77", check=False)
 
     assert 3 == done.returncode
     assert "there is no job 77" in done.stderr
 
 
+@pytest.mark.full
 def test_the_tail_of_a_log_and_what_comes_after_it(site: Site, tmp_path: Path) -> None:
     """`--tail` alone, with `-f` before the job has run, and with a reader that leaves."""
     site.start_recorder()
@@ -383,6 +402,7 @@ def test_the_tail_of_a_log_and_what_comes_after_it(site: Site, tmp_path: Path) -
     assert ("1\n141\n", "") == (left.stdout, left.stderr)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_who_is_ended_says_that_the_job_runs_on(working: Site, tmp_path: Path, number: signal.Signals) -> None:
     """A connection that broke left a job behind that nobody was told of."""
@@ -400,6 +420,7 @@ def test_who_is_ended_says_that_the_job_runs_on(working: Site, tmp_path: Path, n
     working.cli("cancel", "1")
 
 
+@pytest.mark.full
 def test_a_reader_that_goes_is_told_of_the_job_that_stays(working: Site) -> None:
     """``run … | head`` left it running without a word."""
     command = f'"{BIN / "gpuqueue"}" run --mem 1M -- yes | head -1'
@@ -414,6 +435,7 @@ def test_a_reader_that_goes_is_told_of_the_job_that_stays(working: Site) -> None
 # ---- after its output --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("more", [(), ("--pty",)])
 def test_our_line_stands_by_itself_and_in_our_colours(working: Site, more: tuple[str, ...]) -> None:
     """What a job had left unfinished went on in it: red, behind the last word, with the cursor hidden."""
@@ -429,6 +451,7 @@ def test_our_line_stands_by_itself_and_in_our_colours(working: Site, more: tuple
         terminal.shows("red no newline")
 
 
+@pytest.mark.full
 def test_output_that_is_whole_gets_nothing_added(working: Site) -> None:
     """No line of ours more than there was, and nothing for a pipe."""
     with Terminal([GPUQUEUE, "run", "--mem", "1M", "--", "echo", "hello"], working.environ) as terminal:

@@ -59,6 +59,7 @@ def is_cooked(terminal: Terminal) -> bool:
     return termios.tcgetattr(terminal._ours)[3] & wanted == wanted
 
 
+@pytest.mark.full
 def test_keys_go_to_the_job_and_its_exit_code_comes_back(working: Site) -> None:
     """It echoes as any terminal does; afterwards ours is what it was."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
@@ -74,6 +75,7 @@ def test_keys_go_to_the_job_and_its_exit_code_comes_back(working: Site) -> None:
     assert "got <hello>" in working.cli("logs", "1").stdout
 
 
+@pytest.mark.full
 def test_ctrl_c_is_the_jobs_own(working: Site) -> None:
     """Nobody is asked; what it makes of it is its own affair."""
     script = "trap 'echo caught' INT; echo ready; while :; do read line && break; done; echo bye"
@@ -88,6 +90,7 @@ def test_ctrl_c_is_the_jobs_own(working: Site) -> None:
         assert 0 == terminal.ended()
 
 
+@pytest.mark.full
 def test_what_is_said_of_the_keys_is_true_when_it_is_said(working: Site) -> None:
     """It was said while a Ctrl-C was still ours, and who pressed it in that moment was asked about the job."""
     script = "trap 'echo caught' INT; while :; do read line && break; done"
@@ -101,6 +104,7 @@ def test_what_is_said_of_the_keys_is_true_when_it_is_said(working: Site) -> None
         assert 0 == terminal.ended()
 
 
+@pytest.mark.full
 def test_a_ctrl_c_right_before_is_ours_and_is_asked_about_at_once(working: Site) -> None:
     """It was kept until the job had ended, and then asked what to do with it."""
     early = (
@@ -120,6 +124,7 @@ def test_a_ctrl_c_right_before_is_ours_and_is_asked_about_at_once(working: Site)
         assert 1 == terminal.picture().count("ready")
 
 
+@pytest.mark.full
 def test_what_is_said_of_the_keys_comes_before_the_jobs_first_prompt(working: Site) -> None:
     """A job that was last seen as starting showed its prompt first, and one typed behind our line."""
     late = (
@@ -138,6 +143,7 @@ def test_what_is_said_of_the_keys_comes_before_the_jobs_first_prompt(working: Si
         assert 4 == terminal.ended()
 
 
+@pytest.mark.full
 def test_the_size_follows_ours(working: Site) -> None:
     """The job is told as any program at a resized terminal is."""
     script = "trap 'stty size' WINCH; stty size; echo ready; while :; do sleep 0.05; done"
@@ -151,6 +157,7 @@ def test_the_size_follows_ours(working: Site) -> None:
         assert 130 == terminal.ended()
 
 
+@pytest.mark.full
 def test_one_leaves_comes_back_and_types_on(working: Site) -> None:
     """It runs on meanwhile; attach shows what it wrote before."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:
@@ -170,6 +177,7 @@ def test_one_leaves_comes_back_and_types_on(working: Site) -> None:
         assert 4 == terminal.ended()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_our_terminal_as_it_was(working: Site, number: signal.Signals) -> None:
     """A shell in which nothing is echoed any more would be all that is left of a kill."""
@@ -183,6 +191,7 @@ def test_a_signal_leaves_our_terminal_as_it_was(working: Site, number: signal.Si
     working.cli("cancel", "1")
 
 
+@pytest.mark.full
 def test_what_is_written_fast_is_all_there(working: Site) -> None:
     """Nobody who reads slowly loses anything; nor does the log."""
     with Terminal(run("read go; seq 200000; echo the end"), working.environ, columns=100) as terminal:
@@ -193,6 +202,7 @@ def test_what_is_written_fast_is_all_there(working: Site) -> None:
         assert b"".join(b"%d\r\n" % number for number in range(1, 200001)) in terminal.written
 
 
+@pytest.mark.full
 def test_a_paste_that_is_larger_than_any_buffer_arrives(working: Site) -> None:
     """The job reads it when it likes; nothing of it is lost on the way."""
     script = "stty raw -echo; echo ready; sleep 1; head -c 300000 | cksum"
@@ -213,6 +223,7 @@ def cksum(text: str) -> int:
     return int(said.split()[0])
 
 
+@pytest.mark.full
 def test_without_a_terminal_nobody_types(working: Site) -> None:
     """In a script standard input stays empty: nothing waits there for somebody who will never come."""
     shown = working.cli("run", "--pty", "--mem", "1M", "--", "sh", "-c", "cat; tty <&1; echo end", stdin="typed\n")
@@ -221,6 +232,7 @@ def test_without_a_terminal_nobody_types(working: Site) -> None:
     assert shown.stdout.endswith("end\n")
 
 
+@pytest.mark.full
 def test_the_socket_is_for_its_account_alone_and_goes_with_the_job(working: Site, tmp_path: Path) -> None:
     """What sits there without sense is sent away, and the job goes on."""
     with Terminal(run(TALKS), working.environ, columns=100) as terminal:

@@ -22,6 +22,7 @@ def test_every_command_explains_itself(site: Site, command: str) -> None:
     assert f"  {command} " in site.cli("--help").stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
@@ -192,6 +193,7 @@ def test_a_job_whose_kind_nobody_serves_waits_and_the_user_is_told(
     assert (words[1] if words else "-") == row[head.index("WANTS") :].split("  ")[0].strip()
 
 
+@pytest.mark.full
 def test_a_site_says_on_what_jobs_run_and_a_job_says_otherwise(site: Site) -> None:
     """The setting stands in for what a submitter did not say."""
     site.environ["GPUQUEUE_DEFAULT_DEVICE"] = "gpu"
@@ -217,6 +219,7 @@ def shown(site: Site, job_id: int) -> str:
     return site.cli("show", str(job_id)).stdout
 
 
+@pytest.mark.full
 def test_csv_is_stable_and_injects_nothing(site: Site) -> None:
     """One header, one line a job; a name that looks like a formula is none."""
     site.start_recorder()
@@ -281,6 +284,7 @@ def test_an_id_that_cannot_be_printed_is_said_elsewhere(site: Site) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.full
 def test_the_history_goes_on_page_by_page_in_the_columns_asked_for(site: Site) -> None:
     """The first page says how to come to the next, and nothing follows the last."""
     site.start_recorder()

@@ -63,6 +63,7 @@ def three(site: Site) -> Site:
     return site
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("line", "items"),
     [
@@ -121,6 +122,7 @@ def test_what_lives_is_offered(three: Site, line: str, items: list[str]) -> None
     assert items == found or (items == [] and not any(item.startswith("plain,1") for item in found))
 
 
+@pytest.mark.full
 def test_retry_is_offered_what_ended_badly(three: Site) -> None:
     """The one command that is for jobs that are over."""
     assert not any(offered(three, "gpuqueue retry "))  # no book yet
@@ -134,6 +136,7 @@ def test_retry_is_offered_what_ended_badly(three: Site) -> None:
     assert not any(offered(three, "gpuqueue retry 2 "))
 
 
+@pytest.mark.full
 def test_a_device_goes_on_as_it_was_begun(site: Site) -> None:
     """An index means this host's. Behind a host stand its devices; bash has broken the word at the colon."""
     here = site.settings.host
@@ -169,6 +172,7 @@ def test_zsh_and_fish_say_whose_job_it_is(three: Site) -> None:
     assert "held, bob, job" in asked(three, "gpuqueue show ", "fish").stdout
 
 
+@pytest.mark.full
 def test_a_store_that_is_silent_offers_nothing_soon(site: Site) -> None:
     """Away, or there and saying nothing: no line, no traceback, and nobody waits."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -227,6 +231,7 @@ def test_tab_works_in_a_real_bash(three: Site, tmp_path: Path) -> None:
         bash.shows("job 3: queued")
 
 
+@pytest.mark.full
 def test_tab_goes_on_behind_an_equals_sign_a_comma_and_a_colon(three: Site, tmp_path: Path) -> None:
     """Words break at two of these in bash, which replaces the last piece alone."""
     start = tmp_path / "rc"

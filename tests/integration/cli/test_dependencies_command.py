@@ -22,7 +22,7 @@ TRUE = ["--mem", "1G", "--", "true"]
 @pytest.fixture
 def open_site(site: Site) -> Site:
     """Return a site with a history and a card that nobody works for."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue)
     return site
 
@@ -40,6 +40,7 @@ def end(site: Site, code: int = 0) -> None:
     site.queue.finish(claimed.job_id, claimed.token, state=state, ending=ending, duration_s=1.0, devices=())
 
 
+@pytest.mark.full
 def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site) -> None:
     """It was accepted, and the job ran once more all the same."""
     job_id = submit(open_site, "--retries", "2")
@@ -53,6 +54,7 @@ def test_a_retry_that_waits_cannot_be_taken_back_by_their_number(open_site: Site
     assert 1 == len(open_site.cli("edit", str(job_id), "--retries", "1").stdout.splitlines())
 
 
+@pytest.mark.full
 def test_a_member_is_not_waited_for_by_the_id_of_its_job_either(open_site: Site) -> None:
     """It was taken by that number, and shown as a job that no list has; by its name it was refused."""
     array = submit(open_site, "--array", "0-3")
@@ -86,6 +88,7 @@ def test_why_says_drained_once(open_site: Site) -> None:
     assert "drained: by ann" in told
 
 
+@pytest.mark.full
 def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
     """`queue` and `show` said low where `why` said high, and nothing said since when."""
     job_id = submit(open_site, "--priority", "low")
@@ -106,6 +109,7 @@ def test_who_was_lifted_by_waiting_is_told_so(open_site: Site) -> None:
     assert (0, "waited long: lifted to level normal") == (note["attempt"], note["text"])
 
 
+@pytest.mark.full
 def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:
     """The other job and where it stands, the time, the retry."""
     first = submit(open_site, "--name", "first")
@@ -132,6 +136,7 @@ def test_queue_show_and_why_tell_for_what_a_job_waits(open_site: Site) -> None:
     assert "held" in open_site.cli("show", str(third)).stdout
 
 
+@pytest.mark.full
 def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Site) -> None:
     """Its exit code is that of a job that did not succeed."""
     first = submit(open_site)
@@ -150,6 +155,7 @@ def test_wait_show_and_history_tell_why_a_dependant_was_cancelled(open_site: Sit
     assert f"dependency {first} failed" in open_site.cli("history", "--columns", "id,state,because").stdout
 
 
+@pytest.mark.full
 def test_what_ended_long_ago_is_looked_up_in_the_history(open_site: Site) -> None:
     """The queue has forgotten it."""
     first, second = submit(open_site), submit(open_site)
@@ -203,6 +209,7 @@ def test_a_mistake_gets_a_clear_line_and_nothing_is_queued(open_site: Site, word
     _is_refused(open_site, words, 2, line)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("ids", "line"), [("77", "no job 77 to wait for"), ("77,78", "no job 77, 78 to wait for")])
 def test_a_job_that_nobody_knows_cannot_be_waited_for(open_site: Site, ids: str, line: str) -> None:
     """The exit code is that of a job which nobody knows, as from all other commands; it was 2."""

@@ -20,7 +20,7 @@ from gpuqueue.text.units import MIB
 @pytest.fixture
 def client(site: Site) -> Client:
     """Return the client of a site whose device nobody works for: what is claimed, the test itself claims."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue, make_offer())
     return site.client
 
@@ -30,6 +30,7 @@ def submit(site: Site, *words: str) -> int:
     return int(site.cli("submit", *words, "--", "true").stdout)
 
 
+@pytest.mark.full
 def test_where_a_job_goes_can_be_changed(site: Site, client: Client) -> None:
     """All that submit takes of devices edit takes as well, and takes it back."""
     job = submit(site, "--mem", "64M")
@@ -45,6 +46,7 @@ def test_where_a_job_goes_can_be_changed(site: Site, client: Client) -> None:
     assert (Placement(), DeviceWish.GPU, 64 * MIB) == (back.placement, back.device, back.mem_bytes)
 
 
+@pytest.mark.full
 def test_who_wanted_the_whole_card_must_say_how_much_is_enough(site: Site, client: Client) -> None:
     """Nobody knows how much memory such a job needs beside others."""
     job = submit(site, "--exclusive")
@@ -58,6 +60,7 @@ def test_who_wanted_the_whole_card_must_say_how_much_is_enough(site: Site, clien
     assert (Placement(), 128 * MIB) == (client.get(job).spec.placement, client.get(job).spec.mem_bytes)
 
 
+@pytest.mark.full
 def test_a_device_that_never_fits_changes_nothing(site: Site, client: Client) -> None:
     """As at submit: refused with what there is."""
     job = submit(site, "--mem", "64M")
@@ -69,6 +72,7 @@ def test_a_device_that_never_fits_changes_nothing(site: Site, client: Client) ->
     assert Placement() == client.get(job).spec.placement
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [("--spread", "--pack"), ("--pack", "--no-preference")])
 def test_contradictions_are_refused(site: Site, client: Client, words: tuple[str, str]) -> None:
     """The last one said used to win, silently; so it did at submit."""
@@ -89,6 +93,7 @@ def test_submit_refuses_both_preferences(site: Site, client: Client) -> None:
     assert not list(client.jobs())
 
 
+@pytest.mark.full
 def test_a_warning_can_be_had_and_taken_back(site: Site, client: Client) -> None:
     """It must still come before the time limit."""
     job = submit(site, "--mem", "64M")
@@ -102,6 +107,7 @@ def test_a_warning_can_be_had_and_taken_back(site: Site, client: Client) -> None
     assert client.get(job).spec.signal is None
 
 
+@pytest.mark.full
 def test_an_array_that_runs_can_be_given_more_room_and_less(site: Site, client: Client) -> None:
     """What Slurm's users do with ArrayTaskThrottle: members that run go on, and the next ones come as is said now."""
     array = submit(site, "--mem", "64M", "--array", "0-9%1")
@@ -141,6 +147,7 @@ def test_of_an_array_that_runs_nothing_else_can_be_changed(site: Site, client: C
     assert 2 == asked.at_once
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "words", [("--begin", "now"), ("--after", "none"), ("--begin", "now", "--at-once", "3"), ("--priority", "normal")]
 )
@@ -160,6 +167,7 @@ def test_what_an_array_that_runs_asked_for_already_is_not_changed_in_silence(
     assert 2 == asked.at_once
 
 
+@pytest.mark.full
 def test_how_many_at_once_is_said_of_arrays_only(site: Site, client: Client) -> None:
     """And is a number, from 1 up."""
     single, array = submit(site, "--mem", "64M"), submit(site, "--mem", "64M", "--array", "0-9")
@@ -197,6 +205,7 @@ def test_what_was_edited_is_still_claimed(
     assert JobState.STARTING in {client.get(each).state for each in (job, job + 1) if site.queue.get(each)}
 
 
+@pytest.mark.full
 def test_who_does_not_ask_for_time_is_not_refused_for_it(site: Site, client: Client) -> None:
     """It was submitted before there was a limit on time, and something else is edited."""
     job = submit(site, "--mem", "64M")
@@ -219,6 +228,7 @@ def big(site: Site, client: Client) -> Site:
     return site
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("said", [("--time", "2h"), ()])
 def test_a_job_that_comes_to_a_pool_is_held_to_its_time(big: Site, client: Client, said: tuple[str, ...]) -> None:
     """It was held, edited, released, and ran there for days: its time limit was not judged, as it was the same."""
@@ -237,6 +247,7 @@ def test_a_job_that_comes_to_a_pool_is_held_to_its_time(big: Site, client: Clien
     assert 0 == big.cli("edit", str(job), "--pool", "").returncode
 
 
+@pytest.mark.full
 def test_a_job_without_a_time_limit_gets_that_of_the_pool_it_comes_to(big: Site, client: Client) -> None:
     """As at submit, so that others can plan with its end; an array as well. Who says that there be none is refused."""
     big.queue.set_limits(Limits.parse("", POOLS.partition(";")[0], {}))
@@ -258,6 +269,7 @@ def test_a_job_without_a_time_limit_gets_that_of_the_pool_it_comes_to(big: Site,
     connection.close()
 
 
+@pytest.mark.full
 def test_a_time_limit_that_is_said_is_judged_also_where_it_is_the_same(site: Site, client: Client) -> None:
     """Six days were refused, and the seven that it had already were not."""
     job = submit(site, "--mem", "64M", "--time", "7d")
@@ -292,6 +304,7 @@ def test_who_is_sent_where_nobody_serves_is_told(site: Site, client: Client) -> 
     assert "" == site.cli("edit", str(job), "--device", "gpu").stderr
 
 
+@pytest.mark.full
 def test_who_names_a_device_is_not_said_to_want_either_kind(site: Site, client: Client) -> None:
     """A device that is named is a GPU, or it is none."""
     uuid = make_offer().device.uuid

@@ -38,6 +38,7 @@ def test_what_is_no_umask_is_refused(umask: object) -> None:
         make_spec(umask=umask)
 
 
+@pytest.mark.full
 def test_a_job_makes_files_as_its_submitter_would(site: Site) -> None:
     """A team that shares a directory by its group found files there that the group could not write."""
     site.start_recorder()

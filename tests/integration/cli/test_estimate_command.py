@@ -41,7 +41,7 @@ def script(tmp_path: Path) -> Path:
 
 def remember(site: Site, path: Path, *sizes: int, account: Account | None = None) -> None:
     """Let the book know runs of the script at *path* with these peaks, without arguments."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     outbox = Outbox(site.client.book)
     for job_id, size in enumerate(sizes, start=1):
         spec = make_spec(
@@ -60,6 +60,7 @@ def remember(site: Site, path: Path, *sizes: int, account: Account | None = None
     outbox.record()
 
 
+@pytest.mark.full
 def test_history_answers_and_nothing_is_run(site: Site, tmp_path: Path) -> None:
     """The script would fail: it is not even looked into."""
     path = tmp_path / "train.py"
@@ -79,6 +80,7 @@ def test_history_answers_and_nothing_is_run(site: Site, tmp_path: Path) -> None:
     assert -(-3 * GIB * 105 // 100) + 256 * MIB == plain["need_bytes"]
 
 
+@pytest.mark.full
 def test_runs_of_others_help_where_there_are_none_of_ones_own(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,10 +96,11 @@ def test_runs_of_others_help_where_there_are_none_of_ones_own(
     assert ("anybody", "same_script") == (plain["past"]["whose"], plain["past"]["rule"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [(), ("--json",)])
 def test_a_history_that_has_no_answer_is_no_success(site: Site, script: Path, words: tuple[str, ...]) -> None:
     """It was a note and exit code 0: a script that asked went on without a figure."""
-    site.cli("db", "upgrade")
+    site.make_tables()
 
     done = site.cli("estimate", str(script), "--history-only", *words, check=False)
 
@@ -107,9 +110,10 @@ def test_a_history_that_has_no_answer_is_no_success(site: Site, script: Path, wo
     assert words or not done.stdout
 
 
+@pytest.mark.full
 def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Path) -> None:
     """With the formula, the limits and what to ask for; and the same as JSON."""
-    site.cli("db", "upgrade")
+    site.make_tables()
 
     told = site.cli("estimate", str(script), "--python", sys.executable, "--", "--optimizer", "Adam").stdout
 
@@ -121,6 +125,7 @@ def test_without_history_the_parts_of_a_dry_run_are_shown(site: Site, script: Pa
     assert told.endswith("ask for  --mem 512M\n")
 
 
+@pytest.mark.full
 def test_batches_are_compared(site: Site, script: Path) -> None:
     """Even where the history answers, because they are asked for; the book need not be there."""
     done = site.cli("estimate", str(script), "--python", sys.executable, "--batch-sizes", "4,256", "--json")
@@ -132,6 +137,7 @@ def test_batches_are_compared(site: Site, script: Path) -> None:
     assert plain["notes"][0].startswith("the history could not be asked")
 
 
+@pytest.mark.full
 def test_a_script_that_fails_shows_its_own_end(site: Site, tmp_path: Path, script: Path) -> None:
     """Its traceback on stderr, then one line of ours, nothing on stdout, exit code 1."""
     script.write_text("import torch\nopen('no-such-data')\n")

@@ -190,9 +190,10 @@ def test_a_slip_is_told_what_was_meant(site: Site, typed: list[str], meant: str)
     assert meant in said.stderr.replace("--meem", "")
 
 
+@pytest.mark.full
 def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) -> None:
     """`--json` is one JSON value, without colour; and `| head` ends each of them quietly."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     site.start_recorder()
     site.queue.cancel(site.queue.submit(make_spec()).id)
@@ -217,6 +218,7 @@ def test_every_read_command_answers_programs_and_readers_that_leave(site: Site) 
         assert int(left.stdout) in {141, said.returncode}, name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("no_color", "styled"), [("", True), ("1", False)])
 def test_colour_is_for_terminals_and_no_color_turns_it_off(site: Site, no_color: str, *, styled: bool) -> None:
     """https://no-color.org: an empty variable says nothing."""

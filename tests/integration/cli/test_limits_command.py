@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from factories import make_spec, must_claim, serve
 from site_of_one import Site
 
@@ -11,6 +12,7 @@ from gpuqueue.model.limits import Limits
 from gpuqueue.text.units import GIB
 
 
+@pytest.mark.full
 def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
     """What is used of them, by whom, and what a job waits for."""
     queue = site.queue
@@ -20,7 +22,7 @@ def test_limits_are_seen_wherever_one_looks(site: Site) -> None:
     for _ in range(3):
         queue.submit(make_spec())
     must_claim(queue), must_claim(queue)
-    site.cli("db", "upgrade")
+    site.make_tables()
 
     shown = site.cli("limits").stdout.splitlines()
     told = json.loads(site.cli("limits", "--json").stdout)

@@ -62,6 +62,7 @@ def end(site: Site, code: int = 0) -> int:
     return claimed.job_id
 
 
+@pytest.mark.full
 def test_a_failed_job_tells_a_web_hook_and_a_person(told_site: Site, hook: Hook, box: MailBox) -> None:
     """What ran, how it ended, where, how much memory it took, the last lines of its log, and where there is more."""
     ready(told_site)
@@ -90,6 +91,7 @@ def test_a_failed_job_tells_a_web_hook_and_a_person(told_site: Site, hook: Hook,
     until(lambda: "sent 20" in told_site.cli("show", str(job)).stdout, what="that it was sent")
 
 
+@pytest.mark.full
 def test_success_is_no_failure_and_each_is_told_once(told_site: Site, hook: Hook, box: MailBox) -> None:
     """What is only for failures is noted as not needed."""
     serve(told_site.queue, make_offer())
@@ -107,6 +109,7 @@ def test_success_is_no_failure_and_each_is_told_once(told_site: Site, hook: Hook
     assert (1, 0, 1) == (len(hook.told()), len(hook.told(SECRET)), len(box.mails))
 
 
+@pytest.mark.full
 def test_no_secret_is_shown_anywhere(told_site: Site, hook: Hook) -> None:
     """Not of a URL that came with the job, nor of the settings; neither in lists, stories, JSON, logs nor doctor."""
     serve(told_site.queue, make_offer())
@@ -135,6 +138,7 @@ def test_no_secret_is_shown_anywhere(told_site: Site, hook: Hook) -> None:
     assert SECRET not in told_site.log()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["cancelled", "dependency"])
 def test_an_end_without_a_run_is_told_as_well(told_site: Site, hook: Hook, how: str) -> None:
     """Nobody would look for a job that never ran."""
@@ -153,6 +157,7 @@ def test_an_end_without_a_run_is_told_as_well(told_site: Site, hook: Hook, how: 
     assert f"job {job} (true) cancelled before it ever ran" in post["title"]
 
 
+@pytest.mark.full
 def test_a_job_that_runs_again_has_not_ended(told_site: Site, hook: Hook) -> None:
     """One message, when it has ended for good."""
     ready(told_site)
@@ -167,6 +172,7 @@ def test_a_job_that_runs_again_has_not_ended(told_site: Site, hook: Hook) -> Non
     assert 2 == len(told_site.client.show(job).runs)
 
 
+@pytest.mark.full
 def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
     """When all its members have ended, with how many ended how."""
     serve(told_site.queue, make_offer())
@@ -181,6 +187,7 @@ def test_an_array_tells_once(told_site: Site, hook: Hook) -> None:
     assert f"array {array} (true) cancelled: 8 succeeded, 1 failed, 1 cancelled" == post["title"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
@@ -209,6 +216,7 @@ def test_what_cannot_be_told_is_refused_at_submit(told_site: Site, words: list[s
     assert 1 == done.stderr.count("\n")
 
 
+@pytest.mark.full
 def test_targets_are_listed_and_tried(told_site: Site, hook: Hook, box: MailBox) -> None:
     """Also before any recorder runs; a test says how it went, and nothing secret."""
     (before,) = [line.split() for line in told_site.cli("notify").stdout.splitlines() if line.startswith("team")]
@@ -231,6 +239,7 @@ def test_targets_are_listed_and_tried(told_site: Site, hook: Hook, box: MailBox)
     assert SECRET not in dead.stderr
 
 
+@pytest.mark.full
 def test_a_site_may_take_names_alone(store_url: str, tmp_path: Path, hook: Hook) -> None:
     """Then its server fetches nothing that people ask for: refused at submit, and where it is sent as well."""
     site = Site(tmp_path / "state", store_url, GPUQUEUE_NOTIFY=f"team={hook.url(SECRET)}", GPUQUEUE_NOTIFY_URLS="false")
@@ -254,6 +263,7 @@ def test_a_site_may_take_names_alone(store_url: str, tmp_path: Path, hook: Hook)
     other.stop()
 
 
+@pytest.mark.full
 def test_who_submits_from_elsewhere_names_what_the_recorder_announced(
     told_site: Site, tmp_path: Path, hook: Hook
 ) -> None:

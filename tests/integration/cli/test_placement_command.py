@@ -43,6 +43,7 @@ def place_of(site: Site, job_id: int) -> list[int]:
     return [index[uuid] for uuid in job.devices]
 
 
+@pytest.mark.full
 def test_jobs_run_where_they_were_put(cards: Site) -> None:
     """By type, by number, by UUID; and who is alone stays alone, and is named to who waits for it."""
     host = cards.settings.host
@@ -89,6 +90,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.full
 def test_what_could_never_be_is_said_in_one_line(cards: Site) -> None:
     """With exit code 2, and nothing is queued."""
     for words, said in REFUSED.items():
@@ -98,6 +100,7 @@ def test_what_could_never_be_is_said_in_one_line(cards: Site) -> None:
     assert [] == cards.queue.live()
 
 
+@pytest.mark.full
 def test_a_worker_that_hangs_keeps_no_job_waiting(store_url: str, tmp_path: Path) -> None:
     """The device that left it the job looks again by itself, long before its next look by the clock."""
     site = Site(tmp_path / "hung", store_url, GPUQUEUE_DEVICES="sim:4G+8G", GPUQUEUE_POLL="120s")

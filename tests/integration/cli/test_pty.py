@@ -94,6 +94,7 @@ def test_a_full_disk_does_not_stop_the_job() -> None:
     assert not terminal._copier.is_alive()
 
 
+@pytest.mark.full
 def test_run_hands_on_the_size_of_the_terminal_that_one_sits_at(site: Site) -> None:
     """From the screen that somebody sees to the one that the job sees, and its colours back."""
     site.start_recorder()

@@ -36,6 +36,7 @@ def quiet(site: Site) -> Client:
     return site.client
 
 
+@pytest.mark.full
 def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> None:
     """Its command, directory and environment of then, not of now; what is said anew is other, and it prints its id."""
     site.start_recorder()
@@ -65,6 +66,7 @@ def test_a_job_is_tried_again_as_it_was_first(site: Site, tmp_path: Path) -> Non
     assert "retry of" not in site.cli("show", str(first)).stdout
 
 
+@pytest.mark.full
 def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
     """As an array with those indexes, so that a sweep's values are the same; a member alone becomes a single job."""
     client = quiet(site)
@@ -95,6 +97,7 @@ def test_of_an_array_what_failed_is_tried_again(site: Site) -> None:
         client.retry(f"{array}_0,2")
 
 
+@pytest.mark.full
 def test_of_a_range_what_failed_is_tried_again(site: Site) -> None:
     """A job by its own name in any case: that it succeeded is no hindrance."""
     client = quiet(site)
@@ -111,6 +114,7 @@ def test_of_a_range_what_failed_is_tried_again(site: Site) -> None:
     assert (5, "", line) == (none.returncode, none.stdout, none.stderr)
 
 
+@pytest.mark.full
 def test_a_job_that_has_not_ended_is_not_tried_again(site: Site) -> None:
     """Each says what does what was probably meant; and what came of one word keeps no other from being done."""
     client = quiet(site)
@@ -169,6 +173,7 @@ def test_what_it_waited_for_is_not_waited_for_again(site: Site) -> None:
     assert (again.id, [again.id]) == (twin.id, found)
 
 
+@pytest.mark.full
 def test_a_retry_notes_what_is_checked_out_now(site: Site, tmp_path: Path) -> None:
     """The files that it reads are those of now, whatever commit its first try had."""
 

@@ -26,6 +26,7 @@ def code(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.full
 def test_show_tells_the_commit_the_memory_and_the_end_of_the_log(site: Site, code: Path) -> None:
     """A bar that was drawn over itself stands there once; nothing of the log is obeyed by a terminal."""
     site.start_recorder()
@@ -45,18 +46,20 @@ def test_show_tells_the_commit_the_memory_and_the_end_of_the_log(site: Site, cod
     assert ("trunk", 40) == (told["branch"], len(told["commit"]))
 
 
+@pytest.mark.full
 def test_a_note_of_several_lines_is_shown_in_them(site: Site) -> None:
     """The ends of its lines were characters that stand for what cannot be shown."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     job_id = site.cli("submit", "--mem", "1G", "--", "true").stdout.strip()
     site.cli("note", job_id, "diverges\nat step 12")
 
     assert "  note       diverges\n             at step 12\n" in site.cli("show", job_id).stdout
 
 
+@pytest.mark.full
 def test_nothing_is_noted_where_nobody_wants_it(site: Site, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By an option, or by a setting; and where there is no repository."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     words = ("submit", "--mem", "1G", "--cwd", str(code))
     monkeypatch.setitem(site.environ, "GPUQUEUE_GIT", "true")
     wanted, unwanted = (site.cli(*words, *more, "--", "true").stdout.strip() for more in ((), ("--no-git",)))
@@ -69,6 +72,7 @@ def test_nothing_is_noted_where_nobody_wants_it(site: Site, code: Path, monkeypa
     assert noted[unwanted] is noted[not_set] is None
 
 
+@pytest.mark.full
 def test_the_end_of_standard_error_is_shown_where_it_is_kept_apart(site: Site) -> None:
     """There stands the traceback that one came for."""
     site.start_recorder()
@@ -83,6 +87,7 @@ def test_the_end_of_standard_error_is_shown_where_it_is_kept_apart(site: Site) -
     assert "  out" in lines
 
 
+@pytest.mark.full
 def test_without_the_store_the_history_tells(site: Site) -> None:
     """What it has not is not there for that: then the store is what is missing."""
     site.start_recorder()
@@ -105,9 +110,10 @@ def test_without_the_store_the_history_tells(site: Site) -> None:
         assert 1 == missing.stderr.count("\n")
 
 
+@pytest.mark.full
 def test_show_tells_of_a_running_job_what_the_queue_knows(site: Site) -> None:
     """It said ``took -`` and ``peak - (not measured)`` while ``queue`` had the time, the memory and the progress."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     site.start_worker()
     writes = "printf ' 50%%|#####     | 5/10 [00:05<00:05]\\r'; sleep 600"
     job_id = site.cli("submit", "--mem", "1G", "--", "sh", "-c", writes).stdout.strip()

@@ -35,7 +35,7 @@ NAME = "$\\frac{a}{ <b>&名"  # no formula, no mark-up, and in a script that few
 def recorded(site: Site) -> Site:
     """Return a site whose book has two ended jobs, one with a timeline on two devices, and one that never ran."""
     pytest.importorskip("matplotlib")
-    site.cli("db", "upgrade")
+    site.make_tables()
     outbox = Outbox(site.client.book)
     outbox.submit(1, make_spec(account=ADA, name=NAME, mem_bytes=2 * GIB, gpus=2))
     outbox.claim(1, devices="GPU-0,GPU-1")
@@ -57,6 +57,7 @@ def recorded(site: Site) -> Site:
 PERIOD = ("--since", "2026-11-01", "--until", "2026-11-05")
 
 
+@pytest.mark.full
 def test_the_table_json_and_csv_tell_the_same(recorded: Site) -> None:
     """A line a user and one for all; what is asked of the same book gives the same figures in each form."""
     table = recorded.cli("stats", *PERIOD).stdout.splitlines()
@@ -83,6 +84,7 @@ def test_the_table_fits_a_narrow_terminal(recorded: Site, columns: int) -> None:
     assert "GPU H" in lines[0]
 
 
+@pytest.mark.full
 def test_a_day_on_which_nothing_ran_is_not_a_row(recorded: Site) -> None:
     """Of a month with one job there were thirty lines of dashes; programs get every day."""
     by_day = ("stats", *PERIOD, "--by", "day")
@@ -94,6 +96,7 @@ def test_a_day_on_which_nothing_ran_is_not_a_row(recorded: Site) -> None:
     assert ["DAY", *with_runs] == [line.split()[0] for line in table if not line.startswith("all")]
 
 
+@pytest.mark.full
 def test_a_chart_over_time_begins_shortly_before_the_first_run(recorded: Site) -> None:
     """The first charts of a new site showed thirty days, and all that there was in the last half of one."""
     runs = recorded.client.stats(By.USER, since=T0 - timedelta(days=30), until=T0 + timedelta(hours=1))
@@ -105,6 +108,7 @@ def test_a_chart_over_time_begins_shortly_before_the_first_run(recorded: Site) -
     assert runs.total.runs == sum(step.waits for step in course.steps)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [("stats", *PERIOD), ("show", "1")])
 def test_each_picture_is_whole_and_nothing_else_is_written(
     recorded: Site, tmp_path: Path, words: tuple[str, ...]
@@ -122,6 +126,7 @@ def test_each_picture_is_whole_and_nothing_else_is_written(
     assert ("<svg" in page, "<b>" in page, "http-equiv" in page) == (True, False, False)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "code", "line"),
     [
@@ -161,6 +166,7 @@ def test_a_picture_that_cannot_be_is_one_line(recorded: Site, words: list[str], 
     assert not Path(words[-1]).exists()
 
 
+@pytest.mark.full
 def test_an_old_picture_stays_where_the_new_one_fails(recorded: Site, tmp_path: Path) -> None:
     """A picture takes the old one's place only once it is whole."""
     path = tmp_path / "out.png"
@@ -171,6 +177,7 @@ def test_an_old_picture_stays_where_the_new_one_fails(recorded: Site, tmp_path: 
     assert path.read_bytes().startswith(PNG)
 
 
+@pytest.mark.full
 def test_without_the_library_it_says_what_to_install(recorded: Site, tmp_path: Path) -> None:
     """Before anything is asked of the book; and no command needs the library but those two, with --plot."""
     code = (

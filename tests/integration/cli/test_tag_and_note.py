@@ -218,6 +218,7 @@ def test_another_try_has_them_too(client: Client) -> None:
     assert ("a", "b") == client.retry(job).tags
 
 
+@pytest.mark.full
 def test_as_people_use_them(site: Site) -> None:
     """Submit, tag, note, show, history as table, CSV and JSON; cancel by a tag; a range also of what has ended."""
     site.start_recorder()

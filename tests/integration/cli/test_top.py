@@ -26,6 +26,7 @@ BAR = (
 )
 
 
+@pytest.mark.full
 def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> None:
     """The bar that a job writes into its log is its bar on the screen; its end takes it off."""
     site.start_recorder()
@@ -46,6 +47,7 @@ def test_a_running_jobs_progress_is_seen_live(site: Site, tmp_path: Path) -> Non
         assert "Traceback" not in terminal.picture()
 
 
+@pytest.mark.full
 def test_a_pane_is_scrolled_by_its_own_keys(site: Site, tmp_path: Path) -> None:
     """It has nine lines on a usual terminal; the keys moved the cursor of the jobs, and the rest was never seen."""
     site.start_recorder()
@@ -81,9 +83,10 @@ def test_a_pane_is_scrolled_by_its_own_keys(site: Site, tmp_path: Path) -> None:
         assert 0 == terminal.ended()
 
 
+@pytest.mark.full
 def test_keys_change_the_job_under_the_cursor(site: Site) -> None:
     """Hold and release at once, cancel only after a yes; the word of the store is shown."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     first, second = (site.queue.submit(make_spec(name=name)).id for name in ("one", "two"))
 
@@ -109,9 +112,10 @@ def test_keys_change_the_job_under_the_cursor(site: Site) -> None:
     site.until_state_in_queue(first, JobState.QUEUED)
 
 
+@pytest.mark.full
 def test_keys_raise_and_lower_a_waiting_job_as_far_as_its_user_may(site: Site) -> None:
     """The store says who may use the highest level; a job that runs stays where it is."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     site.queue.set_policy(half_life_s=7 * 86400.0, urgent=["bob"], shares={})
     job_id = site.queue.submit(make_spec(name="one", account=BOB)).id
@@ -190,7 +194,7 @@ def test_without_a_store_one_line_says_so(site: Site) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_gives_the_terminal_back(site: Site, number: signal.Signals) -> None:
     """The shell's own screen is there again, and the mouse is its own: neither was after a kill."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     with Terminal(
         ["/bin/sh", "-c", f"echo before; {' '.join(TOP)}; echo left with $?; read line"], site.environ
     ) as shell:
@@ -216,10 +220,11 @@ def test_a_terminal_that_knows_lines_alone_is_told_what_does(site: Site) -> None
         assert b"\x1b" not in terminal.written
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("no_color", "coloured"), [("", True), ("1", False)])
 def test_no_color_leaves_no_colour_at_all(site: Site, no_color: str, *, coloured: bool) -> None:
     """https://no-color.org: there were greys. The row under the cursor is known by being the other way round."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     site.queue.submit(make_spec(name="one"))
     site.queue.submit(make_spec(name="two"))
@@ -247,9 +252,10 @@ def colours(written: bytes) -> set[int]:
     return said & {*range(30, 39), *range(40, 49), 58, *range(90, 98), *range(100, 108)}
 
 
+@pytest.mark.full
 def test_what_is_held_of_an_array_has_its_own_line_and_key(site: Site) -> None:
     """Beside what waits of it; on that line the key releases."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue, make_offer(host=site.settings.host))
     array = site.queue.submit(make_spec(name="sweep", array=Array.parse("0-9"))).id
     site.cli("hold", f"{array}_0-3")

@@ -16,6 +16,7 @@ from site_of_one import BIN
 from gpuqueue.system.process import ProcessIdentity
 
 
+@pytest.mark.full
 def test_up_a_job_history_down(home: Home) -> None:
     """The embedded default, from nothing to nothing: no server to install, no root, no GPU needed."""
     up = home("up", "--devices", "cpu")
@@ -40,6 +41,7 @@ def test_up_a_job_history_down(home: Home) -> None:
     assert "succeeded" in home("history")
 
 
+@pytest.mark.full
 def test_the_store_is_private_and_durable(home: Home) -> None:
     """The socket is its owner's only; a waiting job is still there after a kill -9 of everything."""
     home("up", "--devices", "sim:1x1G")
@@ -61,6 +63,7 @@ def test_the_store_is_private_and_durable(home: Home) -> None:
     assert "cancelling" in home("cancel", "1")
 
 
+@pytest.mark.full
 def test_down_drains_by_default(home: Home) -> None:
     """It waits for what runs, starts nothing new, and keeps what waits."""
     home("up", "--devices", "sim:1x1G")
@@ -82,6 +85,7 @@ def test_down_drains_by_default(home: Home) -> None:
     home("wait", "1", "2")
 
 
+@pytest.mark.full
 def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> None:
     """`down --leave-jobs`: only the job and its shim are left, and nothing of them is lost."""
     home("up", "--devices", "cpu")
@@ -101,6 +105,7 @@ def test_jobs_left_to_their_shims_are_taken_over_by_the_next_up(home: Home) -> N
     assert 1 == json.loads(home("show", "1", "--json"))["attempt"]
 
 
+@pytest.mark.full
 def test_up_in_the_foreground_ends_with_its_signal(home: Home) -> None:
     """For systemd and containers: one process to start, one signal to stop all."""
     with subprocess.Popen(
@@ -117,6 +122,7 @@ def test_up_in_the_foreground_ends_with_its_signal(home: Home) -> None:
     assert [] == home.ours()
 
 
+@pytest.mark.full
 def test_down_may_leave_the_jobs_of_an_up_in_the_foreground(home: Home) -> None:
     """The foreground process ends with its workers, but not before `down` has said its last word to the store."""
     with subprocess.Popen(
@@ -137,6 +143,7 @@ def test_down_may_leave_the_jobs_of_an_up_in_the_foreground(home: Home) -> None:
     assert "cancelling" in home("cancel", "1")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_while_down_waits_leaves_the_machine_as_it_was(home: Home, number: signal.Signals) -> None:
     """It was going to take no more jobs; it takes them again. A closed terminal is a Ctrl-C, too."""
@@ -161,6 +168,7 @@ def test_devices_that_make_no_sense_are_refused_before_anything_starts(home: Hom
     assert [] == home.ours()
 
 
+@pytest.mark.full
 def test_up_starts_a_store_that_died_alone(home: Home) -> None:
     """Every message says so: it must do it while the workers are up, too."""
     home("up", "--devices", "sim:1x1G")
@@ -179,6 +187,7 @@ def test_up_starts_a_store_that_died_alone(home: Home) -> None:
     home("cancel", "1")
 
 
+@pytest.mark.full
 def test_nothing_is_left_running_silently(home: Home) -> None:
     """With the store dead, down names what still runs, and ends it where it was told to."""
     home("up", "--devices", "sim:1x1G")
@@ -199,6 +208,7 @@ def test_nothing_is_left_running_silently(home: Home) -> None:
     assert 1 == json.loads(home("show", "1", "--json"))["attempt"]
 
 
+@pytest.mark.full
 def test_a_worker_that_dies_is_started_again(home: Home) -> None:
     """The host process looks after its children."""
     home("up", "--devices", "sim:1x1G")
@@ -218,6 +228,7 @@ def _is_worker_of(entry: Path, home: Home) -> bool:
         return False
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)  # several ups and downs, each of several processes
 def test_a_persons_drain_survives_down_up_and_a_crash(home: Home) -> None:
     """Only what `down` itself drained is resumed by `up`."""
@@ -237,6 +248,7 @@ def test_a_persons_drain_survives_down_up_and_a_crash(home: Home) -> None:
     assert (["person"], []) == ([each["origin"] for each in zero["drains"]], one["drains"])
 
 
+@pytest.mark.full
 def test_a_reader_that_goes_away_takes_nothing_down(home: Home) -> None:
     """With `gpuqueue up | head -1` the site was gone again at once, without a word."""
     command = [str(BIN / "gpuqueue"), "up", "--devices", "sim:1x8G"]

@@ -29,7 +29,7 @@ main()
 @pytest.fixture
 def open_site(site: Site) -> Site:
     """Return a site with a history and a card that nobody works for."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue)
     return site
 
@@ -59,6 +59,7 @@ def waiting(site: Site, *words: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.full
 def test_any_returns_with_the_first_that_ends(open_site: Site) -> None:
     """With its exit code, and its name on stdout: a script goes on with that one."""
     open_site.spawn("record")
@@ -71,6 +72,7 @@ def test_any_returns_with_the_first_that_ends(open_site: Site) -> None:
     assert (7, f"{first}\n") == (process.returncode, out), err
 
 
+@pytest.mark.full
 def test_all_is_the_default_and_the_code_is_of_the_first_bad_one_named(open_site: Site) -> None:
     """In the order of the command line, whichever of them ended first."""
     open_site.spawn("record")
@@ -86,6 +88,7 @@ def test_all_is_the_default_and_the_code_is_of_the_first_bad_one_named(open_site
     assert 5 == open_site.cli("wait", "--all", str(one), str(two), check=False).returncode
 
 
+@pytest.mark.full
 def test_a_member_that_was_cancelled_before_its_start_counts_in_its_array(open_site: Site) -> None:
     """As one that was cancelled while it ran. The array gave the other's 1, as if nobody had cancelled anything."""
     open_site.spawn("record")
@@ -98,6 +101,7 @@ def test_a_member_that_was_cancelled_before_its_start_counts_in_its_array(open_s
     assert 1 == open_site.cli("wait", f"{array}_0", f"{array}_1", check=False).returncode
 
 
+@pytest.mark.full
 def test_of_a_part_the_highest_code_counts(open_site: Site) -> None:
     """As of an array: that of the lowest index said nothing of the others."""
     open_site.spawn("record")
@@ -110,6 +114,7 @@ def test_of_a_part_the_highest_code_counts(open_site: Site) -> None:
     assert 7 == open_site.cli("wait", f"{array}", check=False).returncode
 
 
+@pytest.mark.full
 def test_a_job_that_was_cancelled_while_it_waited_to_run_again_was_cancelled(open_site: Site) -> None:
     """Whatever the code of its last run: nobody can tell from that that it was cancelled."""
     open_site.spawn("record")
@@ -121,6 +126,7 @@ def test_a_job_that_was_cancelled_while_it_waited_to_run_again_was_cancelled(ope
     assert 130 == open_site.cli("wait", str(job), check=False).returncode
 
 
+@pytest.mark.full
 def test_each_held_job_is_told_while_others_run(open_site: Site) -> None:
     """Not only once all before it have ended: whoever waits may be the one who is waited for."""
     first, second = submit(open_site), submit(open_site, begin="2h")
@@ -137,6 +143,7 @@ def test_each_held_job_is_told_while_others_run(open_site: Site) -> None:
     process.communicate()
 
 
+@pytest.mark.full
 def test_out_of_time_is_124_and_says_who_goes_on(open_site: Site) -> None:
     """One line on stderr, nothing on stdout, and nothing became of the jobs."""
     array = open_site.client.submit(["true"], mem="64M", array="0-3").id
@@ -192,6 +199,7 @@ def test_the_history_is_not_asked_where_the_queue_knows(open_site: Site, what: s
     assert (0, ["False"]) == (process.returncode, err.splitlines())
 
 
+@pytest.mark.full
 def test_a_range_is_all_jobs_of_it_that_there_are(open_site: Site) -> None:
     """Also those that have ended; of none at all it is said."""
     first, second = submit(open_site), submit(open_site)

@@ -29,6 +29,7 @@ def one_run(queue: JobQueue, duration_s: float, **changes: object) -> None:
     queue.finish(run.job_id, run.token, duration_s=duration_s, **done)  # type: ignore[arg-type]
 
 
+@pytest.mark.full
 def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> None:
     """What has no time limit is judged by how long the like took before; what is missing is said."""
     site.start_recorder()
@@ -55,7 +56,7 @@ def test_a_wait_is_told_with_names_bytes_and_what_history_knows(site: Site) -> N
 
 def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
     """`why` counted five jobs before it, and promised it the room that the first of these gets."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     queue = site.queue
     serve(queue)
     for _ in range(7):
@@ -76,6 +77,7 @@ def test_who_has_others_before_it_is_promised_no_start(site: Site) -> None:
     assert start["first_room_at"] == json.loads(site.cli("why", "2", "--json").stdout)["start"]["at"]
 
 
+@pytest.mark.full
 def test_a_run_that_outlived_those_before_it_is_told_as_such(site: Site) -> None:
     """What history knew of it vanished without a word, when it was needed most."""
     site.start_recorder()
@@ -96,9 +98,10 @@ def test_a_run_that_outlived_those_before_it_is_told_as_such(site: Site) -> None
     assert (None, 2) == (blocker["median_s"], blocker["outlived"])
 
 
+@pytest.mark.full
 def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
     """Of it was said that no device would ever have the room, while that of its array was told."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue)
     parent = site.cli("submit", "--mem", "1G", "--hold", "--", "true").stdout.strip()
     words = ("submit", "--mem", "1G", "--array", "0-2")
@@ -114,9 +117,10 @@ def test_a_member_waits_for_what_its_array_waits_for(site: Site) -> None:
         assert "cannot say" not in member
 
 
+@pytest.mark.full
 def test_the_members_before_it_go_before_a_member(site: Site) -> None:
     """It was told that nobody was before it, and by when it had started, with all the others still to come."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue)
     array = site.cli("submit", "--mem", "20G", "--time", "10m", "--array", "0-9", "--", "true").stdout.strip()
     must_claim(site.queue)  # the first
@@ -129,9 +133,10 @@ def test_the_members_before_it_go_before_a_member(site: Site) -> None:
     assert "8 of" in site.cli("why", f"{array}_9").stdout
 
 
+@pytest.mark.full
 def test_a_job_for_which_nothing_is_kept_is_told_for_whom_it_is(site: Site) -> None:
     """Devices are kept for one job on each host at a time: why the next had none, and since when, was told nowhere."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     queue = site.queue
     site.environ["GPUQUEUE_RESERVE_AFTER"] = "0.001s"
     serve(queue, make_offer("GPU-0"), make_offer("GPU-1", device=make_device("GPU-1", index=1)))
@@ -190,7 +195,7 @@ def test_the_list_of_devices_tells_for_whom_one_is_kept(site: Site) -> None:
 
 def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
     """That it is held hid its job and its time, and of each device was said that it starts there at its turn."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue)
     parent = site.cli("submit", "--mem", "1G", "--hold", "--", "true").stdout.strip()
     waits = ("--mem", "1G", "--hold", "--after", parent, "--begin", "2h")
@@ -213,7 +218,7 @@ def test_whoever_releases_a_job_knows_what_holds_it_then(site: Site) -> None:
 
 def test_a_held_member_of_an_array_that_has_begun_waits_for_a_person(site: Site) -> None:
     """It read that it does not wait: held; and of an array with nobody at it any more that it runs since then."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue)
     array = site.cli("submit", "--mem", "1G", "--array", "0-1", "--", "true").stdout.strip()
     run = must_claim(site.queue)
@@ -274,7 +279,7 @@ def test_a_run_that_asked_for_another_gets_no_retry(site: Site, code: int, told:
 
 def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
     """Held, running, ended, or nobody's."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue)
     site.queue.submit(make_spec())
     must_claim(site.queue)
@@ -292,7 +297,7 @@ def test_what_does_not_wait_is_told_as_well(site: Site) -> None:
 
 def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -> None:
     """It was said that no device would ever have the room; the job started when the other had."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue)
     running = site.queue.submit(make_spec(mem_bytes=8 * GIB)).id
     must_claim(site.queue)
@@ -310,7 +315,7 @@ def test_a_card_that_is_kept_for_another_is_not_too_small_for_ever(site: Site) -
 
 def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> None:
     """A job for a drained card was told to wait for one that another host's card was kept for."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue, make_offer("GPU-0"), make_offer("GPU-1"))
     large = site.queue.submit(make_spec(mem_bytes=20 * GIB)).id
     small = site.queue.submit(make_spec(placement=Placement(devices=("GPU-1",)))).id
@@ -326,9 +331,10 @@ def test_only_what_is_kept_where_the_job_may_run_is_in_its_way(site: Site) -> No
     store.close()
 
 
+@pytest.mark.full
 def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     """It read that the room is kept for a job that has waited too long; that one had come a moment ago."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     queue = site.queue
     serve(queue)
     queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
@@ -352,9 +358,10 @@ def test_who_made_place_is_told_that_it_did(site: Site) -> None:
     assert (urgent, True) == (device["kept_for"], device["place_made"])
 
 
+@pytest.mark.full
 def test_a_job_on_several_drained_devices_needs_all_of_them_resumed(site: Site) -> None:
     """It named them with `or`, and a command that resumed one: after that the job waited as before."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     devices = {f"GPU-{index}": make_device(f"GPU-{index}", index=index) for index in range(3)}
     serve(site.queue, *(make_offer(uuid, device=device) for uuid, device in devices.items()))
     job_id = site.queue.submit(make_spec(gpus=2)).id
@@ -374,9 +381,10 @@ def test_a_job_on_several_drained_devices_needs_all_of_them_resumed(site: Site) 
     ).stdout
 
 
+@pytest.mark.full
 def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
     """Whatever else may be in the way: nothing at all is claimed before."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     site.queue.open(0)
     serve(site.queue)
     waiting = site.queue.submit(make_spec()).id
@@ -390,9 +398,10 @@ def test_the_pause_after_a_rebuild_is_told(site: Site) -> None:
     store.close()
 
 
+@pytest.mark.full
 def test_whose_place_a_job_may_take_is_told(site: Site) -> None:
     """It read that nobody can say, and was started ten seconds later: a run on a lower level had to go for it."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     queue = site.queue
     serve(queue)
     queue.submit(make_spec(mem_bytes=20 * GIB, level=Level.LOW))
@@ -430,9 +439,10 @@ def may_preempt(site: Site, job_id: int) -> list[int]:
     return told
 
 
+@pytest.mark.full
 def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
     """One that had made place five times, or ran on a drained device, was offered all the same."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     queue = site.queue
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
     serve(queue, *(make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)))
@@ -447,9 +457,10 @@ def test_no_place_is_offered_that_cannot_be_had(site: Site) -> None:
     assert {} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
 
 
+@pytest.mark.full
 def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> None:
     """A job on two devices was offered the run on one of them, while that on the other may not be asked to go."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     queue = site.queue
     site.environ.update(GPUQUEUE_PREEMPT="urgent: low")
     offers = [make_offer(f"GPU-{i}", device=make_device(f"GPU-{i}", index=i)) for i in range(2)]
@@ -467,9 +478,10 @@ def test_no_place_is_offered_where_too_few_devices_would_be_free(site: Site) -> 
     assert {goes: both} == queue.preempt({Level.URGENT: [Level.LOW]}, after_s=0, grace_s=60)
 
 
+@pytest.mark.full
 def test_a_place_is_offered_that_is_kept_for_a_level_below(site: Site) -> None:
     """Of a card that was kept for a normal job nothing was said, though the run there may be asked to go."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     queue = site.queue
     serve(queue)
     low = low_run(queue)

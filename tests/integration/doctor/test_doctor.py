@@ -104,6 +104,7 @@ def up(home: Home) -> Home:
     return home
 
 
+@pytest.mark.full
 def test_a_site_that_is_well_says_so(up: Home) -> None:
     """In few words, with 0, and in none at all if that is wished; every room has been looked at."""
     whole, quiet = up.run("doctor"), up.run("doctor", "-q")
@@ -120,6 +121,7 @@ def test_a_site_that_is_well_says_so(up: Home) -> None:
     assert {"settings", "state", "host", "python", "store", "queue", "book", "processes", "runs"} == rooms
 
 
+@pytest.mark.full
 def test_a_site_where_nothing_is_there_is_told_and_stays_so(home: Home) -> None:
     """No store, no book, no directory: what to type, and nothing is made by looking."""
     home.state.rmdir()
@@ -133,6 +135,7 @@ def test_a_site_where_nothing_is_there_is_told_and_stays_so(home: Home) -> None:
     assert {"store answers": "problem", "book answers": "problem", "queue opened": "unknown"} == home.bad()
 
 
+@pytest.mark.full
 def test_broken_settings_are_told_one_by_one(home: Home, tmp_path: Path) -> None:
     """Every other command is refused by the first of them; doctor goes on with what can be read, and mends nothing."""
     config = tmp_path / "config.toml"
@@ -149,6 +152,7 @@ def test_broken_settings_are_told_one_by_one(home: Home, tmp_path: Path) -> None
     assert 2 == home.run("queue", **wrong).returncode
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("content", [b"lease = ", b"\xff\xfe"])
 def test_a_settings_file_that_is_none_is_told(home: Home, tmp_path: Path, content: bytes) -> None:
     """An editor's accident."""
@@ -160,6 +164,7 @@ def test_a_settings_file_that_is_none_is_told(home: Home, tmp_path: Path, conten
     assert ("problem", True) == (found["grade"], "is not TOML" in found["seen"])
 
 
+@pytest.mark.full
 def test_a_home_that_nobody_can_write_is_no_obstacle(home: Home) -> None:
     """As of a service account; /proc is one for root as well."""
     environ = {name: value for name, value in home.environ.items() if name != "GPUQUEUE_STATE_DIR"}
@@ -168,6 +173,7 @@ def test_a_home_that_nobody_can_write_is_no_obstacle(home: Home) -> None:
     assert "/proc/.local/state/gpuqueue is not there yet" in home.the("state", "directory")["seen"]
 
 
+@pytest.mark.full
 def test_a_store_that_never_answers_is_not_waited_for_for_ever(home: Home) -> None:
     """It takes the connection, and that is all."""
     (home.state / "store").mkdir()
@@ -192,6 +198,7 @@ def test_settings_that_hang_are_told_and_nothing_else(tmp_path: Path, monkeypatc
     os.close(os.open(config, os.O_WRONLY))  # whoever still reads it may go
 
 
+@pytest.mark.full
 def test_no_password_is_shown(home: Home) -> None:
     """Neither in words nor as JSON, and people paste both."""
     secret = {
@@ -209,6 +216,7 @@ def test_no_password_is_shown(home: Home) -> None:
 # ---- what goes wrong on a site that was up ---------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_host_process_that_died_is_a_problem(up: Home) -> None:
     """Its children leave with it, and running jobs have as long as the grace."""
     up.host().send(signal.SIGKILL)
@@ -219,6 +227,7 @@ def test_a_host_process_that_died_is_a_problem(up: Home) -> None:
     assert ("problem", True) == (found["grade"], found["remedy"].startswith("gpuqueue up; why it died: "))
 
 
+@pytest.mark.full
 def test_a_recorder_that_is_gone_is_told(up: Home) -> None:
     """While the host process cannot start it again."""
     host = up.host()
@@ -236,6 +245,7 @@ def test_a_recorder_that_is_gone_is_told(up: Home) -> None:
         host.send(signal.SIGCONT)
 
 
+@pytest.mark.full
 def test_settings_that_the_workers_do_not_have_yet_are_told(up: Home, tmp_path: Path) -> None:
     """They hold from the next start on; whoever changed them should know."""
     assert "ok" == up.the("processes", "settings")["grade"]
@@ -250,6 +260,7 @@ def test_settings_that_the_workers_do_not_have_yet_are_told(up: Home, tmp_path: 
     assert ("warning", True) == (written["grade"], "settings file was changed" in written["seen"])
 
 
+@pytest.mark.full
 def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> None:
     """`up` would do it; until somebody thinks of it every job waits. A down at work is left in peace."""
     (device,) = up.queue.devices()
@@ -275,6 +286,7 @@ def test_devices_that_a_killed_down_left_drained_are_given_back(up: Home) -> Non
     assert "running" == json.loads(up.run("show", "1", "--json").stdout)["state"]
 
 
+@pytest.mark.full
 def test_what_a_person_drained_is_not_given_back(up: Home) -> None:
     """Neither beside a killed down nor alone."""
     up.run("drain", "0", "--reason", "new fan")
@@ -288,6 +300,7 @@ def test_what_a_person_drained_is_not_given_back(up: Home) -> None:
     assert [] == json.loads(up.run("doctor", "--fix", "--json").stdout)["repairs"]
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a directory away")
 def test_another_accounts_site_is_told_and_not_mended(home: Home) -> None:
     """What root made there would be in the way of its owner."""
@@ -299,6 +312,7 @@ def test_another_accounts_site_is_told_and_not_mended(home: Home) -> None:
     assert [] == list(home.state.iterdir())
 
 
+@pytest.mark.full
 def test_inside_a_job_the_site_is_examined_and_not_the_job(home: Home) -> None:
     """One variable of a job is called like a setting, and means something else."""
     inside = {"GPUQUEUE_TOKEN": "1.aa", "GPUQUEUE_JOB_ID": "7", "GPUQUEUE_DEVICES": "GPU-0"}
@@ -313,6 +327,7 @@ def test_inside_a_job_the_site_is_examined_and_not_the_job(home: Home) -> None:
 # ---- how it is told --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_json_has_one_object_and_the_worst_grade(home: Home) -> None:
     """A program reads it whole; quietly it has only what is wrong."""
     whole = json.loads(home.run("doctor", "--json").stdout)
@@ -323,6 +338,7 @@ def test_json_has_one_object_and_the_worst_grade(home: Home) -> None:
     assert [each for each in whole["findings"] if each["grade"] not in {"ok", "note"}] == quiet["findings"]
 
 
+@pytest.mark.full
 def test_a_terminal_that_knows_ascii_only_gets_ascii(home: Home) -> None:
     """A mark that cannot be printed must not end the report."""
     done = home.run("doctor", PYTHONIOENCODING="ascii")
@@ -333,6 +349,7 @@ def test_a_terminal_that_knows_ascii_only_gets_ascii(home: Home) -> None:
     assert "-> gpuqueue up" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("no_colour", "coloured"), [("", True), ("1", False)])
 def test_colour_is_for_a_terminal_that_wants_it(home: Home, no_colour: str, *, coloured: bool) -> None:
     """A pipe gets none at all."""
@@ -355,6 +372,7 @@ def test_colour_is_for_a_terminal_that_wants_it(home: Home, no_colour: str, *, c
     assert "\x1b" not in home.run("doctor", "-q").stdout
 
 
+@pytest.mark.full
 def test_a_finding_goes_on_below_on_a_narrow_terminal(home: Home) -> None:
     """A terminal broke words in the middle, and began them again below the marks."""
     with Terminal([str(BIN / "gpuqueue"), "doctor"], {**home.environ, "NO_COLOR": "1"}, columns=60) as terminal:
@@ -374,6 +392,7 @@ def _read(fd: int) -> bytes:
         return b""
 
 
+@pytest.mark.full
 def test_a_command_that_is_not_installed_is_told(home: Home, tmp_path: Path) -> None:
     """Half an installation: what only the machines' side can see stays unseen, the rest is told."""
     python = tmp_path / "bin" / "python"

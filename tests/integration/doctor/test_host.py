@@ -150,6 +150,7 @@ def test_a_lost_card_is_named_and_its_neighbour_is_well(fake: FakeGpus, doctor: 
     assert Grade.OK is the(found, "devices", "device 0").grade
 
 
+@pytest.mark.full
 def test_a_card_that_hangs_keeps_nothing_else(fake: FakeGpus, doctor: Doctor) -> None:
     """A call to a dying card never returns: what does not need it is told, and it is named."""
     fake.state.gpus[1].hang = 1
@@ -238,6 +239,7 @@ def test_a_variable_that_means_nothing_here_is_told(doctor: Doctor) -> None:
     assert "CUDA_VISIBLE_DEVICES='0'" in the(doctor(CUDA_VISIBLE_DEVICES="0"), "visible devices").seen
 
 
+@pytest.mark.full
 def test_a_worker_of_another_queue_is_found(site: Site, store_url: str, tmp_path: Path) -> None:
     """Two state directories on one machine: each queue would take the other's jobs for strangers."""
     other = Site(tmp_path / "other", store_url, GPUQUEUE_HOST=site.settings.host)
@@ -297,6 +299,7 @@ def test_a_torch_that_cannot_use_the_gpus_is_found(
     assert "trial" not in {each.check for each in found}
 
 
+@pytest.mark.full
 def test_a_deep_look_tells_what_torch_really_sees(doctor: Doctor, tmp_path: Path) -> None:
     """With its own reason, which nobody else knows."""
     well = make_torch(tmp_path / "a", cuda="13.0", count=2)

@@ -122,6 +122,7 @@ def test_a_site_without_runs_is_well(site: Site) -> None:
     assert set() == bad(site)
 
 
+@pytest.mark.full
 def test_a_link_that_leads_nowhere_is_removed_and_nothing_else(site: Site) -> None:
     """Somebody tidied up by hand; what is no link of ours stays where it is."""
     gone, there = make_run(site, 5, "1.aa"), make_run(site, 6, "1.bb")
@@ -142,6 +143,7 @@ def test_a_link_that_leads_nowhere_is_removed_and_nothing_else(site: Site) -> No
     assert [] == mended(site)
 
 
+@pytest.mark.full
 def test_the_command_for_people_mends_both_sides_and_looks_again(site: Site) -> None:
     """What was mended is told, and not found any more."""
     (make_run(site, 5, "1.aa").path).rename(site.settings.state_dir / "away")
@@ -155,6 +157,7 @@ def test_the_command_for_people_mends_both_sides_and_looks_again(site: Site) -> 
     assert "repair: there was nothing to mend" in site.cli("doctor", "--fix", check=False).stdout
 
 
+@pytest.mark.full
 def test_a_run_that_is_over_for_certain_is_tidied_up(site: Site) -> None:
     """The store has forgotten the job and the book tells its end; the log stays."""
     token = end_in_book(site, 1)
@@ -179,6 +182,7 @@ def stale(site: Site) -> RunDir:
     return make_run(site, 1, end_in_book(site, 1))
 
 
+@pytest.mark.full
 def test_a_run_that_somebody_holds_is_left_alone(site: Site, stale: RunDir) -> None:
     """Its shim or a worker is there, whatever the others say."""
     with (stale.path / "lock").open("r+") as lock:
@@ -191,6 +195,7 @@ def test_a_run_that_somebody_holds_is_left_alone(site: Site, stale: RunDir) -> N
     assert 1 == len(mended(site))
 
 
+@pytest.mark.full
 def test_a_young_run_is_left_alone(site: Site, stale: RunDir) -> None:
     """A worker makes the directory before it locks it."""
     os.utime(stale.path)
@@ -200,6 +205,7 @@ def test_a_young_run_is_left_alone(site: Site, stale: RunDir) -> None:
     assert before == everything(site)
 
 
+@pytest.mark.full
 def test_nothing_is_tidied_up_while_the_book_is_away(site: Site, stale: RunDir) -> None:
     """Then nobody can say that the run is over."""
     book = site.settings.state_dir / "book.db"
@@ -233,6 +239,7 @@ def test_nothing_is_tidied_up_for_a_store_that_was_never_opened(site: Site, stal
     assert stale.held() is not None
 
 
+@pytest.mark.full
 def test_a_run_of_a_store_that_lost_its_data_is_left_alone(site: Site) -> None:
     """The book has seen it start and not end: its directory is the only witness of how it ended."""
     serve(site.queue)
@@ -249,6 +256,7 @@ def test_a_run_of_a_store_that_lost_its_data_is_left_alone(site: Site) -> None:
     assert ("unsettled", Grade.WARNING, "job 1") in bad(site)
 
 
+@pytest.mark.full
 def test_a_run_that_the_store_knows_is_left_alone(site: Site) -> None:
     """It is the current run of its job, and its worker will settle it."""
     serve(site.queue, make_offer())
@@ -289,6 +297,7 @@ def test_a_claim_that_nobody_can_read_is_told(site: Site) -> None:
     assert "nobody can adopt it" in found.seen
 
 
+@pytest.mark.full
 def test_a_job_without_a_worker_is_told_with_the_time_that_is_left(site: Site) -> None:
     """Its shim ends it when nobody vouches for it in time; once a worker is there again, nothing is wrong."""
     worker = site.start_worker()
@@ -320,6 +329,7 @@ def orphan(site: Site) -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
+@pytest.mark.full
 def test_a_process_that_outlived_its_run_is_found(site: Site, orphan: subprocess.Popen[bytes]) -> None:
     """It may hold a card's memory, and no shim will ever end it; it is not ours to kill unasked."""
     (found,) = [each for each in runs(site) if each.check == "orphans"]
@@ -331,6 +341,7 @@ def test_a_process_that_outlived_its_run_is_found(site: Site, orphan: subprocess
     assert orphan.poll() is None
 
 
+@pytest.mark.full
 def test_a_process_whose_shim_is_there_is_none(site: Site, orphan: subprocess.Popen[bytes]) -> None:
     """The lock of its run is held."""
     directory = make_run(site, 9, "1.aa")

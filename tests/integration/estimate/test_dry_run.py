@@ -60,6 +60,7 @@ def run(place: Path, code: str, *args: str, script: str = "script.py", **changes
     return dry_run(Request(**{**request, **changes}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("args", "states"),
     [
@@ -89,6 +90,7 @@ def test_parameters_gradients_and_states_are_counted_to_the_byte(
     assert 0 == counted.peak_bytes % 512
 
 
+@pytest.mark.full
 def test_only_activations_and_data_grow_with_the_batch(tmp_path: Path) -> None:
     """Eight times the batch is eight times the data, and nothing more of what does not depend on it."""
     small, large = (run(tmp_path, NETWORK, "--batch-size", size) for size in ("64", "512"))
@@ -98,6 +100,7 @@ def test_only_activations_and_data_grow_with_the_batch(tmp_path: Path) -> None:
     assert 7 < large.largest("activations") / small.largest("activations") <= 8
 
 
+@pytest.mark.full
 def test_moves_between_host_and_gpu_are_counted_as_such(tmp_path: Path) -> None:
     """A slice that is sent is as large as the slice; what comes back, or is written to the host, is the host's."""
     counted = run(tmp_path, MOVES)
@@ -110,6 +113,7 @@ def test_moves_between_host_and_gpu_are_counted_as_such(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.full
 def test_the_example_is_counted_as_it_is(tmp_path: Path) -> None:
     """examples/train.py takes the GPU that it is told of: 29 066 parameters, SGD with momentum."""
     pytest.importorskip("sklearn")
@@ -119,6 +123,7 @@ def test_the_example_is_counted_as_it_is(tmp_path: Path) -> None:
     assert (4 * 29066, 3.0, ("SGD",)) == (counted.largest("parameters"), counted.multiple, counted.optimizers)
 
 
+@pytest.mark.full
 def test_a_script_finds_all_that_a_gpu_has(tmp_path: Path) -> None:
     """It asks, moves, casts, scales, compiles and waits as on a machine that has one; each line of it asserts."""
     counted = run(tmp_path, ASKS)
@@ -126,11 +131,13 @@ def test_a_script_finds_all_that_a_gpu_has(tmp_path: Path) -> None:
     assert (3, ("AdamW",), "enough") == (counted.steps, counted.optimizers, counted.ended)
 
 
+@pytest.mark.full
 def test_a_backward_pass_of_the_scripts_own_sees_the_gpu_too(tmp_path: Path) -> None:
     """Checkpoints and custom functions run in the middle of torch."""
     assert 3 == run(tmp_path, BACKWARD).steps
 
 
+@pytest.mark.full
 def test_a_script_without_an_optimizer_is_counted_by_its_passes(tmp_path: Path) -> None:
     """And holds its parameters once."""
     counted = run(tmp_path, INFERENCE)
@@ -144,6 +151,7 @@ def test_a_script_without_an_optimizer_is_counted_by_its_passes(tmp_path: Path) 
     assert 1.0 == counted.multiple
 
 
+@pytest.mark.full
 def test_a_script_is_itself(tmp_path: Path) -> None:
     """Name, arguments, path and functions are those of ``python itself.py``, for processes that it spawns as well."""
     (tmp_path / "beside.py").write_text("")
@@ -151,6 +159,7 @@ def test_a_script_is_itself(tmp_path: Path) -> None:
     assert "finished" == run(tmp_path, ITSELF, "--lr", "1e-3", script="itself.py").ended
 
 
+@pytest.mark.full
 def test_the_end_is_the_end(tmp_path: Path) -> None:
     """No except, finally or atexit runs at it, and no checkpoint is written over a good one."""
     (tmp_path / "checkpoint.pt").write_text("good")
@@ -162,6 +171,7 @@ def test_the_end_is_the_end(tmp_path: Path) -> None:
     assert "good" == (tmp_path / "checkpoint.pt").read_text()
 
 
+@pytest.mark.full
 def test_the_processes_of_a_loader_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers and the thread that pins are used, and are gone; so is every temporary file."""
     with tempfile.TemporaryDirectory(dir="/tmp") as short:  # as people have it: a socket must fit below it
@@ -175,6 +185,7 @@ def test_the_processes_of_a_loader_end_with_it(tmp_path: Path, monkeypatch: pyte
     assert [] == of_ours_with(f"loader-{os.getpid()}.py")
 
 
+@pytest.mark.full
 def test_a_script_that_fails_is_told_with_its_own_traceback(tmp_path: Path) -> None:
     """Without a line of ours in it."""
     code = "import torch\ndef inner():\n    raise ValueError('no such data')\ntorch.zeros(1).cuda()\ninner()\n"
@@ -188,6 +199,7 @@ def test_a_script_that_fails_is_told_with_its_own_traceback(tmp_path: Path) -> N
     assert "begin.py" not in failed.value.trace
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -204,6 +216,7 @@ def test_whatever_way_it_fails_there_is_a_word_of_it(tmp_path: Path, code: str, 
     assert said in failed.value.trace
 
 
+@pytest.mark.full
 def test_a_script_that_puts_nothing_on_a_gpu_is_told(tmp_path: Path) -> None:
     """0 bytes would be a lie."""
     with pytest.raises(DryRunFailed, match="put nothing on a GPU"):
@@ -229,6 +242,7 @@ def test_a_script_that_never_steps_is_ended(tmp_path: Path) -> None:
     assert [] == of_ours_with(script)
 
 
+@pytest.mark.full
 def test_steps_that_were_made_in_time_count(tmp_path: Path) -> None:
     """A big model is slow on the CPU: one step says more than none."""
     code = NETWORK.replace("    optimizer.step()\n", "    optimizer.step()\n    import time; time.sleep(600)\n")
@@ -241,6 +255,7 @@ def test_steps_that_were_made_in_time_count(tmp_path: Path) -> None:
     assert ("timed_out", 1, 2.0) == (counted.ended, counted.steps, counted.multiple)
 
 
+@pytest.mark.full
 def test_a_script_that_eats_this_machines_memory_is_ended(tmp_path: Path) -> None:
     """Before the machine is."""
     code = "import time\nheld = bytearray(b'x') * (600 * 2**20)\ntime.sleep(600)"

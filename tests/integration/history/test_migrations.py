@@ -178,6 +178,7 @@ def test_a_newer_database_is_left_alone(book_url: str) -> None:
     assert "9999" == migrate.current(book_url)
 
 
+@pytest.mark.full
 def test_many_upgrade_at_once(empty_url: str) -> None:
     """Processes that find an empty database at the same moment all end well, and quietly."""
     code = "import sys; from gpuqueue.history import migrate; sys.stdin.read(); migrate.upgrade(sys.argv[1])"

@@ -302,6 +302,7 @@ def test_a_million_members_cost_a_claim_no_more(farm: JobQueue, client: redis.Re
     assert "1-999999" == client.hget(f"{{gq}}:j:{first}", "rm")
 
 
+@pytest.mark.full
 def test_thousands_of_members_are_all_named(farm: JobQueue, client: redis.Redis) -> None:
     """Lua hands over eight thousand values at once: the change was made half-way, and could never be repeated."""
     array = submit(farm, "0-3")

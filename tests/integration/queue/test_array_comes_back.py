@@ -95,6 +95,7 @@ def doctor_of(queue: JobQueue) -> dict[str, room.Finding]:
     return {each.check: each for each in examined("queue", facts, room.CHECKS)}
 
 
+@pytest.mark.full
 def test_what_is_left_of_a_torn_array_takes_a_long_text(
     queue: JobQueue, book: Book, record: Callable[[], None]
 ) -> None:
@@ -125,6 +126,7 @@ def test_what_is_left_of_a_torn_array_takes_a_long_text(
     assert [] == whats_wrong(queue)
 
 
+@pytest.mark.full
 def test_the_most_scattered_array_comes_back(queue: JobQueue, book: Book, record: Callable[[], None]) -> None:
     """A million members, of which every second one was cancelled and half of the others are held."""
     array = submit(queue, f"0-{MOST_MEMBERS - 1}")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from factories import BOB, claim, make_offer, make_spec, must_claim, serve
 
 from gpuqueue.model.job import JobState, Level
@@ -162,6 +163,7 @@ def test_a_reservation_lets_others_only_beside_it_or_before_it(queue: JobQueue, 
     assert 1 == running.job_id
 
 
+@pytest.mark.promise("P3")
 def test_eight_claimers_at_once_never_promise_more_than_there_is(queue: JobQueue, store_url: str) -> None:
     """200 jobs, four devices, eight racing connections: no job twice, no device over its memory."""
     devices = [f"GPU-{i}" for i in range(4)]

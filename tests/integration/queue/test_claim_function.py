@@ -90,6 +90,7 @@ def test_a_claim_is_a_function_that_stays(queue: JobQueue, admin: redis.Redis) -
     assert 1 == admin.info("commandstats")["cmdstat_function|load"]["calls"]
 
 
+@pytest.mark.full
 def test_a_claim_does_not_mix_up_shapes_however_many_it_has_read(queue: JobQueue, admin: redis.Redis) -> None:
     """What it reads of a shape stays in the server, of so many: behind that it begins anew."""
     most = int(re.findall(r"MOST_PARSED = \{\}, 0, (\d+)", whole("claim"))[0])
@@ -392,6 +393,7 @@ class Site:
             queue.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
 def test_a_claim_that_stays_gives_the_jobs_that_one_made_anew_gives(own_store: OwnStore, seed: int) -> None:
     """Whatever changes between two of them: devices and their models, limits, shares, what is kept, what is left."""

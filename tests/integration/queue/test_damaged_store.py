@@ -282,6 +282,7 @@ def test_a_ring_that_means_nothing_only_says_to_look(text: str) -> None:
     assert Ring("end", 7) == ring_of(keys.END, "7")
 
 
+@pytest.mark.full
 def test_a_worker_ends_what_it_cannot_read_and_goes_on(site: Site, store_url: str) -> None:
     """Not claimed for ever, not given back for ever: refused, with its story in the book; the next job runs."""
     client = connect(store_url)

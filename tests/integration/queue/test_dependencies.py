@@ -407,6 +407,7 @@ def test_a_retried_parent_keeps_its_dependants_waiting(queue: JobQueue) -> None:
 # ---- damage ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("field", ["af", "nb", "nw", "rt", "ro", "rn", "qn", "dk", "why"])
 @pytest.mark.parametrize("damage", ["", "x", "1e400", "-1", ",", "9" * 30])
 def test_a_damaged_entry_stops_nobody(queue: JobQueue, field: str, damage: str) -> None:

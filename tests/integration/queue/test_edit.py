@@ -393,9 +393,10 @@ def lose_the_store(queue: JobQueue, book: Book) -> None:
     serve(queue)
 
 
+@pytest.mark.full
 def test_edit_by_the_command_line(site: Site) -> None:
     """One line, and the documented codes."""
-    site.cli("db", "upgrade")
+    site.make_tables()
     serve(site.queue)
     first = site.queue.submit(make_spec()).id
     second = site.queue.submit(make_spec()).id

@@ -200,6 +200,7 @@ def test_room_is_not_kept_for_a_job_that_lacks_the_device_of_somebody_else(site:
     assert [] == [kept for kept in site.kept if gang in kept]
 
 
+@pytest.mark.full
 def test_room_is_let_go_where_somebody_else_has_taken_the_device(site: Site) -> None:
     """Not at once: time limits are too long mostly. Who is gone before it ends passes, all others in a minute."""
     site.serve(8, 8, 8, limits="@lab: running_mem=14G")
@@ -223,6 +224,7 @@ def test_room_is_let_go_where_somebody_else_has_taken_the_device(site: Site) -> 
     assert large in site.started_s
 
 
+@pytest.mark.full
 def test_room_is_dropped_when_a_run_ends_long_before_its_time(site: Site) -> None:
     """By the limits of both runs the device was there in time; now it is not, and nobody else waits for that."""
     site.serve(8, 8, limits="@lab: running_mem=14G")
@@ -238,6 +240,7 @@ def test_room_is_dropped_when_a_run_ends_long_before_its_time(site: Site) -> Non
     assert large in site.started_s
 
 
+@pytest.mark.full
 def test_who_waits_for_a_run_without_a_limit_keeps_no_room_behind_it_twice(site: Site) -> None:
     """As of devices: for as long as it had waited, then others go on until that run has ended."""
     site.serve(8, 8, 16, limits="@lab: running_mem=20G")
@@ -256,6 +259,7 @@ def test_who_waits_for_a_run_without_a_limit_keeps_no_room_behind_it_twice(site:
     assert site.changes_for(gang) == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("time_s", [None, 300.0, 3600.0])
 def test_who_needs_room_under_a_limit_and_a_busy_device_gets_both(site: Site, time_s: float | None) -> None:
     """The small jobs of its user want the one, those of others the other: all of two minutes, whatever they say."""

@@ -138,6 +138,7 @@ def test_only_what_waits_is_moved(served: JobQueue) -> None:
     assert served.move(99, front=True) is None
 
 
+@pytest.mark.full
 @odd.gate
 @given(
     moves=st.lists(st.tuples(st.integers(0, 7), st.booleans()), max_size=20),

@@ -244,6 +244,7 @@ class Line:
         del self.waiting[job]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sizes", [SIZES, SIZES[:10] + SIZES[-10:]], ids=["many sizes", "few sizes"])
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_comes_and_goes_each_claim_takes_the_first_that_fits(

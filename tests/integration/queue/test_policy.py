@@ -65,6 +65,7 @@ def test_shares_converge(queue: JobQueue) -> None:
     assert {"ada": 30, "bob": 10} == runs
 
 
+@pytest.mark.full
 def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueue) -> None:
     """Four users, one of whom came first with a whole sweep: of the first hundred starts each has a quarter."""
     serve(queue, make_offer(slots=1))
@@ -77,6 +78,7 @@ def test_who_queued_five_hundred_delays_nobody_beyond_their_share(queue: JobQueu
     assert all(abs(count - 25) <= 1 for count in runs.values()), runs
 
 
+@pytest.mark.full
 def test_who_gives_no_time_limit_has_as_many_starts_as_who_does(queue: JobQueue) -> None:
     """Three users with the same jobs of three seconds, two of whom said ten: once one had 1 of 20 slots, others 19.
 

@@ -50,6 +50,7 @@ def small(queue: JobQueue, **changes: object) -> int:
     return queue.submit(make_spec(mem_bytes=4 * GIB, **changes)).id
 
 
+@pytest.mark.promise("P7")
 def test_a_large_job_in_a_stream_of_small_ones_gets_its_turn(queue: JobQueue) -> None:
     """Without room kept for it, whatever ends is replaced at once by another small one: it would wait for ever."""
     serve(queue)

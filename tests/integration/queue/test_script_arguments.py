@@ -202,6 +202,7 @@ def test_every_script_is_tried_here() -> None:
     assert not NAMES.fullmatch("{gq}:j:1\n2")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("act", GOOD)
 def test_an_error_leaves_nothing_half_written(store: redis.Redis, act: str) -> None:
     """Each argument in turn is odd, missing or one too many; whatever is answered, the store stays whole.
@@ -252,6 +253,7 @@ odd_words = st.one_of(
 )
 
 
+@pytest.mark.full
 @odd.gate
 @given(
     steps=st.lists(

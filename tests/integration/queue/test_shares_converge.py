@@ -108,6 +108,7 @@ def _served_s(url: str, users: dict[str, Habit], slots: int) -> dict[str, float]
     return served
 
 
+@pytest.mark.full
 def test_shares_converge(scratch: str) -> None:
     """Within one length of a job for each slot: so much is on its way at any moment, and not yet settled.
 

@@ -555,6 +555,7 @@ class Site(RuleBasedStateMachine):
         self.ended.update({job_id: state for job_id, state in states.items() if state in ENDS})
 
 
+@pytest.mark.full
 def test_no_order_of_acts_breaks_a_promise(store_url: str, migrated_sqlite: Path, tmp_path: Path) -> None:
     """Hypothesis looks for one, and shows the shortest that it finds."""
     Site.url, Site.empty_book, Site.home = store_url, migrated_sqlite, tmp_path

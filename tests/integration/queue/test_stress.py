@@ -7,6 +7,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
+import pytest
 from factories import make_offer, make_spec, serve
 from store_dump import dump, faults
 
@@ -23,6 +24,7 @@ JOBS = 1500
 BOUND_S = 90.0
 
 
+@pytest.mark.full
 def test_fifteen_hundred_jobs_and_eight_claimers(queue: JobQueue, store_url: str) -> None:
     """On two hosts with four cards each, while the ticks keep room and lift jobs; some runs end late."""
     serve(queue, *(make_offer(uuid, host=host) for uuid, host in DEVICES.items()))

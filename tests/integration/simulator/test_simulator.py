@@ -149,6 +149,7 @@ def pair_behind(run_s: float, length_s: float, *, limit_s: float | None = None) 
     return [job(0, 0, 24, run_s), job(1, 1, 20, 3600, gpus=2), *small]
 
 
+@pytest.mark.full
 def test_no_card_is_empty_for_days_for_what_cannot_start_for_days(run: Any) -> None:
     """The other card has a run of two days that gave no limit: the empty one was kept all the while."""
     placed = run(pair_behind(2 * DAY_S, 1800), Site.parse("2x24G", slots=8))
@@ -160,6 +161,7 @@ def test_no_card_is_empty_for_days_for_what_cannot_start_for_days(run: Any) -> N
     assert 2 * DAY_S <= pair_s <= 2 * DAY_S + 2 * 1800, "and the pair has not been forgotten: two lengths of what came"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("length_s", [300, 3600, 6 * 3600])
 def test_who_needs_two_cards_starts_within_a_few_lengths_of_what_runs(run: Any, length_s: float) -> None:
     """Nobody gives a limit, and for each that ends another is there: also where they outlast the first wait."""
@@ -286,6 +288,7 @@ BUSY = [
 ]
 
 
+@pytest.mark.full
 def test_what_is_left_out_changes_nothing(run: Any) -> None:
     """No tick that could change anything is missed, and no device that would have got a job."""
     knobs = Knobs(reserve_after_s=120.0, age_after_s=1800.0, tick_s=30.0)
@@ -315,6 +318,7 @@ def test_no_device_is_promised_more_than_it_has(run: Any, seed: int) -> None:
         assert each.start_s >= each.request.arrival_s
 
 
+@pytest.mark.full
 def test_the_same_chance_gives_the_same_replay(run: Any) -> None:
     """Another seed is another race of the workers for the bell."""
     assert run(BUSY, SITE) == run(BUSY, SITE)

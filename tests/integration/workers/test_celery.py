@@ -5,6 +5,7 @@ import subprocess
 import urllib.request
 from pathlib import Path
 
+import pytest
 from bounded import until
 from factories import make_spec
 from site_of_one import BIN, Site
@@ -20,6 +21,7 @@ def inspect(site: Site, what: str) -> str:
     return subprocess.run(command, env=site.environ, capture_output=True, text=True, check=False, timeout=60).stdout
 
 
+@pytest.mark.full
 def test_a_running_job_is_a_real_celery_task(site: Site, tmp_path: Path) -> None:
     """`celery inspect active` shows it, under the worker's device; no broker queue ever holds it."""
     site.start_recorder()
@@ -40,6 +42,7 @@ def test_a_running_job_is_a_real_celery_task(site: Site, tmp_path: Path) -> None
     assert 0 == site.end(worker)
 
 
+@pytest.mark.full
 def test_flower_sees_the_worker_and_the_job(site: Site) -> None:
     """An operator's usual page works on our workers unchanged."""
     site.start_recorder()

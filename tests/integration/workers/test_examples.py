@@ -38,6 +38,7 @@ def run(script: str, *arguments: str, **environment: str) -> subprocess.Complete
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_example_learns(script: str) -> None:
     """Three epochs end with exit code 0, a lower loss than the first, more than chance, and name the device."""
@@ -52,6 +53,7 @@ def test_example_learns(script: str) -> None:
     assert "CUDA_VISIBLE_DEVICES=" in done.stdout
 
 
+@pytest.mark.full
 def test_seed_repeats_a_run() -> None:
     """The same seed on one core of the CPU gives the same losses."""
     one, same = (run("train.py", "--epochs", "1", CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1") for _ in range(2))
@@ -60,6 +62,7 @@ def test_seed_repeats_a_run() -> None:
     assert LOSS.findall(one.stdout) == LOSS.findall(same.stdout)
 
 
+@pytest.mark.full
 def test_two_replicas_stay_equal() -> None:
     """Without two GPUs the script says so, and after training by hand the two replicas are the same to the last bit."""
     done = run("train_two_devices.py", "--epochs", "1", CUDA_VISIBLE_DEVICES="")
@@ -69,6 +72,7 @@ def test_two_replicas_stay_equal() -> None:
     assert "the replicas are 0.0e+00 apart" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("script", SCRIPTS)
 @pytest.mark.parametrize("missing", ["torch", "sklearn"])
 def test_missing_library_is_one_clear_line(script: str, missing: str, tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ def submit(site: Site, mem: str, gate: Path, *steps: float) -> int:
     return int(site.cli("submit", "--mem", mem, "--", sys.executable, str(script)).stdout)
 
 
+@pytest.mark.full
 def test_a_gpu_job_is_pinned_by_uuid_and_its_peak_is_the_drivers(
     gpu_site: Site, fake: FakeGpus, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_gpu_job_is_pinned_by_uuid_and_its_peak_is_the_drivers(
     assert device.peak.shared is False
 
 
+@pytest.mark.full
 def test_the_book_knows_what_a_run_did_on_its_card(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
     """When its first memory was seen, how busy and hot the card was, and how its memory went, step by step."""
     fake.state.gpus[0].utilisation, fake.state.gpus[0].temperature = 60, 71
@@ -126,6 +128,7 @@ while not pathlib.Path({gate!r}).exists():
 """
 
 
+@pytest.mark.full
 def test_processes_of_a_run_add_up_at_every_moment(gpu_site: Site, tmp_path: Path) -> None:
     """A daemon that left its session twice holds the run's memory, and is gone with it."""
     gpu_site.start_recorder()
@@ -143,6 +146,7 @@ def test_processes_of_a_run_add_up_at_every_moment(gpu_site: Site, tmp_path: Pat
     assert (7 * GIB, False) == (run.devices[0].peak.bytes, run.devices[0].peak.shared)
 
 
+@pytest.mark.full
 def test_the_drivers_own_maximum_is_taken_where_it_keeps_one(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
     """With accounting on, a spike between two samples is in the book, with its source."""
     fake.state.gpus[0].accounting = 1
@@ -162,6 +166,7 @@ def test_the_drivers_own_maximum_is_taken_where_it_keeps_one(gpu_site: Site, fak
     assert (9 * GIB, PeakSource.NVML_ACCOUNTING) == (peak.bytes, peak.source)
 
 
+@pytest.mark.full
 def test_a_driver_that_tells_nothing_of_its_processes_leaves_the_devices_own_figure(
     gpu_site: Site, tmp_path: Path
 ) -> None:
@@ -183,6 +188,7 @@ def test_a_driver_that_tells_nothing_of_its_processes_leaves_the_devices_own_fig
     assert peak.na_samples > 0
 
 
+@pytest.mark.full
 def test_a_strangers_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, tmp_path: Path) -> None:
     """A process that the queue did not start, of whatever pid namespace, counts in bytes while it lives."""
     gpu_site.start_recorder()
@@ -200,6 +206,7 @@ def test_a_strangers_memory_keeps_a_job_waiting(gpu_site: Site, fake: FakeGpus, 
     assert JobState.SUCCEEDED is gpu_site.until_recorded(job).job.state
 
 
+@pytest.mark.full
 def test_memory_granted_and_not_yet_taken_is_not_granted_twice(gpu_site: Site, tmp_path: Path) -> None:
     """A job that is still loading holds nothing on the card; its lease holds it all the same."""
     gpu_site.start_recorder()
@@ -217,6 +224,7 @@ def test_memory_granted_and_not_yet_taken_is_not_granted_twice(gpu_site: Site, t
     assert JobState.SUCCEEDED is gpu_site.until_recorded(second).job.state
 
 
+@pytest.mark.full
 def test_a_lost_gpu_takes_no_new_job_and_its_running_one_goes_on(
     gpu_site: Site, fake: FakeGpus, tmp_path: Path
 ) -> None:
@@ -239,6 +247,7 @@ def test_a_lost_gpu_takes_no_new_job_and_its_running_one_goes_on(
     assert JobState.SUCCEEDED is gpu_site.until_recorded(running).job.state
 
 
+@pytest.mark.full
 def test_a_job_that_takes_more_than_it_asked_for_is_ended_and_its_neighbour_is_not(
     gpu_site: Site, tmp_path: Path
 ) -> None:
@@ -264,6 +273,7 @@ def test_a_job_that_takes_more_than_it_asked_for_is_ended_and_its_neighbour_is_n
     assert JobState.SUCCEEDED is gpu_site.until_recorded(neighbour).job.state
 
 
+@pytest.mark.full
 def test_no_cap_lets_a_job_take_what_it_likes(gpu_site: Site, tmp_path: Path) -> None:
     """Somebody who knows better may say so; what it really holds counts against new claims."""
     gpu_site.start_recorder()

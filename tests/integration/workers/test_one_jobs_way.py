@@ -86,6 +86,7 @@ def test_one_job_walks_down_the_whole_corridor(either_book: Site) -> None:
     assert 0 == site.queue.devices()[0].promised_bytes
 
 
+@pytest.mark.full
 def test_a_submit_takes_directory_and_environment_along(site: Site, tmp_path: os.PathLike[str]) -> None:
     """The job runs as if it had been started where it was submitted, and without the queue's own addresses."""
     site.start_recorder()
@@ -110,6 +111,7 @@ def test_run_shows_the_output_and_returns_the_exit_code(site: Site) -> None:
     assert ("out\n", 7, 143, 124) == (failed.stdout, failed.returncode, killed.returncode, late.returncode)
 
 
+@pytest.mark.promise("P5")
 def test_cancel_ends_the_tree_and_is_in_the_book(site: Site) -> None:
     """A running job, a waiting one, and one that has ended already."""
     site.start_recorder()
@@ -134,6 +136,7 @@ def test_cancel_ends_the_tree_and_is_in_the_book(site: Site) -> None:
     )
 
 
+@pytest.mark.full
 def test_logs_follow_until_the_end(site: Site) -> None:
     """From before the first line to after the last."""
     site.start_recorder()
@@ -143,6 +146,7 @@ def test_logs_follow_until_the_end(site: Site) -> None:
     assert "1\n2\n3\n" == site.cli("logs", "-f", str(job)).stdout
 
 
+@pytest.mark.full
 def test_hold_and_release(site: Site) -> None:
     """A held job is not started; released, it is."""
     site.start_recorder()
@@ -156,6 +160,7 @@ def test_hold_and_release(site: Site) -> None:
     assert JobState.SUCCEEDED is site.until_recorded(job).job.state
 
 
+@pytest.mark.full
 def test_a_job_on_two_devices_sees_both_as_0_and_1(store_url: str, tmp_path: Path) -> None:
     """All or none, on one host; each device has its lease and its peak in the book."""
     site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:2x1G")
@@ -178,6 +183,7 @@ def test_a_job_on_two_devices_sees_both_as_0_and_1(store_url: str, tmp_path: Pat
         site.stop()
 
 
+@pytest.mark.promise("P2")
 def test_a_stranger_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Path) -> None:
     """A notebook started by hand holds memory that was promised to nobody: the job waits until it is gone."""
     site = Site(tmp_path / "state", store_url, GPUQUEUE_DEVICES="sim:1x600M")
@@ -208,6 +214,7 @@ def test_a_stranger_on_the_card_is_counted_in_bytes(store_url: str, tmp_path: Pa
         site.stop()
 
 
+@pytest.mark.full
 def test_a_python_program_gets_the_same_objects(site: Site) -> None:
     """`from gpuqueue import Client`: submit, wait, history."""
     site.start_recorder()
@@ -225,6 +232,7 @@ def test_a_python_program_gets_the_same_objects(site: Site) -> None:
             client.wait(99)
 
 
+@pytest.mark.full
 def test_a_job_is_told_before_its_time_is_over(site: Site) -> None:
     """From the command line down to the job's own handler, and what was asked for stands in the history."""
     site.start_recorder()

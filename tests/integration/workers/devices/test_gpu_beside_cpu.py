@@ -58,6 +58,7 @@ def submit(site: Site, *words: str) -> int:
     return int(site.cli("submit", "--mem", "200M", *words, "--", sys.executable, "-c", JOB).stdout)
 
 
+@pytest.mark.full
 def test_each_job_lands_where_it_should(both: Site, fake: FakeGpus) -> None:
     """The kind asked for, its way to measure, and for a job on the CPU no card to see."""
     cpu = submit(both, "--device", "cpu")
@@ -79,6 +80,7 @@ def test_each_job_lands_where_it_should(both: Site, fake: FakeGpus) -> None:
     assert f"{both.settings.host}:cpu" in both.cli("history").stdout
 
 
+@pytest.mark.full
 def test_with_the_gpu_lost_its_jobs_wait_and_the_cpus_run(both: Site, fake: FakeGpus) -> None:
     """A card that is away for a moment sends nothing to the CPU; back again, it takes what waited."""
     fake.state.gpus[0].error = GPU_IS_LOST
@@ -97,6 +99,7 @@ def test_with_the_gpu_lost_its_jobs_wait_and_the_cpus_run(both: Site, fake: Fake
         assert (fake.uuid(0),) == both.until_recorded(job).job.devices
 
 
+@pytest.mark.full
 def test_while_the_gpus_worker_comes_up_the_cpu_leaves_it_its_jobs(host: Site, fake: FakeGpus) -> None:
     """The CPU's worker is the first to be ready, and at that moment the queue has heard of no GPU."""
     host.start_worker("cpu")
@@ -109,6 +112,7 @@ def test_while_the_gpus_worker_comes_up_the_cpu_leaves_it_its_jobs(host: Site, f
     assert (fake.uuid(0),) == host.until_recorded(unsaid).job.devices
 
 
+@pytest.mark.full
 def test_the_devices_are_told_apart(both: Site) -> None:
     """The CPU is called so where a card has its number, and is no second device for a job on two."""
     rows = both.cli("gpus").stdout.splitlines()
@@ -118,6 +122,7 @@ def test_the_devices_are_told_apart(both: Site) -> None:
     assert "2 devices asked for, but no host has more than 1" in two.stderr
 
 
+@pytest.mark.full
 def test_a_job_on_several_mig_instances_is_refused(both: Site, fake: FakeGpus) -> None:
     """Their worker tells that they are parts of a card."""
     small, large = fake.divide(1, {0: 10 * GIB, 1: 14 * GIB})

@@ -274,6 +274,7 @@ def test_a_divided_card_that_is_lost_keeps_its_instances(fake: FakeGpus, start: 
         backend.reading(before[1])
 
 
+@pytest.mark.full
 def test_a_gpu_that_hangs_holds_up_nobody_else(fake: FakeGpus, start: Start) -> None:
     """A call that does not come back is trouble after its deadline and at once from then on; its neighbour goes on."""
     backend = start("auto")

@@ -77,6 +77,7 @@ def test_health_is_what_the_driver_says(fake: FakeGpus, start: Start) -> None:
     ) == backend.health(second)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("switch", ["unsupported", "missing"])
 @pytest.mark.parametrize(
     ("question", "unknown"),

@@ -33,6 +33,7 @@ def reads(code: Path, **more: str) -> set[str]:
     return set(done.stdout.splitlines())
 
 
+@pytest.mark.full
 def test_what_python_code_reads_while_torch_is_imported_must_agree() -> None:
     """All that is asked for from the first line of a .pth file on: a spare has the answers that an earlier job got."""
     found = reads(SPY / "spy.py")
@@ -41,6 +42,7 @@ def test_what_python_code_reads_while_torch_is_imported_must_agree() -> None:
     assert set() == {name for name in found if not is_latched(name)} - HARMLESS.keys()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler here to build what listens: apt install gcc")
 def test_what_libraries_read_while_torch_is_imported_must_agree(tmp_path: Path) -> None:
     """MKLDNN_MAX_CPU_ISA was once forgotten: not the job that set it had its effect, but the next one."""

@@ -79,6 +79,7 @@ def log_of(run: Run) -> str:
     return Path(run.log_path).read_text()
 
 
+@pytest.mark.full
 def test_a_job_on_a_gpu_is_capped_and_its_out_of_memory_is_told(gpu_site: Site, tmp_path: Path) -> None:
     """The cap fits the card and the torch of the job's Python; the ending is known from inside alone."""
     run = ran(gpu_site, tmp_path)
@@ -95,6 +96,7 @@ def test_a_job_on_a_gpu_is_capped_and_its_out_of_memory_is_told(gpu_site: Site, 
     until(lambda: {entry.name for entry in place.iterdir()} <= kept, what="the run directory is settled")
 
 
+@pytest.mark.full
 def test_no_cap_leaves_a_job_free(gpu_site: Site, tmp_path: Path) -> None:
     """It is still looked at from inside."""
     run = ran(gpu_site, tmp_path, "--no-cap")

@@ -196,6 +196,7 @@ def test_an_older_torch_is_capped_when_cuda_starts(tmp_path: Path, stand_in: Pat
     assert ("{0: 0.2256} True\n", "{} True\n") == (capped.log, free.log)
 
 
+@pytest.mark.full
 def test_the_real_torch_bears_it(tmp_path: Path) -> None:
     """It imports, keeps the cap for when CUDA starts, and tells nothing on a machine without a GPU."""
     if importlib.util.find_spec("torch") is None:
@@ -241,6 +242,7 @@ def test_a_settled_run_keeps_no_report(tmp_path: Path, stand_in: Path) -> None:
     assert ["log"] == [entry.name for entry in ran.directory.path.iterdir()]
 
 
+@pytest.mark.full
 def test_a_job_out_of_memory_is_recorded_as_that(site: Site) -> None:
     """The whole corridor: the book has the ending, and the detail says what was asked for."""
     site.start_recorder()

@@ -74,6 +74,7 @@ def run_away(shims: Callable[..., Shim], said: Path, **changes: Any) -> tuple[Sh
     return shim, seen
 
 
+@pytest.mark.full
 def test_a_runaway_log_keeps_its_beginning_and_its_end_and_the_disk_its_room(shims: Any, tmp_path: Path) -> None:
     """210 MB at a limit of 4 MiB: bounded in every round, and nobody who reads it ever sees a NUL."""
     shim, seen = run_away(shims, tmp_path / "said")
@@ -96,6 +97,7 @@ def test_a_runaway_log_keeps_its_beginning_and_its_end_and_the_disk_its_room(shi
     assert seen[-1].endswith("the last line\n")
 
 
+@pytest.mark.full
 def test_a_file_system_without_holes_is_not_filled_either(shims: Any, tmp_path: Path) -> None:
     """There the log is cut back: its beginning stays, and the newest megabyte."""
     with own_disk(tmp_path / "disk", "ramfs") as disk:
@@ -112,6 +114,7 @@ def test_a_file_system_without_holes_is_not_filled_either(shims: Any, tmp_path: 
     assert seen[-1].endswith("the last line\n")
 
 
+@pytest.mark.full
 def test_a_whole_site_keeps_to_the_limit_and_shows_no_nul(site: Site) -> None:
     """The setting reaches the shim; `logs` and `logs -f` skip the hole."""
     site.environ["GPUQUEUE_LOG_LIMIT"] = "1M"

@@ -18,6 +18,7 @@ from workers.shim.log import LogTimes
 BOTH = "echo out; echo err >&2; echo more"
 
 
+@pytest.mark.full
 def test_a_shim_notes_when_the_log_was_how_long(shims: Any) -> None:
     """Also at the end, and nothing while nothing is written."""
     began_s = time.time()
@@ -52,6 +53,7 @@ def test_notes_become_seldom_and_stop_nobody(tmp_path: Path, monkeypatch: pytest
     times.look(20.0)
 
 
+@pytest.mark.full
 def test_standard_error_apart(site: Site) -> None:
     """Each stream in a file of its own, shown apart, by `run` on the stream that it was written to."""
     site.start_recorder()
@@ -66,6 +68,7 @@ def test_standard_error_apart(site: Site) -> None:
     assert "err\n" == site.cli("logs", "--stderr", "-f", "1").stdout
 
 
+@pytest.mark.full
 def test_standard_error_that_is_not_apart(site: Site) -> None:
     """One line says where it is and how to have it apart; and a terminal has one output."""
     site.start_recorder()
@@ -81,6 +84,7 @@ def test_standard_error_that_is_not_apart(site: Site) -> None:
     assert "choose --pty or --separate-stderr" in wrong.stderr
 
 
+@pytest.mark.full
 def test_a_job_that_ran_out_of_memory_says_so_on_either_stream(site: Site) -> None:
     """The judge of endings reads both."""
     site.start_recorder()
@@ -92,6 +96,7 @@ def test_a_job_that_ran_out_of_memory_says_so_on_either_stream(site: Site) -> No
     assert "out_of_memory" in site.cli("history", "--json").stdout
 
 
+@pytest.mark.full
 def test_since(site: Site, tmp_path: Path) -> None:
     """What a job has written since a time, by the notes of its shim."""
     site.start_recorder()

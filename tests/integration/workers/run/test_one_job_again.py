@@ -22,6 +22,7 @@ def first_then(effects: Path, code: int) -> tuple[str, ...]:
     return ("sh", "-c", f"echo run; echo run >> {effects}; test $(wc -l < {effects}) -gt 1 || exit {code}")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("code", "retries"), [(75, Retries()), (3, Retries(times=1))])
 def test_a_job_runs_again_and_each_run_has_its_ending(site: Site, tmp_path: Path, code: int, retries: Retries) -> None:
     """It asked for that, or its owner did; the wait goes over all of them, and so does its log."""
@@ -49,6 +50,7 @@ def test_a_job_runs_again_and_each_run_has_its_ending(site: Site, tmp_path: Path
     until(lambda: not list(site.settings.runs_dir.glob("[0-9]*/*/claim")), what="every run directory is settled")
 
 
+@pytest.mark.full
 def test_jobs_run_one_after_the_other(site: Site, tmp_path: Path) -> None:
     """In the order in which they wait for each other, whatever their levels."""
     site.start_recorder()
@@ -65,6 +67,7 @@ def test_jobs_run_one_after_the_other(site: Site, tmp_path: Path) -> None:
     assert "a b c d" == " ".join(effects.read_text().split())
 
 
+@pytest.mark.full
 def test_a_job_starts_soon_after_its_time(site: Site) -> None:
     """Not before, and no later than the worker's next looks."""
     site.start_recorder()

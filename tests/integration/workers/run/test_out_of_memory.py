@@ -69,6 +69,7 @@ def submit(site: Site, mem: str, *words: str | Path) -> int:
     return int(site.cli(*command).stdout)
 
 
+@pytest.mark.full
 def test_an_out_of_memory_names_what_was_free_and_who_had_the_rest(
     gpu_site: Site, gpu: FakeGpus, tmp_path: Path, store_url: str
 ) -> None:

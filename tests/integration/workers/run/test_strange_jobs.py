@@ -67,6 +67,7 @@ def say(site: Site, *words: str) -> Spoken:
     return said
 
 
+@pytest.mark.full
 def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp_path: Path, tell: str) -> None:
     """Each job gets exactly its bytes; what is shown of it is harmless; nothing of it is executed anywhere."""
     inside = tmp_path / "in\n\x1b[31m'$(touch injected)\udcff"
@@ -106,6 +107,7 @@ def test_strange_words_reach_the_job_as_they_are_and_nobody_else(site: Site, tmp
     assert ["'); DROP TABLE jobs; --"] == [job["name"] for job in dropper]
 
 
+@pytest.mark.full
 def test_a_megabyte_of_arguments_reaches_the_job(site: Site, tell: str) -> None:
     """Up to the largest that one argument may be, and to the largest that all of them may be."""
     site.start_recorder()
@@ -118,6 +120,7 @@ def test_a_megabyte_of_arguments_reaches_the_job(site: Site, tell: str) -> None:
     assert harmless(say(site, "show", str(job_id)).stdout.decode())
 
 
+@pytest.mark.full
 def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, tell: str) -> None:
     """How much all strings together may take only the host knows: a quarter of its stack limit."""
     site.start_recorder()
@@ -137,6 +140,7 @@ def test_what_is_too_much_for_the_host_is_a_refusal_with_words(site: Site, tell:
         assert f"gpuqueue: job {job_id} never started: cannot start {sys.executable}: Argument list too long\n" == said
 
 
+@pytest.mark.full
 def test_a_program_with_a_strange_name_is_refused_in_plain_words(site: Site) -> None:
     """The kernel's words about it go into logs, into the book and onto terminals."""
     site.start_recorder()
@@ -154,6 +158,7 @@ def test_a_program_with_a_strange_name_is_refused_in_plain_words(site: Site) -> 
     assert harmless(site.log()), ascii(site.log())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("words", [["wait"], ["logs", "-f"], ["run"]])
 def test_whoever_waits_hears_that_the_job_is_held(site: Site, words: list[str]) -> None:
     """And hears it once: without a word a hold looks like any other wait."""

@@ -28,6 +28,7 @@ def finished(path: Path) -> str | None:
     return text if text.rstrip().endswith("]") else None
 
 
+@pytest.mark.full
 def test_a_command_finds_out_what_became_of_the_job(site: Site, tmp_path: Path) -> None:
     """In the job's directory and environment, with how it ended; what it writes stands at the end of the job's log."""
     site.start_recorder()
@@ -55,6 +56,7 @@ def test_a_command_finds_out_what_became_of_the_job(site: Site, tmp_path: Path) 
     assert f"on end     {words}" in site.cli("show", str(job)).stdout
 
 
+@pytest.mark.full
 def test_what_became_of_a_command_stands_with_the_job(site: Site) -> None:
     """Nothing but the log of the worker told of one that failed."""
     site.start_recorder()
@@ -74,6 +76,7 @@ def test_what_became_of_a_command_stands_with_the_job(site: Site) -> None:
     assert "given up" not in site.cli("doctor", check=False).stdout, "it is its owner's affair"
 
 
+@pytest.mark.full
 def test_a_success_runs_only_what_is_for_any_end(site: Site, tmp_path: Path) -> None:
     """And after a run that is tried again nothing runs: the job has not ended."""
     site.start_recorder()
@@ -91,6 +94,7 @@ def test_a_success_runs_only_what_is_for_any_end(site: Site, tmp_path: Path) -> 
     assert not (tmp_path / "failed").exists()
 
 
+@pytest.mark.full
 def test_a_command_that_never_ends_is_ended_and_holds_up_nothing(site: Site, tmp_path: Path) -> None:
     """With all that it started, also what has left its session; jobs run and end meanwhile."""
     site.start_recorder()
@@ -112,6 +116,7 @@ def test_a_command_that_never_ends_is_ended_and_holds_up_nothing(site: Site, tmp
     assert all("succeeded" == site.client.get(job).state.value for job in jobs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("spoil", ["rm log; mkfifo log", "rm log; ln -s ../../../victim log", "rm -f log"])
 def test_what_a_job_puts_in_the_place_of_its_log_is_left_alone(site: Site, tmp_path: Path, spoil: str) -> None:
     """A command's output goes to the log or nowhere."""

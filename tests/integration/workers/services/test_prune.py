@@ -163,6 +163,7 @@ def test_one_of_many_workers_prunes(settings: Settings, clock: MovedClock) -> No
     assert 1 == pruner.round(threading.Event()) + rounds(pruner, clock)
 
 
+@pytest.mark.full
 def test_a_worker_prunes_and_logs_says_so_in_one_line(site: Site) -> None:
     """From the job's end to the missing log, with the real worker and its real clock."""
     site.environ["GPUQUEUE_KEEP_LOGS"] = "1s"

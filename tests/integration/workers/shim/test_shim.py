@@ -332,6 +332,7 @@ while True:
 """
 
 
+@pytest.mark.full
 def test_the_signal_before_the_time_limit_comes_once_and_then_the_limit(shims: Any) -> None:
     """The job catches it, saves and goes on; its time limit holds as it did."""
     shim = shims(sys.executable, "-c", SAVES, time_limit_s=4.0, signal=(int(signal.SIGUSR1), 1.0))
@@ -342,6 +343,7 @@ def test_the_signal_before_the_time_limit_comes_once_and_then_the_limit(shims: A
     assert "ready\nsaved after SIGUSR1\n" == shim.log()
 
 
+@pytest.mark.full
 def test_the_early_signal_is_for_the_first_process_alone(shims: Any) -> None:
     """What it has forked would be ended by it, and the job would fail after it had saved itself well."""
     shim = shims(
@@ -400,6 +402,7 @@ def test_a_job_that_must_make_place_is_told_and_has_its_grace(
     assert 0 == process_tree.sweep(TOKEN, RUN_TOKEN)
 
 
+@pytest.mark.full
 def test_what_is_below_a_shell_has_the_same_grace(shims: Any) -> None:
     """The shell goes at the first SIGTERM; the program below it is still saving."""
     saves = "trap 'sleep 3; echo saved; exit 75' TERM; echo ready; while :; do sleep 0.1; done"
@@ -425,6 +428,7 @@ def test_a_cancel_during_the_grace_wins_and_makes_it_no_longer(shims: Any, kill_
     assert EndingKind.CANCELLED is shim.ended().ending.kind
 
 
+@pytest.mark.full
 def test_a_time_limit_holds_during_the_grace(shims: Any) -> None:
     """Who is asked to go shortly before its time is over has no longer than that."""
     ignores = "trap '' TERM; echo ready; while :; do sleep 0.1; done"

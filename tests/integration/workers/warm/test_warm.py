@@ -127,6 +127,7 @@ def test_a_host_without_memory_keeps_none(make: Callable[..., WarmRuns], monkeyp
     assert "the host has too little memory for a spare" == runs.refusal(runs.spec(SCRIPT))
 
 
+@pytest.mark.full
 def test_a_spare_that_nobody_wants_is_let_go(make: Callable[..., WarmRuns]) -> None:
     """It holds memory; and its processes are gone."""
     runs = make(GPUQUEUE_WARM_IDLE="1s")
@@ -553,6 +554,7 @@ def submitted(site: Site, script: Path, *words: str) -> int:
     return job_id
 
 
+@pytest.mark.full
 def test_jobs_of_a_sweep_start_warm_and_show_says_so(site: Site, tmp_path: Path) -> None:
     """The first one starts cold and says why."""
     site.environ.update(GPUQUEUE_WARM_MODULES="json")
@@ -570,6 +572,7 @@ def test_jobs_of_a_sweep_start_warm_and_show_says_so(site: Site, tmp_path: Path)
     assert JobState.SUCCEEDED is site.client.get(other).state
 
 
+@pytest.mark.full
 def test_a_job_that_its_spare_refused_is_never_called_warm(site: Site, tmp_path: Path) -> None:
     """The worker sent the order; what came of it only the shim knows. Told while it runs, and once."""
     site.environ.update(GPUQUEUE_WARM_MODULES="json")
@@ -602,6 +605,7 @@ def _notes(site: Site, job: int) -> list[str]:
     return [line[line.index("started ") :] for line in lines if "note" in line and "started " in line]
 
 
+@pytest.mark.full
 def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_path: Path) -> None:
     """Kill -9 of the worker: the next one adopts the job, which has started once; the spare is gone."""
     site.environ.update(GPUQUEUE_WARM_MODULES="json")
@@ -630,6 +634,7 @@ def test_a_warm_job_outlives_its_worker_and_the_spares_do_not(site: Site, tmp_pa
     assert ("exit 3", 1, "run ") == (str(record.runs[-1].ending), len(record.runs), effects.read_text())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("step", "runs"), [("workers.warm.pool:Spare.become", 2), ("workers.warm.pool:Spares._wish", 1)]
 )
@@ -676,6 +681,7 @@ def _command(pid: int) -> bytes:
         return b""
 
 
+@pytest.mark.full
 def test_memory_of_a_warm_job_on_a_simulated_device_is_seen(site: Site, tmp_path: Path) -> None:
     """Such a device knows its processes by what /proc shows of their environment."""
     site.environ.update(GPUQUEUE_WARM_MODULES="json", PYTHONPATH=str(Path(__file__).parents[3] / "support"))

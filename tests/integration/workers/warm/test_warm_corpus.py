@@ -294,6 +294,7 @@ def torch_runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmRuns]:
     runs.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", WITH_TORCH)
 def test_a_script_with_torch_does_the_same_cold_and_warm(torch_runs: WarmRuns, name: str) -> None:
     """Its losses, its processes, its errors."""
@@ -305,6 +306,7 @@ def test_a_script_with_torch_does_the_same_cold_and_warm(torch_runs: WarmRuns, n
     assert (cold.log, cold.ending) == (warm.log, warm.ending)
 
 
+@pytest.mark.full
 def test_two_warm_jobs_draw_different_tensors(torch_runs: WarmRuns) -> None:
     """Torch seeds its generator when it is imported: of forks, each would draw the same."""
     spec = torch_runs.spec("import torch\nprint(torch.rand(3))\n")
@@ -326,6 +328,7 @@ def test_two_warm_jobs_draw_different_numbers(runs: WarmRuns, drawn: str) -> Non
     assert runs.cold(seeded).log == runs.warm(seeded).log
 
 
+@pytest.mark.full
 def test_what_the_imports_say_stands_in_the_log(tmp_path: Path) -> None:
     """Without a spare it would stand there as well."""
     (tmp_path / "lib").mkdir()

@@ -65,6 +65,7 @@ def damaged(good: str) -> st.SearchStrategy[bytes]:
     return st.one_of(anything, odd.mutants(good).map(lambda text: text.encode("utf-8", "surrogatepass")))
 
 
+@pytest.mark.full
 @odd.gate
 @given(content=st.data())
 def test_a_claim_is_read_whole_or_not_at_all(directory: RunDir, content: st.DataObject) -> None:

@@ -1,0 +1,47 @@
+"""The files by which a contributor finds their way: workflows, templates, citation, hooks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[2]
+SCHEMAS = {
+    ".github/workflows/ci.yml": "vendor.github-workflows",
+    ".github/ISSUE_TEMPLATE/bug.yml": "vendor.github-issue-forms",
+    ".github/ISSUE_TEMPLATE/feature.yml": "vendor.github-issue-forms",
+    ".github/ISSUE_TEMPLATE/config.yml": "vendor.github-issue-config",
+    "CITATION.cff": "vendor.citation-file-format",
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_each_file_follows_its_schema(name: str) -> None:
+    """The schemas come with check-jsonschema."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", SCHEMAS[name], str(ROOT / name)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_workflow_runs_the_commands_of_the_readme() -> None:
+    """A contributor can run what the workflow runs: the quick tests for a push, everything each night."""
+    jobs = YAML(typ="safe").load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]
+    commands = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+
+    assert ["python3 dev.py test"] == commands["quick"]
+    assert "python3 dev.py test --full" == commands["full"][-1]
+
+
+def test_the_hooks_are_the_linters_of_the_gate() -> None:
+    """A commit that the hooks let through passes ``dev.py lint``, but for the site of docs/."""
+    hooks = YAML(typ="safe").load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    gate = (ROOT / "dev.py").read_text()
+
+    for hook in hooks:
+        program = hook["entry"].split()[0].removeprefix(".venv/bin/")
+        assert f'BIN / "{program}"' in gate, program

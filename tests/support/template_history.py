@@ -1,0 +1,31 @@
+"""A history database with our tables, made once for all tests of a process and copied from then on."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from gpuqueue.history import migrate
+
+
+@cache
+def template() -> Path:
+    """Return a SQLite file with our tables, to copy."""
+    directory = Path(tempfile.mkdtemp(prefix="gpuqueue-template-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    path = directory / "template.db"
+    migrate.upgrade(f"sqlite:///{path}")
+    return path
+
+
+def make_tables(database_url: str) -> None:
+    """Bring the tables of the database up to date; a SQLite file that is not there yet is copied from the template."""
+    path = Path(database_url.removeprefix("sqlite:///"))
+    if database_url.startswith("sqlite:///") and "?" not in database_url and not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(template(), path)
+    else:
+        migrate.upgrade(database_url)
